@@ -1,0 +1,3 @@
+"""streamdp: streaming, differentially private online learning."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,6 @@
+"""The private core: loss vectors in, releases out; it knows no clock, no network and no file.
+
+Read in this order: `events` (what crosses the boundary), `grid` and `schedule` (what a slot
+is), `calibration`, `randomness`, `selection` and `noise` (how a choice is private), `ledger`
+(what it costs), `learners` (recipes of these parts), `bank` and `engine` (many learners at once).
+"""

@@ -1,0 +1,44 @@
+"""The tree of errors, by who must act.
+
+    StreamdpError
+    ├── InvalidConfig     the user: a configuration or an argument is wrong; nothing was done
+    ├── BudgetExceeded    stop the stream: a charge was refused before anything was drawn
+    ├── StateMismatch     stop and call someone: saved state, ledger or log contradict each other
+    └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
+        └── Fenced        another process owns the partition now: leave it alone
+
+A message says where, what, expected and got. It never carries a loss, a sum or a payload.
+"""
+
+
+class StreamdpError(Exception):
+    """Any error that streamdp raises on purpose."""
+
+
+class InvalidConfig(StreamdpError, ValueError):
+    """A configuration or an argument is wrong; the user must change it, nothing was done."""
+
+
+class BudgetExceeded(StreamdpError):
+    """A charge was refused because it would exceed the budget; nothing was drawn."""
+
+
+class StateMismatch(StreamdpError):
+    """Saved state, ledger or log contradict each other; going on could redraw a release."""
+
+
+class TransportLost(StreamdpError):
+    """The outcome of the last step is unknown; abandon the memory and take the partition again."""
+
+
+class Fenced(TransportLost):
+    """Another process has taken the partition; this one must leave it alone."""
+
+
+def complaint(where: str, what: str, *, expected: object, got: object) -> str:
+    """The house's form of a message: where, what, expected, got.
+
+    >>> complaint("learner.epsilon", "not exact", expected='a string such as "0.1"', got="float")
+    'learner.epsilon: not exact; expected a string such as "0.1", got float'
+    """
+    return f"{where}: {what}; expected {expected}, got {got}"

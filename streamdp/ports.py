@@ -1,0 +1,230 @@
+"""The transport port: what the service needs of the thing that moves records.
+
+A transport knows records, bytes and atomicity; it knows nothing of learners, releases or ε. The
+service knows nothing of brokers or files. Kafka, SQLite and memory implement this port, found by
+the entry-point group ``streamdp.transports``; `streamdp.testing.check_transport` says whether an
+implementation is one.
+
+The life of a partition, in this order:
+
+1. `Transport.join` announces partitions through its listener (assigned, revoked).
+2. `take` fences every earlier owner of the partition, waits for the outcome of what they had
+   under way, and returns what is durable: a state that no other owner can change any more.
+3. `read` gives old input again, from any retained offset, for rebuilding.
+4. `resume` says from which offset `poll` goes on.
+5. `poll` and `commit` by turns; applying goes on while a commit is in flight, but there is at
+   most one commit in flight for a partition.
+6. `leave` gives the partition up.
+
+A `commit` is atomic: after a crash either all of it is durable and visible or none of it. When it
+raises `TransportLost` its outcome is unknown: the partition must be taken again. `Fenced` means
+that another process has taken it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+Key = bytes | None
+Value = bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTopics:
+    """The names of a stream's records: its input and what is derived from it."""
+
+    app: str
+    stream: str
+    input: str
+
+    @property
+    def actions(self) -> str:
+        """Where the release in force of each key is published (compacted)."""
+        return f"{self.app}.{self.stream}.actions"
+
+    @property
+    def ledger(self) -> str:
+        """Where every charge is published, for good."""
+        return f"{self.app}.{self.stream}.ledger"
+
+    @property
+    def state(self) -> str:
+        """Where the trusted state lives (compacted)."""
+        return f"{self.app}.{self.stream}.state"
+
+    @property
+    def quarantine(self) -> str:
+        """Where unusable records may be kept (off by default)."""
+        return f"{self.app}.{self.stream}.quarantine"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Partition:
+    """One partition of one stream: the unit of work, of state and of fencing."""
+
+    stream: str
+    number: int
+
+    def __str__(self) -> str:
+        """As in logs and messages: ``stream/number``."""
+        return f"{self.stream}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Consecutive input records of one partition, as columns."""
+
+    partition: Partition
+    offsets: Sequence[int]  # rising; gaps are allowed, slots are counted in records
+    keys: Sequence[Key]
+    values: Sequence[Value]
+    next_offset: int  # where to go on after these records
+
+    def __len__(self) -> int:
+        """How many records."""
+        return len(self.offsets)
+
+    def __repr__(self) -> str:
+        """Say how many, never what."""
+        return f"Records({self.partition}, {len(self.offsets)} up to {self.next_offset})"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is durable of a partition at the moment that it was taken."""
+
+    state: Mapping[bytes, bytes]  # every live entry of the trusted state
+    first_offset: int  # the oldest input record that is still retained
+    end_offset: int  # where the next input record will go
+    group_offset: int | None  # what a consumer group remembers, if anything: evidence, never trusted
+    last_ledger_line: bytes | None  # the newest published ledger line of this partition
+    partitions: int  # how many partitions the input has
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One atomic step: trusted state, what is published, and the position, all or nothing."""
+
+    next_offset: int
+    state: Sequence[tuple[bytes, Value]]  # None takes an entry away
+    actions: Sequence[tuple[Key, bytes]] = field(default=())  # in this order
+    ledger: Sequence[tuple[Key, bytes]] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One published record: of the actions or of the ledger of a stream."""
+
+    partition: int
+    offset: int
+    key: Key
+    value: bytes
+
+
+class Listener(Protocol):
+    """What a transport tells its user; both calls return at once and must not raise."""
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """These partitions are now this process's to take."""
+        ...
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """These partitions are another's now, or will be: stop working on them."""
+        ...
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Moves records, and makes a step of the service durable and visible at once."""
+
+    async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
+        """Check that what the streams need is there, then ask for a share of their partitions.
+
+        Raises `InvalidConfig` for what the user must mend (a missing topic, wrong credentials, a
+        compacted input, too little replication) and `TransportLost` for what may pass.
+        """
+        ...
+
+    async def take(self, partition: Partition, *, progress: Callable[[int], None] | None = None) -> Taken:
+        """Fence every earlier owner and return what is durable."""
+        ...
+
+    def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        """The input again, from `start` up to but without `stop`, in batches.
+
+        Ends when nothing below `stop` is left. Raises `StateMismatch` if `start` is no longer
+        retained.
+        """
+        ...
+
+    def resume(self, partition: Partition, offset: int) -> None:
+        """Let `poll` deliver this partition from `offset` on."""
+        ...
+
+    def pause(self, partition: Partition) -> None:
+        """Let `poll` deliver nothing more of this partition."""
+        ...
+
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        """What has come for the resumed partitions; empty after `timeout` seconds.
+
+        A record is delivered once, in order. If it raises, nothing was delivered: the same
+        records come again.
+        """
+        ...
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        """Make one step durable and visible, all or nothing."""
+        ...
+
+    def end_offset(self, partition: Partition) -> int | None:
+        """Where the next input record will go, as last heard; for lag, never for decisions."""
+        ...
+
+    def first_offset(self, partition: Partition) -> int | None:
+        """The oldest retained input record, as last heard; for alerts, never for decisions."""
+        ...
+
+    async def leave(self, partition: Partition) -> None:
+        """Give one partition up; never raises for a transport that is already lost."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything up, within a bounded time."""
+        ...
+
+
+@runtime_checkable
+class Publications(Protocol):
+    """Reads what was published. Needs no rights on the input and none on the state."""
+
+    def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every action record from the oldest on, committed ones only.
+
+        With `follow`, an empty batch says that the end as of the call was reached, and the
+        iterator then goes on with what comes; without, it ends there.
+        """
+        ...
+
+    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record from the oldest on, likewise."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything up, within a bounded time."""
+        ...
+
+
+@runtime_checkable
+class Producer(Protocol):
+    """Writes input records: `streamdp send`, the demo and the tests."""
+
+    async def send(self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None) -> None:
+        """Append records in this order, each exactly once; returns when they are durable."""
+        ...
+
+    async def close(self) -> None:
+        """Flush and give everything up, within a bounded time."""
+        ...
