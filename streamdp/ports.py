@@ -18,14 +18,20 @@ The life of a partition, in this order:
 
 A `commit` is atomic: after a crash either all of it is durable and visible or none of it. When it
 raises `TransportLost` its outcome is unknown: the partition must be taken again. `Fenced` means
-that another process has taken it.
+that another process has taken it; the transport announces the partition again if it comes back.
+
+A `Technology` is what an entry point of ``streamdp.transports`` names: it opens transports,
+readers, producers and the administrator's tools on one cluster or file.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from enum import Enum
+from typing import Protocol, Self, runtime_checkable
+
+from streamdp.core.errors import StreamdpError
 
 Key = bytes | None
 Value = bytes | None
@@ -98,7 +104,9 @@ class Taken:
     state: Mapping[bytes, bytes]  # every live entry of the trusted state
     first_offset: int  # the oldest input record that is still retained
     end_offset: int  # where the next input record will go
-    group_offset: int | None  # what a consumer group remembers, if anything: evidence, never trusted
+    group_offset: (
+        int | None
+    )  # what a consumer group remembers, if anything: evidence, never trusted
     last_ledger_line: bytes | None  # the newest published ledger line of this partition
     partitions: int  # how many partitions the input has
 
@@ -124,7 +132,7 @@ class Published:
 
 
 class Listener(Protocol):
-    """What a transport tells its user; both calls return at once and must not raise."""
+    """What a transport tells its user; the calls return at once and must not raise."""
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
         """These partitions are now this process's to take."""
@@ -132,6 +140,14 @@ class Listener(Protocol):
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
         """These partitions are another's now, or will be: stop working on them."""
+        ...
+
+    def failed(self, partition: Partition, error: StreamdpError) -> None:
+        """This partition cannot go on, while others can; it is paused.
+
+        `StateMismatch`: halt it (its input is corrupt or no longer retained). `TransportLost`:
+        take it again.
+        """
         ...
 
 
@@ -147,7 +163,9 @@ class Transport(Protocol):
         """
         ...
 
-    async def take(self, partition: Partition, *, progress: Callable[[int], None] | None = None) -> Taken:
+    async def take(
+        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+    ) -> Taken:
         """Fence every earlier owner and return what is durable."""
         ...
 
@@ -171,12 +189,17 @@ class Transport(Protocol):
         """What has come for the resumed partitions; empty after `timeout` seconds.
 
         A record is delivered once, in order. If it raises, nothing was delivered: the same
-        records come again.
+        records come again. What concerns one partition alone goes to `Listener.failed`. Call it
+        regularly, also while nothing is resumed: a transport may take silence for death.
         """
         ...
 
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
+        ...
+
+    def largest_value(self, stream: str) -> int:
+        """The most bytes that one value of a commit may have: call it after `join`."""
         ...
 
     def end_offset(self, partition: Partition) -> int | None:
@@ -221,10 +244,100 @@ class Publications(Protocol):
 class Producer(Protocol):
     """Writes input records: `streamdp send`, the demo and the tests."""
 
-    async def send(self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None) -> None:
+    async def send(
+        self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+    ) -> None:
         """Append records in this order, each exactly once; returns when they are durable."""
         ...
 
     async def close(self) -> None:
         """Flush and give everything up, within a bounded time."""
+        ...
+
+
+class Verdict(Enum):
+    """How a check went."""
+
+    GOOD = "good"
+    CHANGED = "changed"  # it was missing and has been put right
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a check looked at, and what it found."""
+
+    subject: str  # what was looked at, such as ``topic app.home.state: min.insync.replicas``
+    verdict: Verdict
+    detail: str  # what is so; for a problem also what to do
+
+
+@runtime_checkable
+class Administrator(Protocol):
+    """Makes, checks and looks into what streams need; nothing here takes a partition."""
+
+    async def create(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Make what is missing, the input included, and change nothing that is there."""
+        ...
+
+    async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Compare what is there with what the promise needs, changing nothing."""
+        ...
+
+    async def expand(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Give the input and what is derived from it more partitions; never fewer."""
+        ...
+
+    def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
+        """What to type, or to hand to the people who own the cluster, to make the same."""
+        ...
+
+    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Try reachability, credentials and rights without leaving anything that counts."""
+        ...
+
+    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+        """What is durable of a partition just now, without fencing its owner: only to look at."""
+        ...
+
+    async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
+        """About the `count` newest input records. NOT PRIVATE."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything up, within a bounded time."""
+        ...
+
+
+@runtime_checkable
+class Technology(Protocol):
+    """One cluster or file, by its settings: what an entry point of ``streamdp.transports`` names.
+
+    Opening does not connect; what is returned does when it is first used.
+    """
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
+        """From the configuration's own table of settings; `InvalidConfig` names a bad key."""
+        ...
+
+    def transport(self, *, worker: str) -> Transport:
+        """For the service; `worker` names this process in messages and owner records."""
+        ...
+
+    def publications(self) -> Publications:
+        """For whoever reads what was published."""
+        ...
+
+    def producer(self) -> Producer:
+        """For whoever writes input."""
+        ...
+
+    def administrator(self) -> Administrator:
+        """For the commands that make and check."""
         ...
