@@ -36,6 +36,9 @@ from streamdp.core.errors import StreamdpError
 Key = bytes | None
 Value = bytes | None
 
+Reached = Callable[[str, "Partition"], None]
+"""Told each step of a transport's protocol as it is reached: where a test kills, raises, waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamTopics:
@@ -119,6 +122,7 @@ class Commit:
     state: Sequence[tuple[bytes, Value]]  # None takes an entry away
     actions: Sequence[tuple[Key, bytes]] = field(default=())  # in this order
     ledger: Sequence[tuple[Key, bytes]] = field(default=())
+    low_water: int | None = None  # older input is not needed again; a transport may forget it
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,11 @@ class Transport(Protocol):
     async def take(
         self, partition: Partition, *, progress: Callable[[int], None] | None = None
     ) -> Taken:
-        """Fence every earlier owner and return what is durable."""
+        """Fence every earlier owner and return what is durable.
+
+        It does not ask whether the partition was assigned: what was true a moment ago may not be,
+        and fencing decides. Only what `resume` delivers needs an assignment.
+        """
         ...
 
     def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:

@@ -5,7 +5,8 @@
     ├── BudgetExceeded    stop the stream: a charge was refused before anything was drawn
     ├── StateMismatch     stop and call someone: saved state, ledger or log contradict each other
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
-        └── Fenced        another process owns the partition now: leave it alone
+        ├── Fenced        another process owns the partition now: leave it alone
+        └── DiskFull      make room, then retry: nothing that was durable is lost
 
 A message says where, what, expected and got. It never carries a loss, a sum or a payload.
 """
@@ -33,6 +34,10 @@ class TransportLost(StreamdpError):
 
 class Fenced(TransportLost):
     """Another process has taken the partition; this one must leave it alone."""
+
+
+class DiskFull(TransportLost):
+    """There is no room to make a step durable; nothing that was durable is lost."""
 
 
 def complaint(where: str, what: str, *, expected: object, got: object) -> str:
