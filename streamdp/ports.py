@@ -107,9 +107,7 @@ class Taken:
     state: Mapping[bytes, bytes]  # every live entry of the trusted state
     first_offset: int  # the oldest input record that is still retained
     end_offset: int  # where the next input record will go
-    group_offset: (
-        int | None
-    )  # what a consumer group remembers, if anything: evidence, never trusted
+    group_offset: int | None  # what a consumer group remembers: evidence, never trusted
     last_ledger_line: bytes | None  # the newest published ledger line of this partition
     partitions: int  # how many partitions the input has
 
