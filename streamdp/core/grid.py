@@ -1,0 +1,139 @@
+"""Loss ⇄ integer: clip, quantise, the null loss. One vector at a time, from nothing but itself (P2, P3).
+
+A loss becomes float32 first, everywhere, so that JSON, raw bytes, `apply`, batches, replay and the
+live service agree bit for bit. It is clipped to [0, 1] and rounded (half to even) to a multiple of
+2**-20. A row with a value that is not finite is a *null loss*: 1/2 in every coordinate.
+
+Sums are exact integers. A loss is at most 2**20 grid units and a learner lives for at most 2**42
+slots (`schedule.LAST_SLOT`), so an int64 sum cannot overflow: nothing ever looks at a sum to know.
+
+`quantise` is the definition. `column_sums` is the fast path, equal to it for every float32
+(`tests/test_grid.py` checks it over all of [0, 1] by sampling and at the edges).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+GRID_BITS = 20
+UNIT = 1 << GRID_BITS
+NULL = UNIT // 2
+
+_EIGHT = np.float32(8)
+_NINE = np.float32(9)
+_NULL_SHIFTED = np.float32(8.5)
+_EIGHT_AS_BITS = 0x41000000  # float32(8); the bits of 8 + g·2**-20 are this plus g
+_MOST_ROWS_A_CHUNK = 4095  # 4095·2**20 < 2**32: a chunk's sums are exact modulo 2**32
+_CHUNK_BYTES = 1 << 19
+_WIDE = 512
+
+
+def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
+    """Any array of losses as rows of float32; what does not fit becomes rows of NaN.
+
+    >>> as_float32([0.25, 0.5], actions=2)
+    array([[0.25, 0.5 ]], dtype=float32)
+    >>> bool(np.isnan(as_float32("garbage", actions=2)).all())
+    True
+    """
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = np.asarray(losses, dtype=np.float64)
+            rows = np.where(np.isfinite(rows), np.clip(rows, 0.0, 1.0), np.nan).astype(np.float32)
+    except (TypeError, ValueError, OverflowError):
+        rows = np.empty((0,), dtype=np.float32)
+    if rows.ndim == 1:
+        rows = rows[None, :]
+    if rows.ndim != 2 or rows.shape[1] != actions:
+        return np.full((1, actions), np.nan, dtype=np.float32)
+    return np.ascontiguousarray(rows)
+
+
+def quantise(losses: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Rows of losses on the grid, and which rows were null: the definition.
+
+    >>> grid, null = quantise(np.array([[0.25, 7.0], [np.nan, 0.0]], dtype=np.float32))
+    >>> (grid / UNIT).tolist(), null.tolist()
+    ([[0.25, 1.0], [0.5, 0.5]], [False, True])
+    """
+    null = ~np.isfinite(losses).all(axis=1)
+    usable = np.where(null[:, None], np.float32(0.5), losses)
+    grid = np.rint(np.clip(usable, 0.0, 1.0).astype(np.float64) * UNIT).astype(np.int64)
+    return grid, null
+
+
+class Quantiser:
+    """The fast path: float32 rows → rows whose uint32 bits are grid values plus a constant.
+
+    y = x + 8 rounds a float32 x in [0, 1] to the 2**-20 grid in one pass, because the distance of
+    neighbouring floats in [8, 16) is 2**-20; the bits of y, as an integer, are then a constant plus
+    the grid value. Clipping after the addition gives what clipping before gives. The work and its
+    order never depend on whether values are bad: that would be a timing channel.
+    """
+
+    __slots__ = ("_shifted", "_zeros")
+
+    def __init__(self, actions: int) -> None:
+        rows = max(1, _CHUNK_BYTES // (4 * actions))
+        self._shifted = np.empty((rows, actions), dtype=np.float32)
+        self._zeros = np.zeros(actions, dtype=np.float32)
+
+    @property
+    def chunk(self) -> int:
+        """How many rows `shift` takes at most."""
+        return len(self._shifted)
+
+    def shift_at(
+        self, losses: NDArray[np.float32], places: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """`shift` of the rows that stand at these places."""
+        gathered = self._shifted[: len(places)]
+        np.take(losses, places, axis=0, out=gathered, mode="clip")  # the mode avoids a copy
+        return self.shift(gathered)
+
+    def shift(self, losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """At most `chunk` rows as 8 + grid value, and which were null; valid until the next call."""
+        n = len(losses)
+        shifted = self._shifted[:n]
+        with np.errstate(invalid="ignore", over="ignore"):
+            # Σ 0·x is NaN where a value is not finite, else 0
+            null = np.isnan(np.einsum("ij,j->i", losses, self._zeros))
+            np.add(losses, _EIGHT, out=shifted)
+            np.clip(shifted, _EIGHT, _NINE, out=shifted)
+        shifted[null] = _NULL_SHIFTED
+        return shifted, null
+
+
+def column_sums(
+    quantiser: Quantiser, losses: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Exact sums over rows of any number of float32 losses, and which rows were null."""
+    sums = np.zeros(losses.shape[1], dtype=np.int64)
+    nulls = np.empty(len(losses), dtype=np.bool_)
+    chunk = min(quantiser.chunk, _MOST_ROWS_A_CHUNK)
+    for begin in range(0, len(losses), chunk):
+        shifted, null = quantiser.shift(losses[begin : begin + chunk])
+        nulls[begin : begin + len(null)] = null
+        sums += grid_sums(shifted)
+    return sums, nulls
+
+
+def grid_sums(shifted: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Column sums, in grid units, of at most 4095 rows of 8 + grid value."""
+    rows, actions = shifted.shape
+    fold = min(rows, max(1, _WIDE // actions))  # narrow rows are added side by side
+    even = rows - rows % fold
+    bits = shifted.view(np.uint32)
+    wide = np.add.reduce(bits[:even].reshape(-1, fold * actions), axis=0, dtype=np.uint32)
+    wrapped = np.add.reduce(wide.reshape(fold, actions), axis=0, dtype=np.uint32)
+    wrapped += np.add.reduce(bits[even:], axis=0, dtype=np.uint32)
+    return unshift(wrapped, np.array(rows)).astype(np.int64)
+
+
+def unshift(
+    wrapped: NDArray[np.uint32], counts: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    """Sums of the bits of `counts` shifted rows without their constants, modulo 2**32."""
+    offset = (counts * _EIGHT_AS_BITS % 2**32).astype(np.uint32)
+    return np.subtract(wrapped, offset, dtype=np.uint32)

@@ -1,0 +1,183 @@
+"""Slot → block: a pure function of the slot number, so that no content can move a boundary (P4).
+
+Slots are numbered from 1 and blocks from 0; block b is the slots [start(b), stop(b)). A schedule
+is a list of block lengths: a prefix that comes once, then a tail that repeats for ever (or no
+tail: then the prefix covers every slot up to `LAST_SLOT`).
+
+    dyadic            1, 2, 4, 8, …                    the papers' schedule
+    geometric(ratio)  ⌈ratio^0⌉, ⌈ratio^1⌉, …          exact ratio, for example 5/2: 1, 3, 7, 16, 40, …
+    capped(longest)   dyadic up to `longest`, then `longest` for ever: tracks drift
+    restarting(every) the dyadic schedule anew every `every` slots; the last block before a restart
+                      is cut short
+
+The horizon-free regret theorems cover the dyadic schedule (Cesari & Colomboni 2026, §4; Wu & Wang
+2026; Hu, Huang, Mehta & Hegde, Alg. 4). A geometric one keeps their proof with other constants;
+for capped and restarting schedules regret against a fixed action grows with the horizon. Privacy
+holds for every schedule, because boundaries depend on nothing but the slot number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate, count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+LAST_SLOT = 2**42
+"""No learner lives longer. With losses of at most 2**20 grid units a sum stays below 2**62, so
+int64 cannot overflow: the bound rests on slot count and grid alone (P3)."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Block lengths: a prefix that comes once, then a tail that repeats for ever."""
+
+    name: str
+    parameter: str | None
+    prefix: tuple[int, ...] = field(repr=False)
+    tail: tuple[int, ...] = field(repr=False, default=())
+
+    def start(self, block: int) -> int:
+        """The first slot of a block."""
+        return int(self.starts(np.array([block], dtype=np.int64))[0])
+
+    def stop(self, block: int) -> int:
+        """The slot after a block's last."""
+        return self.start(block + 1)
+
+    def block_of(self, slot: int) -> int:
+        """The block that a slot belongs to."""
+        return int(self.blocks_of(np.array([slot], dtype=np.int64))[0])
+
+    def blocks_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The block that each slot belongs to."""
+        first = np.searchsorted(self._prefix_starts, slots, side="right") - 1
+        if not self.tail:
+            return first
+        once = self._prefix_starts[-1]
+        rounds, rest = np.divmod(np.maximum(slots - once, 0), self._tail_starts[-1])
+        within = np.searchsorted(self._tail_starts, rest, side="right") - 1
+        later = len(self.prefix) + rounds * len(self.tail) + within
+        return np.where(slots < once, first, later)
+
+    def starts(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first slot of each block."""
+        once = len(self.prefix)
+        begun = self._prefix_starts[np.minimum(blocks, once)]
+        if not self.tail:
+            return begun
+        rounds, within = np.divmod(np.maximum(blocks - once, 0), len(self.tail))
+        return begun + rounds * self._tail_starts[-1] + self._tail_starts[within]
+
+    def stops(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slot after each block's last."""
+        return self.starts(blocks + 1)
+
+    def lengths(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many slots each block has."""
+        return self.stops(blocks) - self.starts(blocks)
+
+    @cached_property
+    def _prefix_starts(self) -> NDArray[np.int64]:
+        return np.array(list(accumulate(self.prefix, initial=1)), dtype=np.int64)
+
+    @cached_property
+    def _tail_starts(self) -> NDArray[np.int64]:
+        return np.array(list(accumulate(self.tail, initial=0)), dtype=np.int64)
+
+
+def dyadic() -> Schedule:
+    """Blocks of 1, 2, 4, 8, … slots.
+
+    >>> [dyadic().start(block) for block in range(5)]
+    [1, 2, 4, 8, 16]
+    """
+    return Schedule("dyadic", None, _growing(Fraction(2)))
+
+
+def geometric(ratio: str | Fraction | int) -> Schedule:
+    """Blocks of ⌈ratio^0⌉, ⌈ratio^1⌉, … slots, for an exact ratio above 1.
+
+    >>> [geometric("2.5").lengths(np.arange(5))[block].item() for block in range(5)]
+    [1, 3, 7, 16, 40]
+    """
+    if isinstance(ratio, float):
+        raise InvalidConfig(
+            complaint("schedule.ratio", "not exact", expected='a string such as "2.5"', got="a float")
+        )
+    exact = Fraction(ratio)
+    if not Fraction(11, 10) <= exact <= 1000:
+        raise InvalidConfig(
+            complaint("schedule.ratio", "out of range", expected="1.1 … 1000", got=ratio)
+        )
+    return Schedule("geometric", str(exact), _growing(exact))
+
+
+def capped(longest: int) -> Schedule:
+    """Dyadic until blocks reach `longest` slots, then blocks of that length for ever.
+
+    >>> [capped(5).start(block) for block in range(6)]
+    [1, 2, 4, 8, 13, 18]
+    """
+    _check_positive("schedule.longest", longest)
+    lengths = tuple(2**r for r in range(longest.bit_length()) if 2**r < longest)
+    return Schedule("capped", str(longest), lengths, (longest,))
+
+
+def restarting(every: int) -> Schedule:
+    """The dyadic schedule anew every `every` slots.
+
+    >>> [restarting(5).start(block) for block in range(7)]
+    [1, 2, 4, 6, 7, 9, 11]
+    """
+    _check_positive("schedule.every", every)
+    lengths, left = [], every
+    for r in count():
+        lengths.append(min(2**r, left))
+        left -= lengths[-1]
+        if not left:
+            return Schedule("restarting", str(every), (), tuple(lengths))
+    raise AssertionError  # pragma: no cover - count() never ends
+
+
+def schedule_of(name: str, parameter: str | None) -> Schedule:
+    """The schedule that a configuration names.
+
+    >>> schedule_of("geometric", "5/2") == geometric("2.5")
+    True
+    """
+    if name == "dyadic" and parameter is None:
+        return dyadic()
+    if name == "geometric" and parameter is not None:
+        return geometric(parameter)
+    if name in ("capped", "restarting") and parameter is not None and parameter.isdecimal():
+        return {"capped": capped, "restarting": restarting}[name](int(parameter))
+    raise InvalidConfig(
+        complaint(
+            "schedule",
+            "unknown",
+            expected='dyadic, geometric with a ratio, capped or restarting with a slot count',
+            got=f"{name} {parameter or ''}".strip(),
+        )
+    )
+
+
+def _growing(ratio: Fraction) -> tuple[int, ...]:
+    """The lengths ⌈ratio^r⌉ until they cover every slot."""
+    lengths: list[int] = []
+    power, covered = Fraction(1), 0
+    while covered < LAST_SLOT:
+        lengths.append(min(-(-power.numerator // power.denominator), LAST_SLOT - covered))
+        covered += lengths[-1]
+        power *= ratio
+    return tuple(lengths)
+
+
+def _check_positive(where: str, slots: int) -> None:
+    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots < LAST_SLOT:
+        raise InvalidConfig(complaint(where, "not a slot count", expected=f"1 … {LAST_SLOT - 1}", got=slots))
