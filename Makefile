@@ -1,0 +1,51 @@
+# The whole developer interface. Needs a Python ≥ 3.11 and the package index; sets up the rest.
+#   make demo    see it work          make check   the fast loop: format, lint, types, imports, quick tests
+#   make test    everything           make bench   the benchmarks      make soak   the crash suite, for long
+# PYTHON=python3.12 picks the interpreter, VENV=folder where the environment lives.
+PYTHON ?= python3
+VENV ?= .venv
+SOAK ?= 20
+
+BIN := $(VENV)/bin
+WHEEL := $(CURDIR)/build/wheel
+SETUP := $(PYTHON) requirements/environment.py $(VENV)
+
+.PHONY: demo test check bench soak python runtime tools lint
+
+demo: runtime
+	$(BIN)/streamdp demo
+
+check: tools lint
+	$(BIN)/pytest -q -m "not kafka and not system and not slow"
+
+# The suite runs against the wheel that users install, never against the checkout.
+test: tools
+	sh requirements/system.sh
+	$(MAKE) --no-print-directory lint
+	rm -rf build
+	$(BIN)/python -m build --wheel --no-isolation --outdir build/dist . >/dev/null
+	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL) build/dist/*.whl
+	PYTHONPATH=$(WHEEL) STREAMDP_WHEEL=$(WHEEL) $(BIN)/pytest --cov --cov-report=term-missing:skip-covered
+
+bench: tools
+	$(BIN)/python -m tests.bench
+
+soak: tools
+	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_crash*.py
+
+lint:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+runtime: python
+	@$(SETUP) runtime
+
+tools: python
+	@$(SETUP) test
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "streamdp needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	echo "Name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }

@@ -1,0 +1,84 @@
+"""A pytest plugin: no test is left out in silence.
+
+- A test marked ``system("promtool", ...)`` needs these programs. Where one is missing the test
+  does not run, and the summary says so in capitals.
+- With ``STREAMDP_STRICT=1``, as in continuous integration, *any* test that was found and did not
+  run (skipped, expected to fail, deselected, cut off) makes the session fail.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+
+import pytest
+
+ADVICE = "sh requirements/system.sh installs it where that is possible"
+
+
+def is_strict() -> bool:
+    """Whether a test that did not run is a failure."""
+    return os.environ.get("STREAMDP_STRICT", "") not in ("", "0")
+
+
+def missing_programs(item: pytest.Item) -> list[str]:
+    """The programs that a test asks for and the system lacks."""
+    programs = [str(name) for mark in item.iter_markers("system") for name in mark.args]
+    return [name for name in programs if shutil.which(name) is None]
+
+
+class LeftOut:
+    """Keeps count of the tests that were found and those that ran."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        self.ran: set[str] = set()
+        self.reasons: dict[str, str] = {}
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self.found.add(item.nodeid)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        for item in items:
+            self.reasons[item.nodeid] = "deselected"
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.found.add(report.nodeid)
+            self.reasons[report.nodeid] = "skipped as a whole"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if any(not mark.args for mark in item.iter_markers("system")):
+            pytest.fail('the marker names its programs: system("promtool")', pytrace=False)
+        if missing := missing_programs(item):
+            pytest.skip(f"not installed: {', '.join(missing)}; {ADVICE}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+            self.reasons[report.nodeid] = getattr(report, "wasxfail", None) or reason or "skipped"
+        elif report.when == "call" or report.failed:
+            self.ran.add(report.nodeid)
+
+    def names(self) -> list[str]:
+        """The tests that were found and did not run."""
+        return sorted(self.found - self.ran)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        collects = bool(session.config.option.collectonly)
+        if is_strict() and self.names() and not collects and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        deselected = [name for name in self.names() if self.reasons.get(name) == "deselected"]
+        others = [name for name in self.names() if name not in deselected]
+        if not others and not (deselected and is_strict()):
+            return
+        verdict = ", AND THAT IS A FAILURE HERE" if is_strict() else ""
+        terminalreporter.section(f"TESTS THAT DID NOT RUN{verdict}", red=True)
+        for name in others + (deselected if is_strict() else []):
+            terminalreporter.line(f"{name}: {self.reasons.get(name, 'never reached')}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeftOut(), "left-out")

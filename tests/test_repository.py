@@ -1,0 +1,212 @@
+"""Is the repository what it says: portable, pinned, small roomed, honest about what it imports?"""
+
+import ast
+import importlib.metadata
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import streamdp
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HEAVY = {"aiokafka", "pydantic", "starlette", "prometheus_client", "matplotlib", "uvicorn", "typer"}
+
+
+def own_files() -> list[Path]:
+    """Every file that belongs to the project, as its version control would list them."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
+
+
+def own_texts() -> Iterator[tuple[Path, str]]:
+    """Every file that is text."""
+    for path in own_files():
+        try:
+            yield path, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def python_files() -> list[Path]:
+    return [path for path in own_files() if path.suffix == ".py"]
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    place = re.compile(r"(?<![\w.])/(?:work|root|farm|home/\w+|Users/\w+|tmp/\w+)/")
+    guilty = [
+        str(path.relative_to(ROOT))
+        for path, text in own_texts()
+        if path != Path(__file__) and place.search(text)
+    ]
+    assert guilty == []
+
+
+def test_no_test_skips_or_expects_to_fail() -> None:
+    guilty = re.compile(r"pytest\.(mark\.)?(skip|skipif|xfail|importorskip)\b")
+    allowed = {ROOT / "tests" / "left_out.py", ROOT / "tests" / "test_left_out.py"}
+    found = [
+        path.name
+        for path in python_files()
+        if path not in allowed and path != Path(__file__) and guilty.search(path.read_text())
+    ]
+    assert found == []
+
+
+def test_every_python_file_is_one_room() -> None:
+    """No file of more than 600 lines, no function of more than 70."""
+    long_files = [path.name for path in python_files() if len(path.read_text().splitlines()) > 600]
+    assert long_files == []
+    long_functions = [
+        f"{path.name}: {node.name}"
+        for path in python_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= 70
+    ]
+    assert long_functions == []
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_holds_names_versions_and_hashes_only(lock: Path) -> None:
+    entry = re.compile(r"[a-z0-9-]+==[\w.!+]+( ; [\w.'\" ()=!<>]+)? \\")
+    digest = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+    strange = [
+        line
+        for line in lock.read_text().splitlines()
+        if not entry.fullmatch(line) and not digest.fullmatch(line)
+    ]
+    assert strange == []
+
+
+def locked(name: str) -> dict[str, str]:
+    """The versions that a lock pins."""
+    text = (ROOT / "requirements" / f"{name}.lock").read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
+
+
+def test_the_locks_agree_with_each_other() -> None:
+    """So that the environment of the tests contains the one that users get."""
+    whole = locked("test").items()
+    assert locked("runtime").items() <= whole
+    assert locked("build").items() <= whole
+
+
+def test_the_locks_are_in_step_with_the_project() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {
+        "runtime": PROJECT["project"]["dependencies"],
+        "test": [line for extra in extras.values() for line in extra],
+        "build": PROJECT["build-system"]["requires"],
+    }
+    for name, lines in wanted.items():
+        pins = locked(name)
+        for requirement in map(Requirement, lines):
+            if requirement.name == "streamdp":
+                continue
+            pin = pins.get(canonicalize_name(requirement.name))
+            assert pin is not None, f"{name}.lock lacks {requirement}: sh requirements/lock.sh"
+            assert requirement.specifier.contains(pin), f"{name}.lock: {requirement} is {pin}"
+
+
+def imported_by(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after one statement."""
+    program = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    return {str(name).partition(".")[0] for name in json.loads(run.stdout)}
+
+
+def test_importing_streamdp_loads_no_service() -> None:
+    loaded = imported_by("import streamdp")
+    assert "streamdp" in loaded
+    assert loaded & (HEAVY | {"streamdp_adapters"}) == set()
+
+
+def test_streamdp_exports_what_it_says() -> None:
+    names = vars(streamdp)["__all__"]
+    assert [name for name in names if not hasattr(streamdp, name)] == []
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert importlib.metadata.version("streamdp") == streamdp.__version__
+    literal = re.compile(rf"""["']{re.escape(streamdp.__version__)}["']""")
+    places = [path for path in python_files() if literal.search(path.read_text())]
+    assert places == [ROOT / "streamdp" / "__init__.py"]
+
+
+def test_every_entry_point_can_be_loaded() -> None:
+    points = importlib.metadata.distribution("streamdp").entry_points
+    assert {point.group for point in points} >= {"console_scripts"}
+    for point in points:
+        assert callable(point.load()), point
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    roots = {name.partition("/")[0] for name in names}
+    about = f"streamdp-{streamdp.__version__}.dist-info"
+    assert roots == {"streamdp", "streamdp_adapters", about}
+    assert {"streamdp/py.typed", "streamdp_adapters/py.typed"} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    sources = {
+        path.relative_to(ROOT / base).as_posix()
+        for base in (".", "adapters")
+        for package in ("streamdp", "streamdp_adapters")
+        for path in (ROOT / base / package).rglob("*.py")
+    }
+    assert {name for name in names if name.endswith(".py")} == sources
+
+
+def test_adapters_is_a_folder_and_no_package() -> None:
+    """The import name `adapters` belongs to another project."""
+    assert not (ROOT / "adapters" / "__init__.py").exists()
+
+
+def test_continuous_integration_runs_the_readmes_test_command() -> None:
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & stat.S_IXUSR
+    assert "STREAMDP_STRICT=1 make test" in script.read_text()
+    assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "check", "bench", "soak"])
+def test_the_makefile_refuses_an_old_python_in_plain_words(target: str, tmp_path: Path) -> None:
+    old = tmp_path / "python2"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 2.7.18" && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    run = subprocess.run(
+        ["make", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}", target],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        text=True,
+        env={**os.environ, "MAKEFLAGS": ""},
+    )
+    assert run.returncode != 0
+    assert "streamdp needs Python 3.11 or newer" in run.stderr
+    assert "Python 2.7.18" in run.stderr
+    assert f"make PYTHON=python3.12 {target}" in run.stderr
