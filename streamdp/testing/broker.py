@@ -1,0 +1,442 @@
+"""A real Apache Kafka to borrow: one node, started in about two seconds, gone afterwards.
+
+    with borrow_broker() as broker:
+        use(broker.bootstrap)
+
+Rules:
+
+- Nothing is installed and no root is needed: jars and Java come from package indexes
+  (`streamdp.testing.kafka_jars`).
+- With the environment variable ``STREAMDP_TEST_BROKER`` an outside broker is used instead. It
+  is not ours to kill, so what wants to do that starts its own by `Broker.start`.
+- A broker never outlives its owner: a small watcher kills it when the owner's end of a pipe
+  closes, however the owner ends.
+- With `Security` there is a second listener with TLS and SASL (PLAIN, SCRAM-SHA-512,
+  OAUTHBEARER) where access is granted by ACLs only; the plain one stays the administrator's.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.testing.certificates import write_certificates
+from streamdp.testing.kafka_jars import java, kafka_jars
+
+OUTSIDE_BROKER = "STREAMDP_TEST_BROKER"
+"""The environment variable that names an outside broker's bootstrap servers."""
+
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
+"""Java options for tests: listening after 1.0 s; the default compilers take 1.4–3 s."""
+
+THROUGHPUT = ("-Xmx1g",)
+"""Java options for benchmarks: all compilers."""
+
+_LOGGING = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+_STARTS = 3  # a free port may be taken by another process before the broker binds it
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Asks for a listener with TLS, SASL and ACLs; the users are of both PLAIN and SCRAM."""
+
+    users: Mapping[str, str] = field(repr=False)  # name → password
+
+
+class Resource(Enum):
+    """What a right is on, by Kafka's codes."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTION = 5
+
+
+class Right(Enum):
+    """What may be done, by Kafka's codes."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rights on everything of a kind whose name begins so."""
+
+    kind: Resource
+    prefix: str
+    rights: tuple[Right, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A broker that somebody runs: where it is."""
+
+    bootstrap: str
+
+
+class Broker:
+    """A single-node Kafka of this process's own, to be started, stopped, frozen and killed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        security: Security | None = None,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = QUICK_START,
+    ) -> None:
+        self.folder = folder
+        self._port, self._controller, self._secure = _free_ports(3)
+        self._security = security
+        self._settings = dict(settings or {})
+        self._java = [str(java()), *java_options, *_LOGGING, "-cp", f"{kafka_jars()}/*"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        """Where it is and whether it runs."""
+        return f"Broker({self.bootstrap}, {'running' if self._process else 'stopped'})"
+
+    @property
+    def bootstrap(self) -> str:
+        """The plain listener's address."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def secure_bootstrap(self) -> str:
+        """The address of the listener with TLS and SASL."""
+        return f"127.0.0.1:{self._secure}"
+
+    @property
+    def pid(self) -> int:
+        """The running broker's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def ca_file(self) -> Path:
+        """The authority that signed the secure listener's certificate."""
+        return self.folder / "ca.pem"
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker says of itself."""
+        return self.folder / "broker.log"
+
+    def start(self) -> None:
+        """Start it, the first time on empty storage, and wait until it answers."""
+        assert self._process is None, "already running"
+        if not (self.folder / "server.properties").exists():
+            self._format()
+        command = [*self._java, "kafka.Kafka", str(self.folder / "server.properties")]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # the command is ours
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=0
+            )
+        self._watch(self._process.pid)
+        self._await_ready(self._process)
+
+    def stop(self) -> None:
+        """End it in order, as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a lost machine would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it on the same storage and port, about three seconds in all."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """Stop its clock (SIGSTOP): connections stay open and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on after `freeze`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def allow(self, user: str, *grants: Grant) -> None:
+        """Let a user of the secure listener do something; without a grant it may do nothing."""
+        creations = b"".join(
+            struct.pack(">b", grant.kind.value)
+            + _string(grant.prefix)
+            + struct.pack(">b", 4)  # prefixed
+            + _string(f"User:{user}")
+            + _string("*")
+            + struct.pack(">bb", right.value, 3)  # allow
+            for grant in grants
+            for right in grant.rights
+        )
+        count = sum(len(grant.rights) for grant in grants)
+        answer = _ask(self._port, api=30, version=1, body=struct.pack(">i", count) + creations)
+        head = 12  # correlation, throttling and count; then a code and an empty message each
+        codes = [code for code, _ in struct.iter_unpack(">hh", answer[head : head + 4 * count])]
+        if len(codes) != count or any(codes):
+            raise TransportLost(
+                complaint("broker", "a grant failed", expected="error code 0", got=codes)
+            )
+
+    def _run(self, *arguments: str, where: str) -> str:
+        """Run a Java class of the jars; its own words explain a failure."""
+        done = subprocess.run(  # noqa: S603  # the command is ours
+            [*self._java, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_READY_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise InvalidConfig(
+                complaint(
+                    where,
+                    f"{arguments[0]} failed",
+                    expected="exit code 0",
+                    got=f"{done.returncode}: {(done.stderr or done.stdout)[-800:]}",
+                )
+            )
+        return done.stdout
+
+    def _format(self) -> None:
+        """Write the configuration and empty storage."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = _plain_settings(self.folder, self._port, self._controller)
+        scram: list[str] = []
+        if self._security is not None:
+            write_certificates(self.folder)
+            settings = _secured(settings, self.folder, self._secure, self._security)
+            for name, password in self._security.users.items():
+                scram += ["--add-scram", f"SCRAM-SHA-512=[name={name},password={password}]"]
+        settings |= self._settings
+        path = self.folder / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "ascii")
+        cluster = base64.urlsafe_b64encode(b"s" + secrets.token_bytes(15)).decode().rstrip("=")
+        try:
+            self._run(
+                "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(path), *scram,
+                where=f"broker {self.bootstrap}",
+            )  # fmt: skip
+        except InvalidConfig:
+            path.unlink()
+            raise
+
+    def _watch(self, pid: int) -> None:
+        """Kill the broker when this process is gone: its end of the pipe closes then."""
+        self._watcher = subprocess.Popen(  # noqa: S603  # the command is ours
+            ["/bin/sh", "-c", f"cat >/dev/null; kill -9 {pid} 2>/dev/null"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
+        """Return when the broker answers, or say why it does not."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while not _answers(self._port):
+            code = process.poll()
+            if code is not None or time.monotonic() > deadline:
+                self.kill()
+                raise TransportLost(
+                    complaint(
+                        f"broker {self.bootstrap}",
+                        "did not start",
+                        expected=f"an answer within {_READY_SECONDS:g} s",
+                        got=f"exit code {code}: {self._tail()}",
+                    )
+                )
+            time.sleep(0.02)
+
+    def _tail(self) -> str:
+        """The last words of the broker's log."""
+        return self.log_file.read_text("utf-8", "replace")[-1500:] if self.log_file.exists() else ""
+
+    def _end(self, how: signal.Signals) -> None:
+        """End the broker, first gently if asked so, then its watcher; harmless when stopped."""
+        process, self._process = self._process, None
+        watcher, self._watcher = self._watcher, None
+        if process is not None:
+            process.send_signal(how)
+            process.send_signal(signal.SIGCONT)  # a frozen process cannot obey
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+            assert watcher.stdin is not None
+            watcher.stdin.close()
+
+
+@contextlib.contextmanager
+def own_broker(
+    *,
+    security: Security | None = None,
+    settings: Mapping[str, str] | None = None,
+    java_options: Sequence[str] = QUICK_START,
+) -> Iterator[Broker]:
+    """A broker of one's own that may be killed; its storage is deleted afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="streamdp-broker-"))
+    try:
+        broker = _started(folder, security, settings or {}, java_options)
+        try:
+            yield broker
+        finally:
+            broker.kill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def borrow_broker(
+    *, settings: Mapping[str, str] | None = None, java_options: Sequence[str] = QUICK_START
+) -> Iterator[Borrowed]:
+    """A broker to use and not to harm: the outside one if there is one, else one of our own."""
+    outside = os.environ.get(OUTSIDE_BROKER)
+    if outside:
+        yield Borrowed(outside)
+        return
+    with own_broker(settings=settings, java_options=java_options) as broker:
+        yield Borrowed(broker.bootstrap)
+
+
+def _started(
+    folder: Path,
+    security: Security | None,
+    settings: Mapping[str, str],
+    java_options: Sequence[str],
+) -> Broker:
+    """A running broker, on other ports if the first were taken meanwhile."""
+    for attempt in range(1, _STARTS + 1):
+        broker = Broker(
+            folder / str(attempt), security=security, settings=settings, java_options=java_options
+        )
+        try:
+            broker.start()
+        except TransportLost:
+            if attempt == _STARTS or "BindException" not in broker._tail():
+                raise
+        else:
+            return broker
+    raise AssertionError("unreachable")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on just now."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports.append(int(probe.getsockname()[1]))
+        return ports
+
+
+def _answers(port: int) -> bool:
+    """Whether a broker answers the first question of every client (ApiVersions, version 0)."""
+    try:
+        return len(_ask(port, api=18, version=0, body=b"")) > 0
+    except OSError:
+        return False
+
+
+def _ask(port: int, *, api: int, version: int, body: bytes) -> bytes:
+    """One question of Kafka's protocol over a connection of its own, and the bare answer."""
+    header = struct.pack(">hhih", api, version, 1, -1)
+    with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
+        connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+        with connection.makefile("rb") as answer:
+            return answer.read(struct.unpack(">i", answer.read(4).rjust(4, b"\0"))[0])
+
+
+def _string(text: str) -> bytes:
+    """A string of Kafka's protocol."""
+    return struct.pack(">h", len(text)) + text.encode("ascii")
+
+
+def _plain_settings(folder: Path, port: int, controller: int) -> dict[str, str]:
+    """One node as broker and controller, small, with a plain listener."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": str(folder / "data"),
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",
+        "auto.create.topics.enable": "false",
+        "log.cleaner.dedupe.buffer.size": "16777216",
+        "log.segment.delete.delay.ms": "1000",
+        "broker.session.timeout.ms": "2000",  # a killed broker is back when it has passed
+        "broker.heartbeat.interval.ms": "300",
+    }
+
+
+def _secured(plain: dict[str, str], folder: Path, port: int, security: Security) -> dict[str, str]:
+    """The same with a further listener, with TLS and SASL, where only ACLs give rights."""
+    address = f"SECURE://127.0.0.1:{port}"
+    modules = "org.apache.kafka.common.security"
+    users = " ".join(f'user_{name}="{word}"' for name, word in security.users.items())
+    listener = "listener.name.secure"
+    return plain | {
+        "listeners": f"{plain['listeners']},{address}",
+        "advertised.listeners": f"{plain['advertised.listeners']},{address}",
+        "listener.security.protocol.map": (
+            f"{plain['listener.security.protocol.map']},SECURE:SASL_SSL"
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",  # whoever comes by the plain listeners
+        f"{listener}.ssl.keystore.type": "PEM",
+        f"{listener}.ssl.keystore.location": str(folder / "server.pem"),
+        f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
+        f"{listener}.plain.sasl.jaas.config": (
+            f"{modules}.plain.PlainLoginModule required {users};"
+        ),
+        f"{listener}.scram-sha-512.sasl.jaas.config": (
+            f"{modules}.scram.ScramLoginModule required;"
+        ),
+        f"{listener}.oauthbearer.sasl.jaas.config": (
+            f"{modules}.oauthbearer.OAuthBearerLoginModule required "
+            'unsecuredLoginStringClaim_sub="broker";'
+        ),
+        f"{listener}.oauthbearer.sasl.server.callback.handler.class": (
+            f"{modules}.oauthbearer.internals.unsecured."
+            "OAuthBearerUnsecuredValidatorCallbackHandler"
+        ),
+    }

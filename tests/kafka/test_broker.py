@@ -1,0 +1,100 @@
+"""Does the harness start a real broker, obey, and leave nothing behind?"""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.testing import kafka_jars
+from streamdp.testing.broker import (
+    OUTSIDE_BROKER,
+    Borrowed,
+    borrow_broker,
+    own_broker,
+)
+
+pytestmark = pytest.mark.kafka
+
+
+def _listens(bootstrap: str) -> bool:
+    host, port = bootstrap.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_shared_broker_listens(broker: Borrowed) -> None:
+    assert _listens(broker.bootstrap)
+
+
+def test_a_killed_broker_comes_back_on_the_same_port_and_storage() -> None:
+    with own_broker() as broker:
+        identity = (broker.folder / "data" / "meta.properties").read_text()
+        broker.kill()
+        assert not _listens(broker.bootstrap)
+        broker.start()
+        assert _listens(broker.bootstrap)
+        assert (broker.folder / "data" / "meta.properties").read_text() == identity
+    assert not _listens(broker.bootstrap)
+    assert not broker.folder.exists()
+
+
+def test_the_broker_dies_with_its_owner() -> None:
+    """However the owner ends: here by SIGKILL, which no handler sees."""
+    program = (
+        "import os, signal\n"
+        "from streamdp.testing.broker import own_broker\n"
+        "with own_broker() as broker:\n"
+        "    print(broker.bootstrap, broker.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    bootstrap, pid = done.stdout.split()
+    descriptor = _pidfd(int(pid))
+    if descriptor is not None:
+        assert select.select([descriptor], [], [], 30)[0], "the broker outlives its owner"
+        os.close(descriptor)
+    assert not _listens(bootstrap)
+
+
+def _pidfd(pid: int) -> int | None:
+    """A handle that becomes readable when the process has ended; None if it already has."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def test_an_outside_broker_is_used_and_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OUTSIDE_BROKER, "kafka.example:9092")
+    with borrow_broker() as broker:
+        assert broker == Borrowed("kafka.example:9092")
+
+
+@pytest.mark.parametrize("change", ["altered", "missing", "further"])
+def test_jars_that_are_not_the_pinned_ones_are_refused(tmp_path: Path, change: str) -> None:
+    pinned = {"a.jar": "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"}
+    jar = tmp_path / "a.jar"
+    jar.write_text("a")
+    kafka_jars.verify(tmp_path, pinned)
+    if change == "altered":
+        jar.write_text("b")
+    elif change == "missing":
+        jar.unlink()
+    else:
+        (tmp_path / "b.jar").write_text("b")
+    with pytest.raises(InvalidConfig, match="not the pinned jar"):
+        kafka_jars.verify(tmp_path, pinned)
