@@ -1,0 +1,99 @@
+"""Faults on purpose: what a transport's steps are told to do to a test.
+
+A transport calls a `streamdp.ports.Reached` with the name of each step of its protocol. A fault is
+such a callable: it raises `TransportLost` (the outcome is unknown), raises `Crash` (the process is
+imagined dead), kills the process for good, or counts. Everything is a function of a seed and of
+how often a step was passed, so a failure can be had again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from fractions import Fraction
+from hashlib import blake2b
+
+from streamdp.core.errors import TransportLost
+from streamdp.ports import Partition
+
+
+class Crash(BaseException):
+    """The imagined death of a process: nothing may catch it and go on."""
+
+
+Failure = Callable[[str], BaseException]
+"""Makes what is raised, from a message that names the step."""
+
+
+class Count:
+    """Counts how often each step is passed, and lets everything go on."""
+
+    def __init__(self) -> None:
+        self.passages: Counter[str] = Counter()
+
+    def __call__(self, step: str, partition: Partition) -> None:
+        """Count one passage."""
+        self.passages[step] += 1
+
+
+class Plan:
+    """Faults at chosen passages: ``Plan({"commit: sent": {1, 4}})`` fails the first and fourth."""
+
+    def __init__(
+        self, passages: Mapping[str, Collection[int]], *, failure: Failure = TransportLost
+    ) -> None:
+        self._plan = {step: frozenset(at) for step, at in passages.items()}
+        self._failure = failure
+        self._passed: Counter[str] = Counter()
+
+    def __call__(self, step: str, partition: Partition) -> None:
+        """Fail if this passage is in the plan."""
+        self._passed[step] += 1
+        if self._passed[step] in self._plan.get(step, ()):
+            raise self._failure(f"{partition}: planned at {step}, passage {self._passed[step]}")
+
+
+class Dice:
+    """A fault at each passage with a fixed chance, drawn from a seed."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        chance: Fraction,
+        steps: Collection[str] | None = None,
+        failure: Failure = TransportLost,
+    ) -> None:
+        self._seed = seed
+        self._below = chance * (1 << 64)
+        self._steps = None if steps is None else frozenset(steps)
+        self._failure = failure
+        self._passed = 0
+        self.thrown: Counter[str] = Counter()
+
+    def __call__(self, step: str, partition: Partition) -> None:
+        """Throw once."""
+        if self._steps is not None and step not in self._steps:
+            return
+        self._passed += 1
+        digest = blake2b(f"{self._seed}/{self._passed}".encode(), digest_size=8).digest()
+        if int.from_bytes(digest) < self._below:
+            self.thrown[step] += 1
+            raise self._failure(f"{partition}: thrown at {step}, passage {self._passed}")
+
+
+class Kill:
+    """SIGKILL to this very process when a step is passed for the n-th time."""
+
+    def __init__(self, step: str, *, passage: int) -> None:
+        self._step = step
+        self._left = passage
+
+    def __call__(self, step: str, partition: Partition) -> None:
+        """Die if the time has come."""
+        if step == self._step:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,427 @@
+"""The memory transport: the port over a `MemoryLog`, for tests that must see everything.
+
+Several workers share one log and its consumer group, fence each other as on a broker, and can be
+made to fail at each step:
+
+    take: fenced      every earlier owner is a stranger, nothing was read yet
+    take: read        what is durable was read
+    poll              records were found and not yet delivered
+    commit: begun     the attempt is open, nothing was sent
+    commit: half      half of what it publishes can be seen by uncommitted readers
+    commit: sent      all of it can, and nothing is decided
+    commit: decided   it counts, but the worker has not heard
+
+What fails before ``commit: decided`` stays open until the next take aborts it; so does what is
+cancelled. Whatever fails, the worker's own ownership is over and it has to take again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Self
+
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
+from streamdp.ports import (
+    Administrator,
+    Commit,
+    Finding,
+    Key,
+    Listener,
+    Partition,
+    Producer,
+    Publications,
+    Published,
+    Reached,
+    Records,
+    StreamTopics,
+    Taken,
+    Transport,
+    Value,
+    Verdict,
+)
+from streamdp.testing.memory_log import Attempt, Member, MemoryLog
+
+STEPS = (
+    "take: fenced",
+    "take: read",
+    "poll",
+    "commit: begun",
+    "commit: half",
+    "commit: sent",
+    "commit: decided",
+)
+READ_BATCH = 1000  # records that `read` and the publications hand over at once
+
+
+def go_on(step: str, partition: Partition) -> None:
+    """No fault at all."""
+
+
+class MemoryTransport:
+    """One worker over a memory log."""
+
+    def __init__(self, log: MemoryLog, *, worker: str, reached: Reached = go_on) -> None:
+        self._log = log
+        self._worker = worker
+        self._reached = reached
+        self._topics: dict[str, StreamTopics] = {}
+        self._listener: Listener | None = None
+        self._member: Member | None = None
+        self._owned: dict[Partition, int] = {}
+        self._positions: dict[Partition, int] = {}
+        self._turn = 0
+
+    async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
+        """Check the inputs, then enter the group."""
+        names = [topics.stream for topics in streams]
+        if len(set(names)) != len(names):
+            raise InvalidConfig(
+                complaint("streams", "two of one name", expected="distinct names", got=names)
+            )
+        for topics in streams:
+            self._log.partitions(topics.input)
+        self._topics = {topics.stream: topics for topics in streams}
+        self._listener = listener
+        self._member = Member(self._worker, tuple(streams), self)
+        self._log.join(self._member)
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """Pass on what the group says."""
+        assert self._listener is not None
+        self._listener.assigned(partitions)
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """Deliver nothing more of these, and pass it on."""
+        assert self._listener is not None
+        for partition in partitions:
+            self.pause(partition)
+        self._listener.revoked(partitions)
+
+    def failed(self, partition: Partition, error: Exception) -> None:
+        """Never called by the group."""
+        raise AssertionError(f"{partition}: {error}")
+
+    async def take(
+        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+    ) -> Taken:
+        """Fence, abort what was left open, and read what is durable."""
+        topics = self._stream(partition)
+        self._forget(partition)
+        epoch = self._log.fence(topics, partition.number)
+        self._reached("take: fenced", partition)
+        await asyncio.sleep(0)
+        self._log.check_owner(topics, partition.number, epoch)
+        taken = peek(self._log, topics, partition.number)
+        if progress is not None:
+            progress(len(taken.state))
+        self._reached("take: read", partition)
+        self._owned[partition] = epoch
+        return taken
+
+    async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        """The input again, batch by batch."""
+        source = self._log.input(self._stream(partition).input, partition.number)
+        while records := source.batch(partition, start, stop, READ_BATCH):
+            yield records
+            start = records.next_offset
+            await asyncio.sleep(0)
+
+    def resume(self, partition: Partition, offset: int) -> None:
+        """Deliver from `offset` on."""
+        self._positions[partition] = offset
+        self._log.ring()
+
+    def pause(self, partition: Partition) -> None:
+        """Deliver nothing more."""
+        self._positions.pop(partition, None)
+
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        """What has come, the partitions in turn; waits only when there is nothing."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        await asyncio.sleep(0)  # before anything is taken: a cancelled poll loses nothing
+        while True:
+            found = self._fetch(max_records)
+            left = deadline - clock()
+            if found or left <= 0:
+                return found
+            await self._log.changed(timeout=left)
+
+    def _fetch(self, limit: int) -> list[Records]:
+        partitions = sorted(self._positions)
+        turn = self._turn % max(1, len(partitions))
+        found: list[Records] = []
+        for partition in partitions[turn:] + partitions[:turn]:
+            source = self._log.input(self._stream(partition).input, partition.number)
+            try:
+                records = source.batch(partition, self._positions[partition], source.next, limit)
+            except StateMismatch as error:
+                self.pause(partition)
+                assert self._listener is not None
+                self._listener.failed(partition, error)
+                continue
+            if records:
+                self._reached("poll", partition)
+                found.append(records)
+                limit -= len(records)
+        self._positions.update((records.partition, records.next_offset) for records in found)
+        self._turn += 1
+        return found
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        """One attempt, with a chance for everyone else between its steps."""
+        topics = self._stream(partition)
+        epoch = self._owned.pop(partition, None)
+        if epoch is None:
+            raise TransportLost(
+                complaint(
+                    f"{partition}", "commit refused", expected="a taken partition", got="none"
+                )
+            )
+        self._check_sizes(partition, commit)
+        self._log.check_owner(topics, partition.number, epoch)
+        attempt = Attempt(topics, partition, self._worker, commit)
+        self._log.begin(attempt)
+        half = (len(commit.actions) + len(commit.ledger)) // 2
+        await self._step("commit: begun", partition, epoch)
+        self._log.send(attempt, skip=0, stop=half)
+        await self._step("commit: half", partition, epoch)
+        self._log.send(attempt, skip=half, stop=len(commit.actions) + len(commit.ledger))
+        await self._step("commit: sent", partition, epoch)
+        self._log.decide(attempt)
+        self._reached("commit: decided", partition)
+        self._owned[partition] = epoch
+
+    async def _step(self, step: str, partition: Partition, epoch: int) -> None:
+        self._reached(step, partition)
+        await asyncio.sleep(0)
+        self._log.check_owner(self._stream(partition), partition.number, epoch)
+
+    def _check_sizes(self, partition: Partition, commit: Commit) -> None:
+        public = [value for _, value in (*commit.actions, *commit.ledger)]
+        state = [value for _, value in commit.state if value is not None]
+        largest = max((len(value) for value in public + state), default=0)
+        if largest > self._log.largest_value:
+            raise InvalidConfig(
+                complaint(
+                    f"{partition}: commit",
+                    "a value is too large",
+                    expected=f"≤ {self._log.largest_value} bytes",
+                    got=largest,
+                )
+            )
+
+    def largest_value(self, stream: str) -> int:
+        """The log's limit."""
+        return self._log.largest_value
+
+    def end_offset(self, partition: Partition) -> int | None:
+        """Where the next record will go."""
+        return self._log.input(self._stream(partition).input, partition.number).next
+
+    def first_offset(self, partition: Partition) -> int | None:
+        """The oldest record that is retained."""
+        return self._log.input(self._stream(partition).input, partition.number).first
+
+    async def leave(self, partition: Partition) -> None:
+        """Give one partition up."""
+        self._forget(partition)
+
+    async def close(self) -> None:
+        """Give everything up and leave the group."""
+        self._owned.clear()
+        self._positions.clear()
+        if self._member is not None:
+            self._log.part(self._member)
+
+    def _forget(self, partition: Partition) -> None:
+        self._owned.pop(partition, None)
+        self._positions.pop(partition, None)
+
+    def _stream(self, partition: Partition) -> StreamTopics:
+        if partition.stream not in self._topics:
+            raise InvalidConfig(
+                complaint(
+                    f"{partition}", "unknown stream", expected=sorted(self._topics), got="another"
+                )
+            )
+        return self._topics[partition.stream]
+
+
+def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
+    """What is durable of a partition just now."""
+    source = log.input(topics.input, number)
+    lines = [record.value for record in log.published(topics.ledger, number, start=0)]
+    return Taken(
+        state=log.state(topics, number),
+        first_offset=source.first,
+        end_offset=source.next,
+        group_offset=log.position(topics, number),
+        last_ledger_line=lines[-1] if lines else None,
+        partitions=log.partitions(topics.input),
+    )
+
+
+class MemoryPublications:
+    """A committed reader of what was published."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every action record, superseded ones too."""
+        return self._read(stream.actions, follow=follow)
+
+    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record."""
+        return self._read(stream.ledger, follow=follow)
+
+    async def _read(self, topic: str, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        read: dict[int, int] = {}
+        while batch := self._next(topic, read):
+            yield batch
+        if not follow:
+            return
+        yield ()
+        while True:
+            if batch := self._next(topic, read):
+                yield batch
+            else:
+                await self._log.changed(timeout=None)
+
+    def _next(self, topic: str, read: dict[int, int]) -> list[Published]:
+        for number in self._log.public_partitions(topic):
+            visible = self._log.published(topic, number, start=read.get(number, 0))
+            batch = [record for record, _ in zip(visible, range(READ_BATCH), strict=False)]
+            if batch:
+                read[number] = batch[-1].offset + 1
+                return batch
+        return []
+
+    async def close(self) -> None:
+        """Nothing to give up."""
+
+
+class MemoryProducer:
+    """Appends input records to a memory log."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    async def send(
+        self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+    ) -> None:
+        """Append at once."""
+        self._log.append(topic, records, partition=partition)
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Nothing to give up."""
+
+
+class MemoryAdministrator:
+    """Makes and looks into a memory log's topics."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    async def create(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Make the inputs that are missing."""
+        return [
+            self._grow(topics, partitions if self._missing(topics) else 0) for topics in streams
+        ]
+
+    async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Say which inputs are missing."""
+        return [
+            Finding(
+                f"topic {topics.input}",
+                Verdict.PROBLEM if self._missing(topics) else Verdict.GOOD,
+                "missing: create it" if self._missing(topics) else "there",
+            )
+            for topics in streams
+        ]
+
+    async def expand(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Give the inputs more partitions, and share them out."""
+        findings = [self._grow(topics, partitions) for topics in streams]
+        self._log.rebalance()
+        return findings
+
+    def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
+        """Nothing to type."""
+        return ""
+
+    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Memory is always within reach."""
+        return [Finding("memory log", Verdict.GOOD, "within reach")]
+
+    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+        """What is durable just now."""
+        return peek(self._log, stream, partition)
+
+    async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
+        """The last records of each partition. NOT PRIVATE."""
+        total = self._log.partitions(stream.input)
+        found = []
+        for number in range(total):
+            source = self._log.input(stream.input, number)
+            wanted = min(len(source.offsets), -(-count // total))
+            start = source.offsets[-wanted] if wanted else source.next
+            found.append(source.batch(Partition(stream.stream, number), start, source.next, wanted))
+        return [records for records in found if records]
+
+    async def close(self) -> None:
+        """Nothing to give up."""
+
+    def _missing(self, topics: StreamTopics) -> bool:
+        return not self._log.has(topics.input)
+
+    def _grow(self, topics: StreamTopics, partitions: int) -> Finding:
+        before = 0 if self._missing(topics) else self._log.partitions(topics.input)
+        if partitions > before:
+            self._log.create(topics.input, partitions=partitions)
+        grown = Verdict.CHANGED if partitions > before else Verdict.GOOD
+        return Finding(f"topic {topics.input}", grown, f"{max(before, partitions)} partitions")
+
+
+class Memory:
+    """The technology: memory logs of this process, by name."""
+
+    logs: dict[str, MemoryLog] = {}  # noqa: RUF012  # a registry is the point
+
+    def __init__(self, log: MemoryLog, *, reached: Reached = go_on) -> None:
+        self.log = log
+        self.reached = reached
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
+        """The log of a name, made when it is first asked for: ``log = "name"``."""
+        unknown = set(settings) - {"log"}
+        if unknown:
+            raise InvalidConfig(
+                complaint("transport", "unknown key", expected="log", got=sorted(unknown))
+            )
+        name = str(settings.get("log", app))
+        return cls(cls.logs.setdefault(name, MemoryLog()))
+
+    def transport(self, *, worker: str) -> Transport:
+        """A worker over this log."""
+        return MemoryTransport(self.log, worker=worker, reached=self.reached)
+
+    def publications(self) -> Publications:
+        """A committed reader of this log."""
+        return MemoryPublications(self.log)
+
+    def producer(self) -> Producer:
+        """A writer of input."""
+        return MemoryProducer(self.log)
+
+    def administrator(self) -> Administrator:
+        """The tools."""
+        return MemoryAdministrator(self.log)

@@ -1,0 +1,331 @@
+"""The memory log: what a broker holds, in one process, with nothing forgotten.
+
+It follows the broker's rules that matter to a judge, and keeps everything that was ever visible:
+
+1. A commit is an *attempt*. What it publishes can be seen by uncommitted readers as soon as it is
+   sent; whether it counts is decided in one step, which may never come.
+2. Taking a partition fences the earlier owner and aborts the attempt that it left open.
+3. A committed reader never passes an open attempt, and never sees an aborted one.
+4. Group members share partitions; each change revokes everything first and then assigns anew.
+   A member that has *expired* is not told: it is a zombie until fencing stops it.
+5. Offsets may have gaps (`gap` after each append), as a broker's control records make them.
+
+It belongs to one event loop and grows for ever: it is for tests and for small demonstrations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from zlib import crc32
+
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
+from streamdp.ports import Commit, Key, Listener, Partition, Published, Records, StreamTopics, Value
+
+Place = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+
+class Outcome(Enum):
+    """How a commit ended, as far as the log knows."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Isolation(Enum):
+    """Which readers' eyes to look with."""
+
+    COMMITTED = "read_committed"
+    UNCOMMITTED = "read_uncommitted"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One commit that was tried: what was in it, how much of it was seen, and how it ended."""
+
+    topics: StreamTopics
+    partition: Partition
+    worker: str
+    commit: Commit = field(repr=False)
+    outcome: Outcome = Outcome.OPEN
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One worker of a consumer group, and what it believes is its own."""
+
+    worker: str
+    streams: tuple[StreamTopics, ...]
+    listener: Listener
+    assigned: tuple[Partition, ...] = ()
+
+
+class InputPartition:
+    """The records of one partition of an input, oldest first."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.keys: list[Key] = []
+        self.values: list[Value] = []
+        self.first = 0
+        self.next = 0
+
+    def append(self, key: Key, value: Value) -> None:
+        """Put one record at the end."""
+        self.offsets.append(self.next)
+        self.keys.append(key)
+        self.values.append(value)
+        self.next += 1
+
+    def trim(self, before: int) -> None:
+        """Forget what is older than an offset."""
+        cut = bisect_left(self.offsets, before)
+        del self.offsets[:cut], self.keys[:cut], self.values[:cut]
+        self.first = max(self.first, before)
+
+    def batch(self, partition: Partition, start: int, stop: int, limit: int) -> Records:
+        """At most `limit` of the records in [start, stop)."""
+        if start < self.first:
+            raise StateMismatch(
+                complaint(f"{partition}: input", "records are gone", expected=start, got=self.first)
+            )
+        low = bisect_left(self.offsets, start)
+        high = min(bisect_left(self.offsets, stop), low + limit)
+        after = self.offsets[high - 1] + 1 if high > low else start
+        return Records(
+            partition=partition,
+            offsets=self.offsets[low:high],
+            keys=self.keys[low:high],
+            values=self.values[low:high],
+            next_offset=after,
+        )
+
+
+class MemoryLog:
+    """Topics, state, owners and group of one imagined cluster."""
+
+    def __init__(self, *, gap: int = 0, largest_value: int = 1_000_000) -> None:
+        self.largest_value = largest_value
+        self.attempts: list[Attempt] = []
+        self.members: list[Member] = []
+        self._gap = gap
+        self._inputs: dict[str, list[InputPartition]] = {}
+        self._public: dict[Place, list[tuple[Attempt, Published]]] = {}
+        self._state: dict[Place, dict[bytes, bytes]] = {}
+        self._positions: dict[Place, int] = {}
+        self._owners: dict[Place, int] = {}
+        self._change = asyncio.Event()
+
+    # --- topics and input -------------------------------------------------------------------
+
+    def create(self, topic: str, *, partitions: int) -> None:
+        """Make a topic, or give one more partitions."""
+        if partitions < 1:
+            raise InvalidConfig(
+                complaint(f"topic {topic}", "too few partitions", expected="≥ 1", got=partitions)
+            )
+        there = self._inputs.setdefault(topic, [])
+        there.extend(InputPartition() for _ in range(partitions - len(there)))
+
+    def has(self, topic: str) -> bool:
+        """Whether a topic was made."""
+        return topic in self._inputs
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        return len(self._topic(topic))
+
+    def input(self, topic: str, number: int) -> InputPartition:
+        """One partition of an input."""
+        parts = self._topic(topic)
+        if not 0 <= number < len(parts):
+            raise InvalidConfig(
+                complaint(f"topic {topic}", "no such partition", expected=len(parts), got=number)
+            )
+        return parts[number]
+
+    def append(
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Put input records at the end, each into the partition of its key unless one is named."""
+        parts = self._topic(topic)
+        touched = set()
+        for key, value in records:
+            number = crc32(key or b"") % len(parts) if partition is None else partition
+            self.input(topic, number).append(key, value)
+            touched.add(number)
+        for number in touched:
+            parts[number].next += self._gap
+        self.ring()
+
+    def trim(self, topic: str, number: int, *, before: int) -> None:
+        """Let retention eat the oldest records of a partition."""
+        self.input(topic, number).trim(before)
+
+    def _topic(self, topic: str) -> list[InputPartition]:
+        if topic not in self._inputs:
+            raise InvalidConfig(
+                complaint(f"topic {topic}", "there is none", expected="create it", got="missing")
+            )
+        return self._inputs[topic]
+
+    # --- waiting ----------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """Wake everyone who waits for a change."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def changed(self, *, timeout: float | None) -> None:
+        """Wait until something was appended or decided, or until the time is up."""
+        change = self._change
+        try:
+            async with asyncio.timeout(timeout):
+                await change.wait()
+        except TimeoutError:
+            return
+
+    # --- owners and attempts ----------------------------------------------------------------
+
+    def fence(self, topics: StreamTopics, number: int) -> int:
+        """Make earlier owners strangers, abort what they left open; the new owner's epoch."""
+        place = (topics.state, number)
+        for attempt in self.attempts:
+            left_open = attempt.outcome is Outcome.OPEN
+            if left_open and (attempt.topics.state, attempt.partition.number) == place:
+                attempt.outcome = Outcome.ABORTED
+        self._owners[place] = self._owners.get(place, 0) + 1
+        self.ring()
+        return self._owners[place]
+
+    def check_owner(self, topics: StreamTopics, number: int, epoch: int) -> None:
+        """Refuse an owner that was fenced."""
+        owner = self._owners.get((topics.state, number), 0)
+        if owner != epoch:
+            raise Fenced(
+                complaint(
+                    f"{topics.stream}/{number}", "fenced", expected=f"owner {epoch}", got=owner
+                )
+            )
+
+    def begin(self, attempt: Attempt) -> None:
+        """Open an attempt: its fate is unknown from now on."""
+        self.attempts.append(attempt)
+
+    def send(self, attempt: Attempt, *, skip: int, stop: int) -> None:
+        """Show some of what an attempt publishes, actions first, to uncommitted readers."""
+        actions = [(attempt.topics.actions, *record) for record in attempt.commit.actions]
+        ledger = [(attempt.topics.ledger, *record) for record in attempt.commit.ledger]
+        number = attempt.partition.number
+        for topic, key, value in (actions + ledger)[skip:stop]:
+            records = self._public.setdefault((topic, number), [])
+            records.append((attempt, Published(number, len(records), key, value)))
+
+    def decide(self, attempt: Attempt) -> None:
+        """Let an attempt count, all of it at once."""
+        assert attempt.outcome is Outcome.OPEN
+        place = (attempt.topics.state, attempt.partition.number)
+        state = self._state.setdefault(place, {})
+        for key, value in attempt.commit.state:
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+        self._positions[place] = attempt.commit.next_offset
+        attempt.outcome = Outcome.COMMITTED
+        self.ring()
+
+    # --- what is durable --------------------------------------------------------------------
+
+    def state(self, topics: StreamTopics, number: int) -> dict[bytes, bytes]:
+        """The live entries of a partition's trusted state, as a copy."""
+        return dict(self._state.get((topics.state, number), {}))
+
+    def replace_state(
+        self, topics: StreamTopics, number: int, state: Mapping[bytes, bytes]
+    ) -> None:
+        """Lose the state, or roll it back to an older copy: what no cluster should ever do."""
+        self._state[(topics.state, number)] = dict(state)
+
+    def position(self, topics: StreamTopics, number: int) -> int | None:
+        """What the group remembers: the position of the last commit."""
+        return self._positions.get((topics.state, number))
+
+    # --- what was visible -------------------------------------------------------------------
+
+    def actions(
+        self, topics: StreamTopics, isolation: Isolation = Isolation.COMMITTED
+    ) -> list[Published]:
+        """Every action record that such a reader has ever seen, superseded ones too."""
+        return self._history(topics.actions, isolation)
+
+    def ledger(
+        self, topics: StreamTopics, isolation: Isolation = Isolation.COMMITTED
+    ) -> list[Published]:
+        """Every ledger record that such a reader has ever seen."""
+        return self._history(topics.ledger, isolation)
+
+    def published(self, topic: str, number: int, *, start: int) -> Iterator[Published]:
+        """What a committed reader sees of a partition from an offset on, up to an open attempt."""
+        for attempt, record in self._public.get((topic, number), [])[start:]:
+            if attempt.outcome is Outcome.OPEN:
+                return
+            if attempt.outcome is Outcome.COMMITTED:
+                yield record
+
+    def public_partitions(self, topic: str) -> list[int]:
+        """The partitions in which something was ever published."""
+        return sorted(number for name, number in self._public if name == topic)
+
+    def _history(self, topic: str, isolation: Isolation) -> list[Published]:
+        every = isolation is Isolation.UNCOMMITTED
+        return [
+            record
+            for number in self.public_partitions(topic)
+            for attempt, record in self._public[(topic, number)]
+            if every or attempt.outcome is Outcome.COMMITTED
+        ]
+
+    # --- the group --------------------------------------------------------------------------
+
+    def join(self, member: Member) -> None:
+        """Let a worker into its group, and share the partitions anew."""
+        self.members.append(member)
+        self.rebalance()
+
+    def part(self, member: Member) -> None:
+        """Let a worker go, and share what it had; nothing happens for one that is gone."""
+        if member in self.members:
+            self.members.remove(member)
+            self.rebalance()
+
+    def expire(self, worker: str) -> None:
+        """Take a worker for dead without telling it: from now on it is a zombie."""
+        self.members = [member for member in self.members if member.worker != worker]
+        self.rebalance()
+
+    def rebalance(self) -> None:
+        """Revoke everything of everyone, then assign it in a fixed order."""
+        for member in self.members:
+            if member.assigned:
+                member.listener.revoked(member.assigned)
+                member.assigned = ()
+        shares: dict[int, list[Partition]] = {}
+        for topics in sorted({t for m in self.members for t in m.streams}, key=str):
+            able = [at for at, m in enumerate(self.members) if topics in m.streams]
+            for number in range(self.partitions(topics.input)):
+                owner = able[number % len(able)]
+                shares.setdefault(owner, []).append(Partition(topics.stream, number))
+        for at, partitions in shares.items():
+            self.members[at].assigned = tuple(partitions)
+            self.members[at].listener.assigned(partitions)
+        self.ring()

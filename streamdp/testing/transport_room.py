@@ -1,0 +1,226 @@
+"""The room in which a transport's promise is tried: names of its own, workers, ways to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from streamdp.core.errors import StreamdpError
+from streamdp.ports import (
+    Commit,
+    Key,
+    Partition,
+    Published,
+    Records,
+    StreamTopics,
+    Technology,
+    Transport,
+    Value,
+)
+
+PATIENCE = 60.0  # seconds that anything may take before it counts as hanging
+
+Make = Callable[[str], Technology]
+"""Opens the technology under test for an application of this name."""
+
+
+class Broken(AssertionError):
+    """A promise of the port that a transport does not keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise, and how to see whether it is kept."""
+
+    number: int
+    promise: str
+    body: Callable[[Room], Awaitable[None]]
+
+    def __str__(self) -> str:
+        """As in test ids and messages."""
+        return f"{self.number:02d} {self.promise}"
+
+    async def run(self, make: Make) -> None:
+        """See whether it is kept."""
+        room = Room.fresh(make, self)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.body(room)
+        except TimeoutError as error:
+            raise Broken(f"promise {self}: not within {PATIENCE} s") from error
+        finally:
+            await room.close()
+
+
+@dataclass(slots=True)
+class Heard:
+    """A listener that remembers."""
+
+    assigned_now: set[Partition] = field(default_factory=set)
+    failures: list[tuple[Partition, StreamdpError]] = field(default_factory=list)
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """Remember what was given."""
+        self.assigned_now |= set(partitions)
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """Forget what was taken away."""
+        self.assigned_now -= set(partitions)
+
+    def failed(self, partition: Partition, error: StreamdpError) -> None:
+        """Remember what could not go on."""
+        self.failures.append((partition, error))
+
+
+@dataclass(slots=True)
+class Worker:
+    """A transport that has joined, with what its listener heard."""
+
+    transport: Transport
+    heard: Heard
+
+    async def until(self, done: Callable[[Heard], bool]) -> None:
+        """Keep polling, as a service does, until the listener has heard enough."""
+        while not done(self.heard):
+            await self.transport.poll(max_records=1, timeout=0.02)
+
+    async def collect(self, count: int, *, max_records: int = 100) -> list[Records]:
+        """Poll until so many records have come, and then once more to see that no more do."""
+        found: list[Records] = []
+        while sum(map(len, found)) < count:
+            found.extend(await self.transport.poll(max_records=max_records, timeout=1.0))
+        found.extend(await self.transport.poll(max_records=max_records, timeout=0.05))
+        return found
+
+
+@dataclass(slots=True)
+class Room:
+    """A stream of its own for one check, and everything that was opened for it."""
+
+    check: Check
+    technology: Technology
+    topics: StreamTopics
+    opened: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+    @classmethod
+    def fresh(cls, make: Make, check: Check) -> Room:
+        """With names that nothing else uses."""
+        app = f"kit{check.number}x{os.urandom(4).hex()}"
+        topics = StreamTopics(app=app, stream="home", input=f"{app}.input")
+        return cls(check, make(app), topics)
+
+    def expect(self, what: str, *, expected: object, got: object) -> None:
+        """Two things that must be equal."""
+        if expected != got:
+            raise Broken(f"promise {self.check}: {what}; expected {expected!r}, got {got!r}")
+
+    async def refuses(
+        self, what: str, kind: type[StreamdpError], step: Awaitable[object]
+    ) -> StreamdpError:
+        """A step that must raise, and raise this."""
+        try:
+            await step
+        except kind as error:
+            return error
+        except Exception as error:
+            raise Broken(
+                f"promise {self.check}: {what}; expected {kind.__name__}, got {error!r}"
+            ) from error
+        raise Broken(f"promise {self.check}: {what}; expected {kind.__name__}, got nothing")
+
+    async def create(self, *, partitions: int = 1) -> None:
+        """Make the topics."""
+        administrator = self.technology.administrator()
+        self.opened.append(administrator.close)
+        await administrator.create([self.topics], partitions=partitions)
+
+    async def worker(self, name: str, *, streams: Sequence[StreamTopics] | None = None) -> Worker:
+        """A transport that has joined; it may not have been assigned anything yet."""
+        transport = self.technology.transport(worker=name)
+        self.opened.append(transport.close)
+        heard = Heard()
+        await transport.join(streams or [self.topics], heard)
+        return Worker(transport, heard)
+
+    async def lone_worker(self, *, partitions: int = 1) -> Worker:
+        """A transport that was assigned everything there is."""
+        await self.create(partitions=partitions)
+        worker = await self.worker("lone")
+        await worker.until(lambda heard: len(heard.assigned_now) == partitions)
+        return worker
+
+    async def send(
+        self, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+    ) -> None:
+        """Append input."""
+        producer = self.technology.producer()
+        try:
+            await producer.send(self.topics.input, records, partition=partition)
+        finally:
+            await producer.close()
+
+    async def published(self) -> tuple[list[Published], list[Published]]:
+        """All actions and all ledger lines as they are now."""
+        reader = self.technology.publications()
+        try:
+            actions = [
+                r async for batch in reader.actions(self.topics, follow=False) for r in batch
+            ]
+            ledger = [r async for batch in reader.ledger(self.topics, follow=False) for r in batch]
+        finally:
+            await reader.close()
+        return actions, ledger
+
+    def at(self, number: int = 0) -> Partition:
+        """A partition of the stream."""
+        return Partition(self.topics.stream, number)
+
+    async def close(self) -> None:
+        """Give everything up, newest first."""
+        for close in reversed(self.opened):
+            async with asyncio.timeout(PATIENCE):
+                await close()
+
+
+def step(number: int) -> Commit:
+    """A commit that can be told from every other one by everything that is in it."""
+    mark = str(number).encode()
+    return Commit(
+        next_offset=number,
+        state=[(b"checkpoint", b"state " + mark), (b"row " + mark, bytes(range(256)) + mark)],
+        actions=[(b"key " + mark, b"action " + mark), (None, b"null key " + mark)],
+        ledger=[(b"key " + mark, b"line " + mark + b"/0"), (None, b"line " + mark + b"/1")],
+    )
+
+
+def fold(commits: Iterable[Commit]) -> dict[bytes, bytes]:
+    """The state that these commits leave."""
+    state: dict[bytes, bytes] = {}
+    for commit in commits:
+        for key, value in commit.state:
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+    return state
+
+
+def pairs(records: Iterable[Published]) -> list[tuple[Key, bytes]]:
+    """Published records as keys and values."""
+    return [(record.key, record.value) for record in records]
+
+
+async def flatten(batches: AsyncIterator[Records]) -> list[tuple[int, Key, Value]]:
+    """Batches of records as rows."""
+    return [row async for batch in batches for row in rows([batch])]
+
+
+def rows(batches: Iterable[Records]) -> list[tuple[int, Key, Value]]:
+    """Batches of records as rows."""
+    return [
+        row
+        for batch in batches
+        for row in zip(batch.offsets, batch.keys, batch.values, strict=True)
+    ]
