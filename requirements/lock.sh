@@ -13,5 +13,5 @@ lock() { # name, then what to lock
 }
 
 lock test pyproject.toml requirements/build.in --extra test "$@"
-lock runtime pyproject.toml --constraint requirements/test.lock "$@"
+lock runtime pyproject.toml --extra compression --constraint requirements/test.lock "$@"
 lock build requirements/build.in --constraint requirements/test.lock "$@"

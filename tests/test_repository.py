@@ -136,6 +136,41 @@ def imported_by(statement: str) -> set[str]:
     return {str(name).partition(".")[0] for name in json.loads(run.stdout)}
 
 
+def imports_of(path: Path) -> set[str]:
+    """The top-level names that a file imports, wherever in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    of = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in plain | of}
+
+
+def provided_by(requirements: list[str]) -> set[str]:
+    """The top-level names that these requirements bring."""
+    wanted = {canonicalize_name(Requirement(line).name) for line in requirements}
+    return {
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if wanted & {canonicalize_name(owner) for owner in owners}
+    }
+
+
+def test_the_product_imports_only_what_it_declares() -> None:
+    """The service runs on the runtime's dependencies; replay and the kits may use their extras."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    always = provided_by(PROJECT["project"]["dependencies"]) | sys.stdlib_module_names
+    always |= {"streamdp", "streamdp_adapters"}
+    beyond = {
+        "replay": provided_by(extras["replay"] + extras["examples"]),
+        "testing": provided_by(extras["test"]),
+    }
+    strange = {}
+    for path in [*ROOT.glob("streamdp/**/*.py"), *ROOT.glob("adapters/**/*.py")]:
+        room = path.relative_to(ROOT).parts[1]
+        if unknown := imports_of(path) - always - beyond.get(room, set()):
+            strange[str(path.relative_to(ROOT))] = sorted(unknown)
+    assert strange == {}
+
+
 def test_importing_streamdp_loads_no_service() -> None:
     loaded = imported_by("import streamdp")
     assert "streamdp" in loaded
