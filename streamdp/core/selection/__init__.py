@@ -1,0 +1,19 @@
+"""Private choice of one among K: exact mechanisms at array speed.
+
+`mechanism` is the port, `race` the algorithm that all three share, `laws` their closed forms.
+"""
+
+from streamdp.core.selection.exponential import Exponential
+from streamdp.core.selection.mechanism import Exact, Mechanism
+from streamdp.core.selection.noisy_max import NoisyMaxLaplace
+from streamdp.core.selection.permute_and_flip import PermuteAndFlip
+from streamdp.core.selection.prior import Prior
+
+__all__ = [
+    "Exact",
+    "Exponential",
+    "Mechanism",
+    "NoisyMaxLaplace",
+    "PermuteAndFlip",
+    "Prior",
+]

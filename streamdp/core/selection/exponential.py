@@ -1,0 +1,85 @@
+"""The exponential mechanism, as a race of exponential clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.enclosure import Digits, Interval, Precision
+from streamdp.core.randomness import Bits
+from streamdp.core.selection import laws, race
+from streamdp.core.selection.prior import Prior
+
+
+class _LogOfExponential:
+    """The noise ln E, E = −ln(1 − V), of the least ln E + ρd."""
+
+    __slots__ = ()
+
+    def lower(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+        """ln(−ln(1 − w/2^digits)): E grows with V, so a cell's lower end bounds it from below."""
+        keys = race.leading(words, width).astype(np.float64)
+        keys *= -(2.0 ** -min(width, race.FLOAT_BITS))
+        keys += 1.0  # exact: a multiple of 2^-digits in (0, 1]
+        np.log(keys, out=keys)
+        np.negative(keys, out=keys)
+        return np.log(keys, out=keys)
+
+    def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+        """The cell's width over the least of (1 − V)·V in it, as E ≥ V; infinite at both ends."""
+        cells = 2.0 ** min(width, race.FLOAT_BITS)
+        cell = race.leading(words, width).astype(np.float64)
+        return cells / cell / (cells - 1.0 - cell)
+
+    def enclose(self, digits: Digits, precision: Precision) -> Interval:
+        """ln(−ln(1 − V))."""
+        rest = (1 << digits.size) - 1 - digits.numerator
+        tail = precision.logarithm(precision.fraction(rest, digits.size))
+        return precision.logarithm(tail.negated().clipped())
+
+
+_NOISE = _LogOfExponential()
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """The exponential mechanism at ρ noise units per unit of loss: P(i) ∝ exp(b_i − ρ·L_i).
+
+    Privacy: 2ρ-DP when one loss vector in [0, 1]^K is replaced; any public prior.
+    Sensitivity: a replaced vector moves each sum by at most 1, so a weight by at most e^±ρ and
+    their total by as much.
+    Why: clocks E_i/w_i with independent exponential E_i ring first with probability w_i/Σw.
+    """
+
+    rate: Fraction
+    _grid: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a rate that floats cannot bound."""
+        object.__setattr__(self, "_grid", race.grid_rate(self.rate, "exponential.rate"))
+
+    @property
+    def name(self) -> str:
+        """What configuration and ledger call it."""
+        return "exponential"
+
+    def select(
+        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
+    ) -> NDArray[np.int64]:
+        """The winner of each row: the least ln E_i + ρ·L_i − b_i."""
+        return race.race(_NOISE, self.rate, self._grid, sums, bits, prior)
+
+    def select_exactly(
+        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
+    ) -> NDArray[np.int64]:
+        """The same winners, with no float deciding anything."""
+        return race.race_exactly(_NOISE, self.rate, sums, bits, prior)
+
+    def log_probabilities(
+        self, sums: NDArray[np.int64], prior: Prior | None = None
+    ) -> NDArray[np.float64]:
+        """The exact law: the softmax of b_i − ρ·L_i."""
+        return laws.exponential(laws.handicaps(self.rate, sums, prior))

@@ -1,0 +1,173 @@
+"""The exact laws of the selections as log-probabilities, for audits and tests.
+
+A *handicap* is how far an action is behind before the noise: s_i = ρ·L_i − b_i, moved so that the
+least is 0. Handicaps are computed as exact rationals and rounded once. All three laws are then
+−s_i plus the logarithm of something between 1/K and K that is summed from positive terms only, so a
+log-probability of −5000 is as precise as one of −0.5: probabilities have 12 correct digits as
+long as the handicap itself, a float, has them (|s| ≤ 4000), beyond that the logarithm has 15.
+
+Quadrature is Gauss–Legendre on panels over which the integrand, an entire function, falls or grows
+by a few powers of e. What is left out is below 10⁻²⁰ of what is kept; each bound is said where it
+is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.grid import UNIT
+from streamdp.core.selection.prior import Prior
+
+Floats = NDArray[np.float64]
+
+MOST_ACTIONS = 10_000
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+_PANEL = 2.0  # in units of the integrand's natural scale; 24 nodes integrate e^±2x on it to 1e-16
+_NEGLIGIBLE = 46.0  # −ln(1e-20)
+_LN2 = log(2)
+_CHUNK = 1 << 17  # elements of an actions × nodes table at a time
+
+
+def handicaps(rate: Fraction, sums: NDArray[np.int64], prior: Prior | None) -> Floats:
+    """s_i = ρ·L_i − b_i less the least of them: exact, then rounded once."""
+    if sums.ndim != 1 or sums.dtype != np.int64 or not 2 <= len(sums) <= MOST_ACTIONS:
+        expected, got = f"int64, 2 to {MOST_ACTIONS} sums", f"{sums.dtype} {sums.shape}"
+        raise InvalidConfig(complaint("sums", "wrong array", expected=expected, got=got))
+    numerator, denominator = rate.numerator, rate.denominator * UNIT
+    scores = [numerator * value for value in sums.tolist()]
+    if prior is not None:
+        prior.check(rows=1, actions=len(sums))
+        bonuses = prior.bonuses(row=0, actions=len(sums))
+        scores = [
+            score * prior.denominator - denominator * int(bonus * prior.denominator)
+            for score, bonus in zip(scores, bonuses, strict=True)
+        ]
+        denominator *= prior.denominator
+    least = min(scores)
+    return np.array([(score - least) / denominator for score in scores])
+
+
+def exponential(s: Floats) -> Floats:
+    """The softmax of −s."""
+    return _normal(-s - np.log(np.exp(-s).sum()))
+
+
+def permute_and_flip(s: Floats) -> Floats:
+    """w_i ∫₀¹ ∏_{j≠i} (1 − u·w_j) du with w = e^−s.
+
+    The integrand is at most e^(−u(Σw − 1)) and its integral at least 1/K, which says where to stop.
+    """
+    w = np.exp(-s)
+    total = w.sum()
+    end = min(1.0, (_NEGLIGIBLE + log(len(s))) / max(total - 1, 1e-9))
+    panels = ceil(end * total / _PANEL)
+    u, weight = _rule(np.linspace(0.0, end, panels + 1))
+
+    def share(part: Floats, weights: Floats) -> Floats:
+        survivors = -part[:, None] * w
+        product = np.exp(np.log1p(survivors).sum(axis=1))
+        return np.asarray((weights * product) @ (1 / (1 + survivors)))
+
+    return _normal(-s + np.log(_by_chunks(share, u, weight, len(s))))
+
+
+def laplace(s: Floats) -> Floats:
+    """P(X_i − s_i is the largest), X_i independent standard Laplace.
+
+    With F the law of X and Φ(t) = ∏ F(t + s_j), P(i) = ∫ Φ(t) f(t + s_i)/F(t + s_i) dt. For
+    h(t) = Φ(t)·e^−t, which is log-concave, this is e^(−s_i) ∫ h(t) g(t + s_i) dt with
+    g(x) = 1/(2 − e^−x) for x ≥ 0 and e^x for x < 0. Kinks lie at t = −s_j and split the panels.
+    """
+    best = int(s.argmin())
+    others = np.delete(s, best)
+    t, weight = _rule(_laplace_panels(others))
+
+    def share(part: Floats, weights: Floats) -> Floats:
+        product = np.exp(_log_h(part, others))
+        x = part[:, None] + s
+        decay = np.exp(-np.abs(x))
+        return np.asarray((weights * product) @ np.where(x < 0, decay, 1 / (2 - decay)))
+
+    return _normal(-s + np.log(_by_chunks(share, t, weight, len(s))))
+
+
+def _log_h(t: Floats, others: Floats) -> Floats:
+    """ln h: the best action's part in closed form, so that nothing cancels on its long plateau."""
+    own = np.where(t < 0, -_LN2, np.log1p(-0.5 * np.exp(-np.maximum(t, 0))) - t)
+    x = t[:, None] + others
+    above = np.log1p(-0.5 * np.exp(-np.abs(x)))
+    return np.asarray(own + np.where(x < 0, x - _LN2, above).sum(axis=1))
+
+
+def _laplace_panels(others: Floats) -> Floats:
+    """Where to cut: kinks, and steps of a panel near them. Between far kinks h is constant.
+
+    Above: h ≤ e^−t, its integral is at least 1/K. Below 0, h falls as t falls; it is followed down
+    to 10⁻²⁵/K of what it may reach. Left of a kink by more than `reach`, the actions beyond it no
+    longer count; two actions at a time make h fall like e^t at least, so only the best action alone
+    has a plateau, and it is longer than `reach` only there.
+    """
+    reach = _NEGLIGIBLE + log(len(others) + 1)
+    bottom = _bottom(others, -reach - 12.0)
+    kinks = -others[-others > bottom]
+    edges = np.unique(np.concatenate([[bottom, reach, 0.0], kinks[kinks < 0]]))
+    cuts = [edges[:1]]
+    for left, right in pairwise(edges.tolist()):
+        near = min(right, left + 2 * reach)
+        steps = ceil((near - left) / _PANEL)
+        cuts.append(np.linspace(left, near, steps + 1)[1:])
+        if near < right:
+            cuts.append(np.array([right]))
+    return np.concatenate(cuts)
+
+
+def _bottom(others: Floats, least: float) -> float:
+    """A t ≤ 0 below which h is under e^`least`: found by halving, as ln h is monotone there."""
+    if _log_h(np.zeros(1), others)[0] < least:
+        return 0.0
+    low, high = -float(others.min()) + least - 1.0, 0.0
+    while high - low > 0.5:
+        middle = (low + high) / 2
+        if _log_h(np.array([middle]), others)[0] < least:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _rule(edges: Floats) -> tuple[Floats, Floats]:
+    """Nodes and weights of the panels between `edges`."""
+    half = np.diff(edges) / 2
+    middle = edges[:-1] + half
+    nodes = middle[:, None] + half[:, None] * _NODES
+    return nodes.ravel(), (half[:, None] * _WEIGHTS).ravel()
+
+
+def _by_chunks(
+    share: Callable[[Floats, Floats], Floats], nodes: Floats, weights: Floats, actions: int
+) -> Floats:
+    """The sum of `share` over the nodes, a table of bounded size at a time."""
+    step = max(1, _CHUNK // actions)
+    total = np.zeros(actions)
+    for start in range(0, len(nodes), step):
+        total += share(nodes[start : start + step], weights[start : start + step])
+    return total
+
+
+def _normal(logs: Floats) -> Floats:
+    """The same law with a likely action's log-probability taken from the others', where it is
+    nearly 0: no digits are lost to rounding near 1.
+    """
+    top = int(logs.argmax())
+    rest = np.exp(np.delete(logs, top)).sum()
+    if rest < 0.5:
+        logs[top] = np.log1p(-rest)
+    return logs

@@ -1,0 +1,133 @@
+"""Public bonuses: what earlier releases say of an action, added to its noise.
+
+A prior is post-processing of what was already released, so it costs nothing: every selection stays
+ε-DP for any fixed prior. It must therefore be computed from releases and slot numbers alone.
+
+Bonuses are exact rationals in noise units, integers over one common denominator; a larger bonus
+makes an action more likely. An irrational one is rounded by whoever makes the prior, before it
+comes here, so that floats never decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+_MOST = 1 << 62  # of a numerator and of the denominator: they stay exact in int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """One bonus per action and row: dense, or sparse with one favoured action per row.
+
+    >>> prior = Prior.incumbent(np.array([2, 0]), Fraction(1, 2))
+    >>> prior.bonuses(row=0, actions=3)
+    [Fraction(0, 1), Fraction(0, 1), Fraction(1, 2)]
+    """
+
+    numerators: NDArray[np.int64]  # R × K, or R when sparse
+    denominator: int
+    actions: NDArray[np.int64] | None = None  # R: which action has the bonus, when sparse
+
+    def __post_init__(self) -> None:
+        """Refuse what is not exact or has the wrong shape."""
+        dense = self.actions is None
+        if self.numerators.dtype != np.int64 or self.numerators.ndim != (2 if dense else 1):
+            shape = "R × K" if dense else "R"
+            got = f"{self.numerators.dtype} with {self.numerators.ndim} axes"
+            raise InvalidConfig(
+                complaint("prior.numerators", "wrong array", expected=f"int64 {shape}", got=got)
+            )
+        if self.actions is not None and self.actions.shape != self.numerators.shape:
+            got = f"{self.actions.shape}, {self.numerators.shape}"
+            raise InvalidConfig(complaint("prior", "rows differ", expected="one each", got=got))
+        if not 1 <= self.denominator <= _MOST:
+            raise InvalidConfig(
+                complaint(
+                    "prior.denominator",
+                    "out of range",
+                    expected="1 to 2**62",
+                    got=self.denominator,
+                )
+            )
+
+    @classmethod
+    def incumbent(cls, actions: NDArray[np.int64], bonus: Fraction) -> Prior:
+        """The same bonus for one action of each row: the one in force."""
+        if abs(bonus.numerator) > _MOST:
+            raise InvalidConfig(
+                complaint(
+                    "prior.bonus", "out of range", expected="a numerator to 2**62", got="more"
+                )
+            )
+        numerators = np.full(len(actions), bonus.numerator, np.int64)
+        return cls(numerators, bonus.denominator, np.asarray(actions, np.int64))
+
+    @classmethod
+    def dense(cls, numerators: NDArray[np.int64], denominator: int) -> Prior:
+        """A bonus for every action of each row: numerators R × K over one denominator."""
+        return cls(numerators, denominator)
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.numerators)
+
+    def check(self, *, rows: int, actions: int) -> None:
+        """Refuse a prior that is not for `rows` selections among `actions`."""
+        if self.actions is None:
+            good = self.numerators.shape == (rows, actions)
+        else:
+            good = len(self) == rows and bool(
+                np.all((self.actions >= 0) & (self.actions < actions))
+            )
+        if not good:
+            expected = f"{rows} rows for {actions} actions"
+            raise InvalidConfig(
+                complaint("prior", "does not fit the sums", expected=expected, got="another")
+            )
+
+    def largest(self) -> float:
+        """The largest absolute bonus: what the float race must allow for. Public."""
+        if not self.numerators.size:
+            return 0.0
+        most = max(int(self.numerators.max()), -int(self.numerators.min()))
+        return most / self.denominator
+
+    def part(self, start: int, stop: int) -> Prior:
+        """The rows [start, stop)."""
+        actions = None if self.actions is None else self.actions[start:stop]
+        return Prior(self.numerators[start:stop], self.denominator, actions)
+
+    def subtract(self, keys: NDArray[np.float64], *, row: int, start: int) -> None:
+        """Take one row's bonuses off the keys of the actions from `start` on, in place."""
+        if self.actions is None:
+            numerators = self.numerators[row, start : start + len(keys)]
+            keys -= numerators * (1 / self.denominator)
+            return
+        at = int(self.actions[row]) - start
+        if 0 <= at < len(keys):
+            keys[at] -= int(self.numerators[row]) / self.denominator
+
+    def subtract_columns(self, keys: NDArray[np.float64]) -> None:
+        """Take every row's bonuses off its column of keys (K × R), in place."""
+        if self.actions is None:
+            keys -= self.numerators.T * (1 / self.denominator)
+            return
+        keys[self.actions, np.arange(len(self))] -= self.numerators * (1 / self.denominator)
+
+    def bonus(self, *, row: int, action: int) -> Fraction:
+        """One action's exact bonus."""
+        if self.actions is None:
+            return Fraction(int(self.numerators[row, action]), self.denominator)
+        if action != self.actions[row]:
+            return Fraction(0)
+        return Fraction(int(self.numerators[row]), self.denominator)
+
+    def bonuses(self, *, row: int, actions: int) -> list[Fraction]:
+        """One row's exact bonuses."""
+        return [self.bonus(row=row, action=action) for action in range(actions)]

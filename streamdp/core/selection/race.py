@@ -1,0 +1,276 @@
+"""The certified race: the exact winner of a noisy comparison, at the speed of a float softmax.
+
+Action i runs with the key ρ·d_i − b_i + noise(V_i) and the smallest key wins. d_i = L_i − min L is
+an exact integer, b_i a public rational, V_i the real number in (0, 1) whose binary digits are the
+action's random bits, drawn lazily. The winner is therefore a mathematical function of the bits, the
+same on every platform; floats only say who cannot win.
+
+1. Draw one word for every action, compute a float *lower bound* of every key (the noise of the
+   lower end of the word's cell), and find the least.
+2. Whoever's lower bound exceeds the least one's *upper* bound has lost: keys within
+   ``gap(word) + slack`` of the least contend. Almost always one is left, and it has won.
+3. Otherwise compute upper bounds for all, keep those whose lower bound reaches the least of them,
+   and settle these few in `decimal` (`core.enclosure`): directed rounding, 64 more bits and twice
+   the digits each round, losers dropped.
+
+The true winner is never dropped and ties have probability zero: the law is exact whatever the
+quality of the floats. Extreme words have an infinite gap and so come to step 3.
+
+Why ``slack`` suffices: contenders have |ρd| ≤ 111 + 2B, B the largest bonus; conversions, products
+and sums are within 5 · 2⁻⁵³ of that, a logarithm within 4 units in the last place (0.5 was seen)
+of at most 37, the bonus within 3 · 2⁻⁵³ · B. Together, for both sides of the comparison, that is
+below 2⁻⁴² + 26 · 2⁻⁵³ · B, and the slack is max(2⁻³⁸, 2⁻⁴⁷ · B). Beyond the contenders floats are
+only relatively right, which is enough to lose.
+
+Why the time says nothing of the scores: every action takes the same operations, nothing is pruned,
+and step 3 is reached with probability about 2⁻³⁸ + K · 2⁻⁵³ for one long row, 2⁻²⁸ + K · 2⁻²⁴ for
+each row of a block, whatever the scores.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.enclosure import Digits, Interval, Precision
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.grid import UNIT
+from streamdp.core.randomness import Bits
+from streamdp.core.selection.prior import Prior
+
+MOST_ACTIONS = 1_000_000
+FLOAT_BITS = 53  # the leading digits of V that floats look at
+
+_CHUNK = 1 << 14  # actions of a long row at a time: 128 KB an array
+_BLOCK = 1 << 15  # words of a block of rows at a time: 256 KB an array
+_WIDEST_BLOCK = 1 << 10  # longer rows go one by one
+_SLACK = 2.0**-38
+_SLACK_PER_BONUS = 2.0**-47
+_BLOCK_TOLERANCE = 2.0**-28  # for gap and slack of a block's rows together
+_LARGEST_RATE = 2.0**500  # times 2**62 it is still finite; its inverse is still normal
+
+
+class Noise(Protocol):
+    """What a mechanism adds to ρ·d: a function of V, bounded in floats and enclosed in decimals."""
+
+    def lower(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+        """Lower bounds (in floats, up to rounding) of the noise, as a new array in C order."""
+
+    def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+        """How far above the lower bound the noise can be; infinite for extreme words."""
+
+    def enclose(self, digits: Digits, precision: Precision) -> Interval:
+        """Where the noise is, for certain."""
+
+
+def leading(words: NDArray[np.uint64], width: int, *, bits: int = FLOAT_BITS) -> NDArray[np.int64]:
+    """The leading `bits` digits of each word (fewer when only `width` are random), in C order."""
+    shift = np.uint64(64 - min(bits, width))
+    return np.right_shift(words, shift, order="C").view(np.int64)
+
+
+def grid_rate(rate: Fraction, where: str) -> float:
+    """ρ per grid unit as a float; refuse a rate that floats cannot bound."""
+    if not isinstance(rate, Fraction) or not 1 / _LARGEST_RATE < rate / UNIT < _LARGEST_RATE:
+        expected = "a Fraction between 2**-480 and 2**500"
+        raise InvalidConfig(complaint(where, "not a rate", expected=expected, got=repr(rate)))
+    return float(rate / UNIT)
+
+
+def race(
+    noise: Noise,
+    rate: Fraction,
+    grid: float,
+    sums: NDArray[np.int64],
+    bits: Bits,
+    prior: Prior | None,
+) -> NDArray[np.int64]:
+    """The winner of each row of `sums`; `grid` is `grid_rate(rate)`."""
+    check(sums, bits, prior)
+    rows, actions = sums.shape
+    slack = _slack(prior)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if rows == 1 or actions > _WIDEST_BLOCK:
+            winners = np.empty(rows, np.int64)
+            for row in range(rows):
+                own = bits if rows == 1 else bits.part(row, row + 1)
+                winners[row] = _run_row(noise, grid, sums[row], own, prior, row, slack)
+        else:
+            winners = _run_blocks(noise, grid, sums, bits, prior, slack)
+        for row in np.flatnonzero(winners < 0).tolist():
+            winners[row] = _settle(noise, rate, sums, bits, prior, row)
+    return winners
+
+
+def race_exactly(
+    noise: Noise, rate: Fraction, sums: NDArray[np.int64], bits: Bits, prior: Prior | None
+) -> NDArray[np.int64]:
+    """The same winners with every action enclosed in decimals from the start."""
+    check(sums, bits, prior)
+    rows, actions = sums.shape
+    everyone = np.arange(actions)
+    winners = [_refine(noise, rate, sums, bits, prior, row, everyone) for row in range(rows)]
+    return np.array(winners, np.int64)
+
+
+def check(sums: NDArray[np.int64], bits: Bits, prior: Prior | None) -> None:
+    """Refuse shapes that do not belong together; sums are never looked at."""
+    if sums.dtype != np.int64 or sums.ndim != 2 or not 2 <= sums.shape[1] <= MOST_ACTIONS:
+        expected = f"int64, R rows of 2 to {MOST_ACTIONS} sums"
+        got = f"{sums.dtype} {sums.shape}"
+        raise InvalidConfig(complaint("sums", "wrong array", expected=expected, got=got))
+    if bits.rows != sums.shape[0]:
+        raise InvalidConfig(
+            complaint("bits", "draws and rows differ", expected=sums.shape[0], got=bits.rows)
+        )
+    if prior is not None:
+        prior.check(rows=sums.shape[0], actions=sums.shape[1])
+
+
+def exact_offsets(
+    rate: Fraction, sums: NDArray[np.int64], prior: Prior | None, row: int, actions: list[int]
+) -> list[Fraction]:
+    """ρ·L_i − b_i of some actions of a row, exactly."""
+    per_unit = rate / UNIT
+    offsets = [per_unit * int(sums[row, action]) for action in actions]
+    if prior is None:
+        return offsets
+    return [
+        offset - prior.bonus(row=row, action=action)
+        for offset, action in zip(offsets, actions, strict=True)
+    ]
+
+
+def _slack(prior: Prior | None) -> float:
+    """How far rounding can bring two keys apart; a function of what is public."""
+    return _SLACK if prior is None else max(_SLACK, prior.largest() * _SLACK_PER_BONUS)
+
+
+def _run_row(
+    noise: Noise,
+    grid: float,
+    sums: NDArray[np.int64],
+    bits: Bits,
+    prior: Prior | None,
+    row: int,
+    slack: float,
+) -> int:
+    """The winner of one row in floats, or −1 when it is open. Chunk by chunk, all alike."""
+    least_sum = np.minimum.reduce(sums)
+    best, winner, contenders, limit = np.inf, 0, 0, np.inf
+    runners: list[float] = []
+    for start in range(0, len(sums), _CHUNK):
+        part = sums[start : start + _CHUNK]
+        words = bits.words(start, len(part))[0]
+        keys = noise.lower(words, bits.width)
+        keys += (part - least_sum) * grid
+        if prior is not None:
+            prior.subtract(keys, row=row, start=start)
+        at = int(keys.argmin())
+        key = float(keys[at])
+        bound = key + float(noise.gap(words[at : at + 1], bits.width)[0]) + slack
+        close = int(np.count_nonzero(keys <= bound))
+        runners.append(key)
+        if key < best:
+            best, winner, contenders, limit = key, start + at, close, bound
+    alone = contenders == 1 and sum(key <= limit for key in runners) == 1
+    return winner if alone else -1
+
+
+def _run_blocks(
+    noise: Noise,
+    grid: float,
+    sums: NDArray[np.int64],
+    bits: Bits,
+    prior: Prior | None,
+    slack: float,
+) -> NDArray[np.int64]:
+    """The winners of many short rows in floats, −1 where open. A block's keys lie action by row."""
+    rows, actions = sums.shape
+    winners = np.empty(rows, np.int64)
+    step = max(1, _BLOCK // actions)
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        words = bits.part(start, stop).words(0, actions)
+        keys = noise.lower(words.T, bits.width)
+        losses = np.ascontiguousarray(sums[start:stop].T)
+        losses -= losses.min(axis=0)
+        keys += losses * grid
+        if prior is not None:
+            prior.part(start, stop).subtract_columns(keys)
+        winners[start:stop] = _leaders(noise, keys, words, bits.width, slack)
+    return winners
+
+
+def _leaders(
+    noise: Noise,
+    keys: NDArray[np.float64],
+    words: NDArray[np.uint64],
+    width: int,
+    slack: float,
+) -> NDArray[np.int64]:
+    """The only contender of each column of keys, −1 where there are several or the gap is wide."""
+    rows = keys.shape[1]
+    tolerance = max(_BLOCK_TOLERANCE, 2 * slack)
+    contenders = np.flatnonzero(keys <= keys.min(axis=0) + tolerance)
+    action, row = np.divmod(contenders, rows)
+    leaders = np.zeros(rows, np.int64)
+    leaders[row] = action
+    gaps = noise.gap(words[np.arange(rows), leaders], width)
+    decided = (np.bincount(row, minlength=rows) == 1) & (gaps + slack <= tolerance)
+    return np.where(decided, leaders, -1)
+
+
+def _settle(
+    noise: Noise,
+    rate: Fraction,
+    sums: NDArray[np.int64],
+    bits: Bits,
+    prior: Prior | None,
+    row: int,
+) -> int:
+    """The winner of a row that one tolerance for all left open."""
+    own = bits.part(row, row + 1)
+    words = own.words(0, sums.shape[1])[0]
+    lower = noise.lower(words, bits.width)
+    lower += (sums[row] - sums[row].min()) * float(rate / UNIT)
+    if prior is not None:
+        prior.subtract(lower, row=row, start=0)
+    gaps = noise.gap(words, bits.width)
+    upper = np.where(np.isfinite(gaps), lower + gaps, np.inf)
+    reach = upper.min() + _slack(prior)
+    return _refine(noise, rate, sums, bits, prior, row, np.flatnonzero(~(lower > reach)))
+
+
+def _refine(
+    noise: Noise,
+    rate: Fraction,
+    sums: NDArray[np.int64],
+    bits: Bits,
+    prior: Prior | None,
+    row: int,
+    contenders: NDArray[np.int64],
+) -> int:
+    """The winner among a few, by enclosures that shrink until one is left."""
+    own = bits.part(row, row + 1)
+    actions = [int(action) for action in contenders]
+    offsets = exact_offsets(rate, sums, prior, row, actions)
+    running = [
+        (action, offset, Digits.of_word(own, row=0, position=action, word=word))
+        for action, offset in zip(actions, offsets, strict=True)
+        for word in [int(own.words(action, 1)[0, 0])]
+    ]
+    for number in count():
+        precision = Precision.of_round(number)
+        keys = [noise.enclose(d, precision).plus(offset, precision) for _, offset, d in running]
+        reach = min(key.high for key in keys)
+        running = [runner for runner, key in zip(running, keys, strict=True) if key.low <= reach]
+        if len(running) == 1:
+            break
+        for _, _, digits in running:
+            digits.extend(own)
+    return running[0][0]
