@@ -1,0 +1,258 @@
+"""`check_format`: does this keep the rules of a wire format? For ours and for strangers' alike.
+
+The rules are those of `streamdp.wire.formats`, each a property that Hypothesis tries to break
+with random, truncated, overwritten and hostile records. Needs the package `hypothesis`.
+
+    def test_my_avro_is_a_format() -> None:
+        check_format(AvroFormat.configure(actions=["a", "b", "c"], options={}))
+
+A failure is an `AssertionError` that says which rule was broken; Hypothesis shows the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamdp.wire.formats import Decoded, Format, Value
+
+HOSTILE: tuple[Value, ...] = (
+    None,
+    b"",
+    b"\0",
+    b"\xff" * 4096,
+    b"\0\0\xc0\x7f" * 64,  # NaN as float32
+    b"\0\x7c" * 64,  # infinity as float16
+    b"null",
+    b"{}",
+    b"[]",
+    b'{"losses":null}',
+    b'{"losses":[]}',
+    b'{"losses":{}}',
+    b'{"losses":[NaN,Infinity,-Infinity]}',
+    b'{"losses":[1e400,-1e400,' + b"9" * 5000 + b"]}",
+    b'{"losses":[true,"0.5",null]}',
+    b'{"losses":[0.1,0.2,0.3]},{"losses":[0.1,0.2,0.3]}',
+    b'{"losses":[0.1,0.2,0.3]}{"losses":[0.1,0.2,0.3]}',
+    b'{"losses":[0.1,0.2',
+    b'0.3]},{"losses":[0.1,0.2,0.3]}',
+    b'{"losses":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"x":' * 50_000 + b"1" + b"}" * 50_000,
+    b'{"losses":"' + b"x" * (1 << 20) + b'"}',
+    b'{"losses":[' + b"0.5," * 100_000 + b"0.5]}",
+    b'\xef\xbb\xbf{"losses":[0.1,0.2,0.3]}',
+    b'{"losses":[0.1,0.2,0.3],"x":"\\ud800"}',
+    b'{"losses":[0.1,0.2,0.3],"\xff":"\xfe"}',
+    b'"' + b'\\"' * 100_000,  # a string that never ends
+)
+"""Records that have broken decoders: deep, huge, truncated, mistyped, glued together."""
+
+
+def check_format(format_: Format, *, examples: int = 100) -> None:
+    """Raise `AssertionError` unless the format keeps every rule, on so many examples each."""
+    _check_shapes(format_, [])
+    _check_shapes(format_, list(HOSTILE))
+    for check in (
+        _check_any_bytes,
+        _check_slots_by_length,
+        _check_cuts,
+        _check_round_trip,
+        _check_bad_record,
+        _check_bad_row,
+    ):
+        run = settings(
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        check(format_, run)
+
+
+Rows = NDArray[np.float32]
+
+
+def _check_any_bytes(format_: Format, run: settings) -> None:
+    """Rule 2: whatever the bytes, no exception, and arrays of the right shape and type."""
+
+    @run
+    @given(batches(format_))
+    def holds(values: list[Value]) -> None:
+        _check_shapes(format_, values)
+
+    holds()
+
+
+def _check_shapes(format_: Format, values: Sequence[Value]) -> None:
+    K = len(format_.actions)
+    decoded = format_.decode(values)
+    losses, slots = decoded.losses, decoded.slots_per_record
+    _must(losses.dtype == np.float32, "losses are float32")
+    _must(slots.dtype == np.int64, "slots_per_record is int64")
+    _must(slots.shape == (len(values),), "slots_per_record has a place for each record")
+    _must(bool((slots >= 1).all()), "every record takes a slot")
+    _must(losses.shape == (int(slots.sum()), K), "losses has a row for each slot")
+    _must(bool(losses.flags.c_contiguous), "losses is C-contiguous")
+    for value in values:
+        _must(isinstance(format_.explain(value), str | None), "explain answers text or None")
+
+
+def _check_slots_by_length(format_: Format, run: settings) -> None:
+    """Rule 1: slots are a function of the encoded length alone, and `slots` says which."""
+
+    @run
+    @given(batches(format_), st.binary(min_size=1, max_size=8))
+    def holds(values: list[Value], filler: bytes) -> None:
+        others = [_filled(value, filler) for value in values]
+        lengths = np.array([len(value or b"") for value in values], dtype=np.int64)
+        expected = format_.slots(lengths)
+        for batch in (values, others):
+            found = format_.decode(batch).slots_per_record
+            _must(np.array_equal(found, expected), "slots depend on the encoded length alone")
+
+    holds()
+
+
+def _check_cuts(format_: Format, run: settings) -> None:
+    """Rule 4: a batch cut anywhere decodes to the same rows."""
+
+    @run
+    @given(batches(format_), st.integers(0, 12))
+    def holds(values: list[Value], cut: int) -> None:
+        whole = format_.decode(values)
+        parts = [format_.decode(values[:cut]), format_.decode(values[cut:])]
+        losses = np.concatenate([part.losses for part in parts])
+        slots = np.concatenate([part.slots_per_record for part in parts])
+        _must(np.array_equal(whole.slots_per_record, slots), "slots do not depend on the batch")
+        _must(_same(whole.losses, losses), "rows do not depend on the batch")
+
+    holds()
+
+
+def _check_round_trip(format_: Format, run: settings) -> None:
+    """What is encoded comes back, to the format's own precision, and then stays as it is."""
+
+    @run
+    @given(rows(len(format_.actions)))
+    def holds(row: Rows) -> None:
+        once = _only_row(format_, format_.encode(row))
+        twice = _only_row(format_, format_.encode(once))
+        _must(bool(np.isfinite(once).all()), "an encoded row is usable")
+        _must(bool((np.abs(once - row) <= 2.0**-9).all()), "an encoded row comes back")
+        _must(_same(once, twice), "a row that came back comes back unchanged")
+        _must(format_.explain(format_.encode(row)) is None, "explain finds nothing wrong with it")
+
+    holds()
+
+
+def _check_bad_record(format_: Format, run: settings) -> None:
+    """Rule 3, between records: neighbours of a bad record are as they are alone."""
+
+    @run
+    @given(rows(len(format_.actions)), batches(format_))
+    def holds(row: Rows, bad: list[Value]) -> None:
+        good = format_.encode(row)
+        decoded = format_.decode([good, *bad, good])
+        alone = _only_row(format_, good)
+        _must(_same(decoded.losses[:1], alone), "a bad record leaves the one before it alone")
+        _must(_same(decoded.losses[-1:], alone), "a bad record leaves the one after it alone")
+
+    holds()
+
+
+def _check_bad_row(format_: Format, run: settings) -> None:
+    """Rule 3, within a frame: whatever one row's bytes are, the other rows stay.
+
+    A frame's slots follow from its length, so its rows have one width. They are taken to be the
+    last bytes of the frame.
+    """
+    K = len(format_.actions)
+    width = _row_width(format_)
+    if width is None:
+        return
+
+    @run
+    @given(rows(K, count=4), st.integers(0, 3), st.binary(min_size=width, max_size=width))
+    def holds(block: Rows, at: int, junk: bytes) -> None:
+        frame = format_.encode(block)
+        end = len(frame) - (3 - at) * width
+        good = format_.decode([frame]).losses
+        bad = format_.decode([frame[: end - width] + junk + frame[end:]]).losses
+        others = [each for each in range(4) if each != at]
+        _must(_same(good[others], bad[others]), "a bad row nulls only itself")
+
+    for junk in (b"\xff" * width, b"\0" * width):
+        holds.hypothesis.inner_test(np.zeros((4, K), dtype=np.float32), 1, junk)  # type: ignore[attr-defined]
+    holds()
+
+
+def _row_width(format_: Format) -> int | None:
+    """Bytes of a row in a frame, or None if the format knows no frames."""
+    K = len(format_.actions)
+    one, two = (np.zeros((count, K), dtype=np.float32) for count in (1, 2))
+    try:
+        frame = format_.encode(two)
+    except ValueError:
+        return None
+    decoded: Decoded = format_.decode([frame])
+    _must(decoded.slots_per_record.tolist() == [2], "a frame takes a slot for each row")
+    return len(frame) - len(format_.encode(one))
+
+
+def rows(K: int, *, count: int = 1) -> st.SearchStrategy[Rows]:
+    """Rows of losses in [0, 1], with the awkward numbers that float32 has."""
+    numbers = st.floats(0, 1, width=32, allow_subnormal=True)
+    flat = st.lists(numbers, min_size=count * K, max_size=count * K)
+    return flat.map(lambda losses: np.array(losses, dtype=np.float32).reshape(count, K))
+
+
+def batches(format_: Format) -> st.SearchStrategy[list[Value]]:
+    """Batches of records, from well-formed to nonsense; and good ones with glued ones alone.
+
+    A decoder that joins a batch's texts into one must not take a record for two.
+    """
+    small = [value for value in HOSTILE if value is None or len(value) < 10_000]
+    good = rows(len(format_.actions)).map(format_.encode)
+    glued = st.tuples(good, st.sampled_from([b"", b",", b"\n"]), good).map(b"".join)
+    record = st.one_of(good, good.flatmap(_damaged), st.binary(max_size=64), st.sampled_from(small))
+    return st.one_of(st.lists(record, max_size=12), st.lists(st.one_of(good, glued), max_size=3))
+
+
+def _damaged(record: bytes) -> st.SearchStrategy[bytes]:
+    """The record cut short, run on, or with some bytes overwritten."""
+    place = st.integers(0, max(0, len(record) - 1))
+    junk = st.binary(max_size=8)
+    return st.one_of(
+        place.map(lambda at: record[:at]),
+        junk.map(lambda more: record + more),
+        st.tuples(place, junk).map(
+            lambda change: record[: change[0]] + change[1] + record[change[0] + len(change[1]) :]
+        ),
+    )
+
+
+def _filled(value: Value, filler: bytes) -> Value:
+    """Other content of the same encoded length."""
+    return None if value is None else (filler * (len(value) // len(filler) + 1))[: len(value)]
+
+
+def _only_row(format_: Format, record: bytes) -> Rows:
+    decoded = format_.decode([record])
+    _must(decoded.slots_per_record.tolist() == [1], "a record of one row takes one slot")
+    return decoded.losses
+
+
+def _same(one: Rows, other: Rows) -> bool:
+    """Equal, and NaN in the same places."""
+    return bool(np.array_equal(one, other, equal_nan=True))
+
+
+def _must(holds: bool, rule: str) -> None:
+    """Fail with the rule that was broken."""
+    if not holds:
+        raise AssertionError(f"not a wire format: {rule}")

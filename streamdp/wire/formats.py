@@ -1,0 +1,165 @@
+"""What a wire format is: records' bytes in, rows of losses out. Entry points, and the port.
+
+A format belongs to a stream's configuration; it is never sniffed from content. Every format,
+ours or a stranger's, keeps these rules (privacy contract, P1 and P2), and
+`streamdp.testing.formats.check_format` says whether it does:
+
+1. The number of slots that a record takes is a function of its encoded length alone, and at
+   least one, whatever is in it. A record without a value is one of length zero.
+2. Decoding never raises because of content. What cannot be used is a row of NaN, which the core
+   counts as the null loss, 1/2 in every coordinate.
+3. A bad row nulls only itself. A bad record nulls only its own rows.
+4. A row is a function of its own record: cutting a batch elsewhere changes nothing.
+5. Losses become float32. A format that reads wider numbers clips them to [0, 1] first, so that a
+   finite 1e300 is the loss 1 and not infinity.
+
+A package offers a format under the entry-point group ``streamdp.formats``: an object with
+`configure`, which gets the stream's actions and the format's own options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+GROUP = "streamdp.formats"
+
+Value = bytes | None
+Setting = str | int | bool
+Prefix = Literal["none", "confluent"]
+
+CONFLUENT_PREFIX = 5
+"""Bytes that Confluent's serialisers put first: a zero and the schema's number (4 bytes).
+
+They are cut off and never looked at. With frames, judging them would let five bytes null every
+row of a frame, and a row may null only itself.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The slots of a batch of records, in order."""
+
+    losses: NDArray[np.float32]  # n × K, C-contiguous, maybe read-only; NaN: an unusable slot
+    slots_per_record: NDArray[np.int64]  # one per record, each ≥ 1; their sum is n
+
+    def __repr__(self) -> str:
+        """Say how many, never what."""
+        return f"Decoded({len(self.losses)} slots of {len(self.slots_per_record)} records)"
+
+
+@runtime_checkable
+class Format(Protocol):
+    """Turns records into rows of losses and back, for one configured list of actions."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The names of the coordinates, in order."""
+        ...
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read: part of the configuration's digest."""
+        ...
+
+    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many slots records of these encoded lengths take. Public."""
+        ...
+
+    def decode(self, values: Sequence[Value]) -> Decoded:
+        """The rows of a batch of records. Never raises because of content."""
+        ...
+
+    def encode(self, losses: NDArray[np.float32]) -> bytes:
+        """One record that carries these rows (n×K; n is 1 for a format without frames)."""
+        ...
+
+    def explain(self, value: Value) -> str | None:
+        """Why a record is unusable, wholly or in part. NOT PRIVATE: for operators only."""
+        ...
+
+
+class FormatFactory(Protocol):
+    """What an entry point of the group ``streamdp.formats`` names."""
+
+    def configure(self, *, actions: Sequence[str], options: Mapping[str, object]) -> Format:
+        """Build the format of a stream; unknown or wrong options are `InvalidConfig`."""
+        ...
+
+
+def names() -> list[str]:
+    """The formats that are installed."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def configure(
+    name: str, *, actions: Sequence[str], options: Mapping[str, object] | None = None
+) -> Format:
+    """The format of that name, for these actions.
+
+    >>> configure("float32", actions=["a", "b"], options={"frames": True})
+    RawFormat(float32, K=2, frames=True, prefix=none)
+    """
+    for entry in entry_points(group=GROUP, name=name):
+        factory: FormatFactory = entry.load()
+        return factory.configure(actions=actions, options=options or {})
+    raise InvalidConfig(
+        complaint("format.name", "unknown format", expected=" or ".join(names()), got=repr(name))
+    )
+
+
+def checked_actions(actions: Iterable[str]) -> tuple[str, ...]:
+    """The actions as a tuple, if they are at least two different, non-empty names."""
+    found = tuple(actions)
+    if len(found) < 2 or len(set(found)) < len(found) or not all(found):
+        raise InvalidConfig(
+            complaint(
+                "actions",
+                "not a list of actions",
+                expected="at least two different names",
+                got=f"{len(found)} names, {len(set(found) - {''})} different ones",
+            )
+        )
+    return found
+
+
+def checked_option(value: object, *, where: str, allowed: tuple[Setting, ...]) -> None:
+    """Refuse an option that is none of the allowed values, by type too (1 is not true)."""
+    if not any(type(value) is type(each) and value == each for each in allowed):
+        expected = " or ".join(repr(each) for each in allowed)
+        raise InvalidConfig(complaint(where, "not allowed", expected=expected, got=repr(value)))
+
+
+def checked_names(options: Mapping[str, object], *, where: str, known: tuple[str, ...]) -> None:
+    """Refuse options that the format does not have."""
+    for unknown in sorted(set(options) - set(known)):
+        expected = " or ".join(known)
+        raise InvalidConfig(complaint(where, "unknown option", expected=expected, got=unknown))
+
+
+def checked_rows(losses: NDArray[np.float32], *, columns: int) -> NDArray[np.float32]:
+    """Rows to be encoded: n×K numbers in [0, 1]. A producer's mistake is not repaired here."""
+    rows = np.ascontiguousarray(losses, dtype=np.float32)
+    if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] != columns:
+        raise InvalidConfig(
+            complaint("losses", "wrong shape", expected=f"n × {columns}", got=rows.shape)
+        )
+    if not ((rows >= 0) & (rows <= 1)).all():
+        raise InvalidConfig(
+            complaint("losses", "cannot be sent", expected="numbers in [0, 1]", got="others too")
+        )
+    return rows
+
+
+def record_lengths(values: Sequence[Value]) -> NDArray[np.int64]:
+    """The encoded length of each record; 0 for one without a value."""
+    try:
+        return np.fromiter(map(len, values), dtype=np.int64, count=len(values))  # type: ignore[arg-type]
+    except TypeError:  # a null value has no length
+        return np.array([0 if value is None else len(value) for value in values], dtype=np.int64)

@@ -1,0 +1,236 @@
+"""JSON events: `{"losses": [0.1, 0.9]}` or `{"losses": {"a": 0.1, "b": 0.9}}`, one slot each.
+
+Whether `losses` is a list or a mapping is the stream's configuration (`layout`), never sniffed.
+What decides what a record's loss is:
+
+* Types are strict: a number is a JSON number. Booleans, strings, null, NaN and Infinity make the
+  record unusable, and so does a list of the wrong length.
+* In a mapping, a missing action is the constant 1/2, and an unknown one is ignored whatever its
+  value is. Other fields of the event are ignored likewise (`event_id` and `ts` are the
+  producer's own; nothing here reads them).
+* Of a name that is written twice the last value counts, in the mapping and in the event. (An
+  earlier one of the wrong type makes the record unusable, but not where a mapping has so many or
+  such names that it is read by the wide reader below: a function of the configuration.)
+* A number outside [0, 1] is clipped while it is still float64, so 1e300 is 1. One that no float64
+  holds (1e400) is not finite, hence unusable.
+* A record nested more deeply than `nesting.MAX_NESTING`, anything after the event but white
+  space, a byte order mark: unusable. White space around the event is welcome; `padding = "fixed"`
+  makes the producer fill every event to one width with it, because encoded lengths are public
+  and the length of a plain JSON number tells something of the number.
+
+Records are decoded one by one, never joined into one array: `{"losses":[0]},{"losses":[1]}` would
+become two events, and two records with halves of an event would become one. `gc=False` keeps the
+short-lived events out of the garbage collector's lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.wire.formats import (
+    CONFLUENT_PREFIX,
+    Decoded,
+    Prefix,
+    Setting,
+    Value,
+    checked_actions,
+    checked_names,
+    checked_option,
+    checked_rows,
+)
+from streamdp.wire.nesting import MAX_NESTING, SHORT, too_deep
+
+Layout = Literal["list", "mapping"]
+Padding = Literal["none", "fixed"]
+Reader = Callable[[bytes], Sequence[float]]
+
+NUMBER_WIDTH = 24
+"""Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
+
+_TUPLE_UP_TO = 10_000
+"""Actions. Typed as a tuple of K floats a list is decoded 1.15 to 1.3 times as fast as a list
+with a length; beyond this the type itself takes milliseconds and megabytes to make."""
+
+_FIELDS_UP_TO = 256
+"""Actions. A mapping is decoded twice as fast into a struct of K fields, but a field out of order
+is searched for among all K."""
+
+_CHUNK = 1 << 15
+"""Numbers decoded at a time: 256 KB of float64. Megabytes at once cost a third more time, in
+page faults."""
+
+_UNUSABLE = (msgspec.MsgspecError, UnicodeError, TypeError)
+"""What decoding raises because of content; TypeError says that the value is null. Memory and
+stack running out are not content and go to the caller: a null loss would then be wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JsonFormat:
+    """One event a record, typed and strict."""
+
+    actions: tuple[str, ...]
+    layout: Layout = "list"
+    prefix: Prefix = "none"
+    padding: Padding = "none"
+    _read: Callable[[bytes], Sequence[float]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no configuration, and make the typed reader of its events."""
+        checked_actions(self.actions)
+        checked_option(self.layout, where="format.layout", allowed=("list", "mapping"))
+        checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
+        checked_option(self.padding, where="format.padding", allowed=("none", "fixed"))
+        make = _list_reader if self.layout == "list" else _mapping_reader
+        object.__setattr__(self, "_read", make(self.actions))
+
+    @classmethod
+    def configure(cls, *, actions: Sequence[str], options: Mapping[str, object]) -> JsonFormat:
+        """The format for these actions, from the options of a stream's configuration."""
+        checked_names(options, where="format", known=("layout", "prefix", "padding"))
+        return cls(actions=tuple(actions), **options)  # type: ignore[arg-type]  # checked there
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read; padding is the producer's matter."""
+        return {"name": "json", "layout": self.layout, "prefix": self.prefix}
+
+    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One for each record. Public."""
+        return np.ones(len(lengths), dtype=np.int64)
+
+    def decode(self, values: Sequence[Value]) -> Decoded:
+        """The rows of a batch of records. Never raises because of content."""
+        K, n = len(self.actions), len(values)
+        losses = np.empty((n, K), dtype=np.float32)
+        step = max(1, _CHUNK // K)
+        for start in range(0, n, step):
+            packed = self._packed(values[start : start + step])
+            wide = np.frombuffer(packed, dtype="<f8").reshape(-1, K)
+            losses[start : start + step] = np.clip(wide, 0.0, 1.0)
+        return Decoded(losses, np.ones(n, dtype=np.int64))
+
+    def encode(self, losses: NDArray[np.float32]) -> bytes:
+        """One event with this row, with the shortest decimals that read back as these float32."""
+        rows = checked_rows(losses, columns=len(self.actions))
+        if len(rows) > 1:
+            raise InvalidConfig(
+                complaint("losses", "too many rows", expected="1 in JSON", got=len(rows))
+            )
+        numbers = short_decimals(rows[0]).tolist()
+        mapping = self.layout == "mapping"
+        content = dict(zip(self.actions, numbers, strict=True)) if mapping else numbers
+        event = msgspec.json.encode({"losses": content})
+        return b"\0" * self._skip + event.ljust(self.width if self.padding == "fixed" else 0)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an event with `padding = "fixed"`: what the longest possible one takes."""
+        K = len(self.actions)
+        empty: object = [0] * K if self.layout == "list" else dict.fromkeys(self.actions, 0)
+        return len(msgspec.json.encode({"losses": empty})) + K * (NUMBER_WIDTH - 1)
+
+    def explain(self, value: Value) -> str | None:
+        """Why a record is unusable. NOT PRIVATE, it may quote content: for operators only."""
+        if value is None:
+            return "no value"
+        text = value[self._skip :]
+        if too_deep(text):
+            return f"nested more than {MAX_NESTING} deep"
+        try:
+            self._read(text)
+        except _UNUSABLE as error:
+            return str(error)
+        return None
+
+    def __repr__(self) -> str:
+        """Say which format, for how many actions."""
+        return (
+            f"JsonFormat({self.layout}, K={len(self.actions)},"
+            f" prefix={self.prefix}, padding={self.padding})"
+        )
+
+    @property
+    def _skip(self) -> int:
+        return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
+
+    def _packed(self, values: Sequence[Value]) -> bytes:
+        """The records' losses as they are, in float64; packing is how they join fastest."""
+        read, pack, skip = self._read, Struct(f"<{len(self.actions)}d").pack, self._skip
+        unusable = pack(*([float("nan")] * len(self.actions)))
+        rows: list[bytes] = []
+        add = rows.append
+        for value in values:
+            try:
+                text: bytes = value[skip:] if skip else value  # type: ignore[index, assignment]
+                if len(text) > SHORT and too_deep(text):
+                    add(unusable)
+                else:
+                    add(pack(*read(text)))
+            except _UNUSABLE:
+                add(unusable)
+        return b"".join(rows)
+
+
+def short_decimals(row: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Float64 numbers with few digits that read back as exactly these float32.
+
+    >>> short_decimals(np.array([0.1, 0.123456789, 1e-30], dtype=np.float32)).tolist()
+    [0.1, 0.12345679, 1.0000000031710769e-30]
+    """
+    exact = row.astype(np.float64)
+    for digits in (9, 8, 7, 4):  # the fewest that read back exactly win
+        rounded = np.round(row.astype(np.float64), digits)
+        exact = np.where(rounded.astype(np.float32) == row, rounded, exact)
+    return exact
+
+
+def _list_reader(actions: Sequence[str]) -> Reader:
+    """A function from an event's bytes to its list of K losses."""
+    K = len(actions)
+    losses: Any = tuple[(float,) * K]  # type: ignore[misc]
+    if K > _TUPLE_UP_TO:
+        losses = Annotated[list[float], msgspec.Meta(min_length=K, max_length=K)]
+    return _losses_reader(losses)
+
+
+def _mapping_reader(actions: Sequence[str]) -> Reader:
+    """A function from an event's bytes to its K losses, 1/2 where an action is missing."""
+    if len(actions) > _FIELDS_UP_TO or not all(map(_plain, actions)):
+        return _wide_mapping_reader(actions)
+    fields = [(f"action_{at}", float, 0.5) for at in range(len(actions))]
+    by_field = {name: action for (name, _, _), action in zip(fields, actions, strict=True)}
+    named = msgspec.defstruct("Losses", fields, rename=by_field, gc=False)
+    read, astuple = _losses_reader(named), msgspec.structs.astuple
+    return lambda text: astuple(read(text))  # type: ignore[arg-type]  # a struct of K fields
+
+
+def _wide_mapping_reader(actions: Sequence[str]) -> Reader:
+    """The same for very many actions, or names that are written with escapes in JSON."""
+    read: Any = _losses_reader(dict[str, msgspec.Raw])
+    number = msgspec.json.Decoder(float).decode
+    half = msgspec.Raw(b"0.5")
+
+    def losses(text: bytes) -> Sequence[float]:
+        given = read(text)
+        return [number(given.get(action, half)) for action in actions]
+
+    return losses
+
+
+def _losses_reader(losses: Any) -> Reader:
+    """A function from an event's bytes to what is under `losses`, which has this type."""
+    event = msgspec.defstruct("Event", [("losses", losses)], gc=False)
+    decode = msgspec.json.Decoder(event).decode
+    return lambda text: decode(text).losses  # type: ignore[attr-defined]
+
+
+def _plain(action: str) -> bool:
+    """Whether JSON writes the name without escapes, as the names of a struct's fields must be."""
+    return not any(each in '"\\' or each < " " for each in action)

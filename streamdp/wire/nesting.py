@@ -1,0 +1,48 @@
+"""How deeply a JSON text is nested, and why that must be asked before it is decoded.
+
+A decoder that recurses gives up on deep nesting when *its caller's* stack is nearly used up: the
+same record, with 600 brackets in a field that nobody reads, was decoded from a shallow stack and
+refused from a deep one. Then the record's loss is not a function of the record, and a rebuild
+could arrive at other sums than those a release was drawn from. So the limit is ours, fixed, and
+far below any stack's: what is nested more deeply than `MAX_NESTING` is unusable, everywhere.
+
+Asking costs next to nothing for ordinary records: a text of at most `SHORT` bytes cannot use the
+stack up, and all opening brackets lie before the end of the last one, so a text whose last one
+comes early is not deep. Only what is left is looked at bracket by bracket.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+MAX_NESTING = 128
+"""The deepest nesting of a usable record; an event of ours needs 2."""
+
+SHORT = 2 * MAX_NESTING
+"""Bytes. A valid text of this length is nested at most `MAX_NESTING` deep (brackets close), and
+an invalid one makes a decoder go down at most this far before it finds out."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+# Possessive, and matching unterminated strings too: linear in the length for any bytes.
+_ALL_BUT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+
+
+def too_deep(text: bytes) -> bool:
+    """Whether a valid JSON text is nested more deeply than `MAX_NESTING`.
+
+    >>> too_deep(b"[" * 129 + b"]" * 129), too_deep(b"[" * 128 + b" " * 128 + b"]" * 128)
+    (True, False)
+    """
+    if len(text) <= SHORT:
+        return False
+    if text.rfind(b"[") < MAX_NESTING and text.rfind(b"{") < MAX_NESTING:
+        return False
+    if text.count(b"[") + text.count(b"{") <= MAX_NESTING:
+        return False
+    brackets = _STRING.sub(b"", text).translate(None, _ALL_BUT_BRACKETS)
+    codes = np.frombuffer(brackets, dtype=np.uint8)
+    opening = (codes == ord("[")) | (codes == ord("{"))
+    depth = np.cumsum(np.where(opening, 1, -1))
+    return bool(len(depth) and depth.max() > MAX_NESTING)

@@ -1,0 +1,166 @@
+"""Raw little-endian rows: float32 or float16, one row or (with `frames`) many in a record.
+
+A row is K numbers of 4 or 2 bytes, nothing else. Without frames every record is one slot, and is
+usable if it has exactly the length of a row. With frames a record of b bytes takes
+n = max(1, ⌊b / row bytes⌋) slots; when b is no multiple, nobody can say where its rows begin, and
+all its slots are null. With Confluent's prefix b is counted without its five bytes.
+
+Everything here depends on encoded lengths alone: no branch is taken on content, so that neither
+the values nor their badness shows in the time. Numbers that are not finite go through as they
+are; the core nulls their row, and only that.
+
+A batch of well-formed records is one join and one view, with no work for each record beyond its
+length. Bytes are aligned as `bytes` objects are, hence as float32 wants them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.wire.formats import (
+    CONFLUENT_PREFIX,
+    Decoded,
+    Prefix,
+    Setting,
+    Value,
+    checked_actions,
+    checked_names,
+    checked_option,
+    checked_rows,
+    record_lengths,
+)
+
+Scalar = Literal["float32", "float16"]
+
+_WIRE_TYPES: dict[Scalar, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "float16": np.dtype("<f2"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RawFormat:
+    """Rows of one scalar type; made by `Float32Format` and `Float16Format`."""
+
+    actions: tuple[str, ...]
+    scalar: Scalar
+    frames: bool = False
+    prefix: Prefix = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no configuration."""
+        checked_actions(self.actions)
+        checked_option(self.frames, where="format.frames", allowed=(False, True))
+        checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
+
+    @property
+    def row_bytes(self) -> int:
+        """How long an encoded row is."""
+        return len(self.actions) * _WIRE_TYPES[self.scalar].itemsize
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read."""
+        return {"name": self.scalar, "frames": self.frames, "prefix": self.prefix}
+
+    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many slots records of these encoded lengths take. Public."""
+        if not self.frames:
+            return np.ones(len(lengths), dtype=np.int64)
+        return np.maximum(1, (lengths - self._skip) // self.row_bytes)
+
+    def decode(self, values: Sequence[Value]) -> Decoded:
+        """The rows of a batch of records. Never raises because of content."""
+        lengths = record_lengths(values)
+        slots = self.slots(lengths)
+        bodies: Sequence[Value] = values
+        misfits = np.flatnonzero(lengths - self._skip != slots * self.row_bytes)
+        if len(misfits) or self._skip:
+            bodies = self._bodies(values, slots=slots, misfits=misfits)
+        joined = b"".join(bodies)  # type: ignore[arg-type]  # what has no value is a misfit
+        rows = np.frombuffer(joined, dtype=_WIRE_TYPES[self.scalar])
+        return Decoded(_as_float32(rows.reshape(-1, len(self.actions))), slots)
+
+    def encode(self, losses: NDArray[np.float32]) -> bytes:
+        """One record that carries these rows; Confluent's prefix is the producer's to add."""
+        rows = checked_rows(losses, columns=len(self.actions))
+        if len(rows) > 1 and not self.frames:
+            raise InvalidConfig(
+                complaint("losses", "too many rows", expected="1 without frames", got=len(rows))
+            )
+        return b"\0" * self._skip + rows.astype(_WIRE_TYPES[self.scalar]).tobytes()
+
+    def explain(self, value: Value) -> str | None:
+        """Why a record is unusable, wholly or in part. NOT PRIVATE: for operators only."""
+        if value is None:
+            return "no value"
+        length = len(value) - self._skip
+        allowed = f"{self.row_bytes} bytes ({len(self.actions)} × {self.scalar})"
+        if length != self.row_bytes and not self.frames:
+            return f"{length} bytes, expected {allowed}"
+        if length <= 0 or length % self.row_bytes:
+            return f"{length} bytes, expected a multiple of {allowed}"
+        bad = np.flatnonzero(~np.isfinite(self.decode([value]).losses).all(axis=1))
+        return f"{len(bad)} rows with NaN or infinity, the first is {bad[0]}" if len(bad) else None
+
+    def __repr__(self) -> str:
+        """Say which format, for how many actions."""
+        return (
+            f"RawFormat({self.scalar}, K={len(self.actions)},"
+            f" frames={self.frames}, prefix={self.prefix})"
+        )
+
+    @property
+    def _skip(self) -> int:
+        return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
+
+    def _bodies(
+        self, values: Sequence[Value], *, slots: NDArray[np.int64], misfits: NDArray[np.int64]
+    ) -> list[bytes]:
+        """Each record's rows, with rows of NaN for the records whose length does not fit."""
+        skip = self._skip
+        bodies = [b"" if value is None else value[skip:] for value in values]
+        row = np.full(len(self.actions), np.nan, dtype=_WIRE_TYPES[self.scalar]).tobytes()
+        for at in misfits.tolist():
+            bodies[at] = row * int(slots[at])
+        return bodies
+
+
+def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """The rows in the machine's own float32; a view of the joined bytes where it can be."""
+    if rows.dtype == np.float32 and sys.byteorder == "little":
+        return rows.view(np.float32)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is content like any other
+        return rows.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class RawFactory:
+    """The entry point of a raw format: everything but the stream's own configuration."""
+
+    scalar: Scalar
+
+    def __call__(
+        self, actions: Sequence[str], *, frames: bool = False, prefix: Prefix = "none"
+    ) -> RawFormat:
+        """The format for these actions."""
+        return RawFormat(actions=tuple(actions), scalar=self.scalar, frames=frames, prefix=prefix)
+
+    def configure(self, *, actions: Sequence[str], options: Mapping[str, object]) -> RawFormat:
+        """The format for these actions, from the options of a stream's configuration."""
+        checked_names(options, where="format", known=("frames", "prefix"))
+        return RawFormat(
+            actions=tuple(actions),
+            scalar=self.scalar,
+            **options,  # type: ignore[arg-type]  # RawFormat checks types and values
+        )
+
+
+Float32Format = RawFactory("float32")
+Float16Format = RawFactory("float16")
