@@ -1,0 +1,350 @@
+"""The ledger of one engine: dense accounts, charged on ranges of slots within a budget.
+
+An account is the row of one learner, a number from 0. Its charges are runs of equal totals. The
+last run (the *tail*) lives in arrays; earlier runs are a list that accounts share (`runs`). So an
+account costs 24 bytes, an eighth more is kept ready, and bookings are array operations wherever a
+range starts or ends where its account ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import BudgetExceeded, InvalidConfig, StateMismatch, complaint
+from streamdp.core.ledger.runs import NOTHING, Histories, Levels, Node, Run, added
+
+_SPARE = 8  # room for an eighth more accounts: 27 bytes each at most
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A charge that is stored but not yet used: settle it, or abort it if nothing was drawn."""
+
+    number: int
+    account: int
+    start: int
+    stop: int
+    epsilon: Fraction
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A charge that was used, with what it was used for: what a ledger line is written from."""
+
+    token: Token
+    reference: object
+
+
+class Ledger:
+    """Charges of dense accounts on ranges of slots, and the filter that keeps them in the budget.
+
+    >>> ledger = Ledger(Fraction(1))
+    >>> ledger.grow(1)
+    >>> token = ledger.reserve(0, 1, 8, epsilon=Fraction(7, 10), kind="action")
+    >>> ledger.reserve(0, 7, 9, epsilon=Fraction(4, 10), kind="block_regret")
+    Traceback (most recent call last):
+    streamdp.core.errors.BudgetExceeded: ledger: slots 7 to 8 charged; expected at most 1, got 11/10
+    >>> settled = ledger.settle(token, "release 1")
+    >>> ledger.spent(0, 7), ledger.spent(0, 8)
+    (Fraction(7, 10), Fraction(0, 1))
+    """
+
+    __slots__ = ("_count", "_histories", "_levels", "_next", "_pending", "_tails", "budget")
+
+    def __init__(self, budget: Fraction) -> None:
+        _check_exact(budget, "ledger.budget")
+        self.budget = budget
+        self._count = 0
+        self._tails = _Tails(0)
+        self._levels = Levels()
+        self._histories = Histories()
+        self._pending: dict[int, Token] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        """How many accounts."""
+        return self._count
+
+    def __repr__(self) -> str:
+        """Say how much may be spent, and by how many."""
+        return f"Ledger(budget={self.budget}, accounts={self._count})"
+
+    @property
+    def pending(self) -> int:
+        """How many reserved charges are neither settled nor aborted."""
+        return len(self._pending)
+
+    def grow(self, count: int) -> None:
+        """Open `count` more accounts, with nothing charged."""
+        needed = self._count + count
+        if needed > len(self._tails.start):
+            self._tails = self._tails.grown(needed + needed // _SPARE)
+        self._count = needed
+
+    def reserve(
+        self, account: int, start: int, stop: int, *, epsilon: Fraction, kind: str
+    ) -> Token:
+        """Charge the slots [start, stop) before anything is drawn from them, or raise."""
+        self._check(np.array([account]), np.array([start]), np.array([stop]), epsilon)
+        self._histories.sweep(self._tails.history)
+        self._tails.store(account, self._charged(self._tails.node(account), start, stop, epsilon))
+        token = Token(self._next, account, start, stop, epsilon, kind)
+        self._next += 1
+        self._pending[token.number] = token
+        return token
+
+    def settle(self, token: Token, reference: object) -> Settled:
+        """Say what a reserved charge was used for; it can no longer be aborted."""
+        self._take(token)
+        return Settled(token, reference)
+
+    def abort(self, token: Token) -> None:
+        """Take a reserved charge back. Only if no randomness has touched the slots' data."""
+        self._take(token)
+        self._histories.sweep(self._tails.history)
+        tail = self._tails.node(token.account)
+        back = self._charged(tail, token.start, token.stop, -token.epsilon)
+        self._tails.store(token.account, back)
+
+    def book(
+        self, accounts: _Column, starts: _Column, stops: _Column, *, epsilon: Fraction
+    ) -> None:
+        """Charge many ranges for good: all of them or, raising, none.
+
+        Array operations where each range starts at its account's end or behind it (the next block)
+        or ends there (an estimate on the block just charged), and an account comes only once or
+        with ranges that join; a slower way, one by one, for anything else.
+        """
+        self._check(accounts, starts, stops, epsilon)
+        if not len(accounts):
+            return
+        if epsilon > self.budget:
+            self._refuse(int(starts[0]), int(stops[0]), epsilon)
+        self._histories.sweep(self._tails.history)
+        accounts, starts, stops = _joined(accounts, starts, stops)
+        if not _distinct(accounts):
+            self._book_in_order(accounts, starts, stops, epsilon)
+        elif not self._extended(accounts, starts, stops, epsilon):
+            self._book_distinct(accounts, starts, stops, epsilon)
+
+    def spent(self, account: int, slot: int) -> Fraction:
+        """What one slot has been charged in total."""
+        return self.max_spent(account, slot, slot + 1)
+
+    def max_spent(self, account: int, start: int, stop: int) -> Fraction:
+        """The most that any of the slots [start, stop) has been charged in total."""
+        most = NOTHING
+        for run in takewhile(lambda run: run.stop > start, self._back(account)):
+            if run.start < stop:
+                most = max(most, run.epsilon)
+        return most
+
+    def highest(self) -> Fraction:
+        """The most that any slot of any account has been charged: the guarantee so far."""
+        used: set[int] = set(np.unique(self._tails.level).tolist())
+        alive = self._histories.reachable(self._tails.history)
+        used.update(self._histories.nodes[node].level for node in np.flatnonzero(alive).tolist())
+        return max(self._levels.values[level] for level in used)
+
+    def export(self, account: int) -> Iterator[Run]:
+        """Every charged slot of an account, as runs in the order of slots: public, and exact."""
+        return reversed(list(self._back(account)))
+
+    def _back(self, account: int) -> Iterator[Run]:
+        self._check_account(account)
+        for node in self._histories.back(self._tails.node(account)):
+            yield Run(node.start, node.stop, self._levels.values[node.level])
+
+    def _take(self, token: Token) -> None:
+        if self._pending.get(token.number) != token:
+            raise StateMismatch(
+                complaint("ledger", "charge not pending", expected="a reserved token", got=token)
+            )
+        del self._pending[token.number]
+
+    def _refuse(self, start: int, stop: int, total: Fraction) -> None:
+        what = f"slots {start} to {stop - 1} charged"
+        expected = f"at most {self.budget}"
+        raise BudgetExceeded(complaint("ledger", what, expected=expected, got=total))
+
+    def _check_account(self, account: int) -> None:
+        if not 0 <= account < self._count:
+            expected = f"one of {self._count}"
+            raise InvalidConfig(complaint("ledger", "no account", expected=expected, got=account))
+
+    def _check(self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction) -> None:
+        _check_exact(epsilon, "ledger.epsilon")
+        if not len(accounts) == len(starts) == len(stops):
+            expected = f"{len(accounts)} ranges"
+            raise InvalidConfig(complaint("ledger", "uneven", expected=expected, got=len(starts)))
+        if not len(accounts):
+            return
+        self._check_account(int(accounts.min()))
+        self._check_account(int(accounts.max()))
+        if int(starts.min()) < 1 or not bool((starts < stops).all()):
+            expected = "slots with 1 ≤ start < stop"
+            raise InvalidConfig(complaint("ledger", "no slots", expected=expected, got="others"))
+
+    def _extended(
+        self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction
+    ) -> bool:
+        """Book the common case, where every range continues a tail of its level or is the first."""
+        tails, level = self._tails, self._levels.id_of(epsilon)
+        levels = tails.level[accounts]
+        first = levels == 0
+        if not (((tails.stop[accounts] == starts) & (levels == level)) | first).all():
+            return False
+        if first.any():
+            opened = accounts[first]
+            tails.start[opened] = starts[first]
+            tails.level[opened] = level
+        tails.stop[accounts] = stops
+        return True
+
+    def _book_in_order(
+        self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction
+    ) -> None:
+        """Book any ranges, an account as often as it likes: planned one by one, stored at once."""
+        planned: dict[int, Node] = {}
+        columns = (accounts.tolist(), starts.tolist(), stops.tolist())
+        for account, start, stop in zip(*columns, strict=True):
+            tail = planned.get(account) or self._tails.node(account)
+            planned[account] = self._charged(tail, start, stop, epsilon)
+        for account, tail in planned.items():
+            self._tails.store(account, tail)
+
+    def _book_distinct(
+        self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction
+    ) -> None:
+        """Book one range an account: by arrays behind or at the end of a tail, else one by one."""
+        old = self._tails.rows(accounts)
+        first, last, level, history = old.T
+        own = self._levels.id_of(epsilon)
+        goes_on = (starts == last) & (level == own)
+        behind = (starts >= last) & (level != 0) & ~goes_on
+        at_end = (starts >= first) & (starts < last) & (stops == last)
+        simple = (level == 0) | goes_on | behind | at_end
+
+        new_level = self._lifted(level, at_end, starts, stops, epsilon)
+        self._book_in_order(accounts[~simple], starts[~simple], stops[~simple], epsilon)
+        pushed = behind | at_end & (starts > first)
+        if pushed.any():
+            into = old[pushed]
+            into[:, 1] = np.minimum(starts[pushed], into[:, 1])  # without the lifted part
+            history[pushed] = self._histories.ids_of(into)
+        new = np.column_stack([np.where(goes_on, first, starts), stops, new_level, history])
+        self._join(new, at_end & ~pushed)
+        self._tails.put(accounts[simple], new[simple])
+
+    def _lifted(
+        self,
+        level: _Column,
+        at_end: NDArray[np.bool_],
+        starts: _Column,
+        stops: _Column,
+        epsilon: Fraction,
+    ) -> _Column:
+        """The level of each range once charged: ε, or ε more where it lies at the end of a tail."""
+        new = np.full(len(level), self._levels.id_of(epsilon))
+        for before in np.unique(level[at_end]).tolist():
+            lifted = at_end & (level == before)
+            total = self._levels.values[before] + epsilon
+            if total > self.budget:
+                at = int(lifted.argmax())
+                self._refuse(int(starts[at]), int(stops[at]), total)
+            new[lifted] = self._levels.id_of(total)
+        return new
+
+    def _join(self, new: _Column, whole: NDArray[np.bool_]) -> None:
+        """Make one run of a tail that was lifted as a whole and the run before it, where equal."""
+        start, _, level, history = new.T
+        for number in np.unique(history[whole]).tolist():
+            before = self._histories.nodes[number]
+            equal = (history == number) & (start == before.stop) & (level == before.level) & whole
+            new[equal, 0], new[equal, 3] = before.start, before.history
+
+    def _charged(self, tail: Node, start: int, stop: int, epsilon: Fraction) -> Node:
+        """A state after one more charge: raises if that does not fit, and stores nothing."""
+        touched: list[Run] = []
+        values = self._levels.values
+        while tail.stop >= start and tail.level:  # a run that only meets the range may join it
+            touched.append(Run(tail.start, tail.stop, values[tail.level]))
+            tail = self._histories.nodes[tail.history]
+        for run in added([*touched, Run(start, stop, epsilon)]):
+            if run.epsilon > self.budget:
+                self._refuse(start, stop, run.epsilon)
+            before = self._histories.id_of(tail)
+            tail = Node(run.start, run.stop, self._levels.id_of(run.epsilon), before)
+        return tail
+
+
+class _Tails:
+    """The state of every account as arrays: 24 bytes each, all zero where nothing was charged."""
+
+    __slots__ = ("history", "level", "start", "stop")
+
+    def __init__(self, room: int) -> None:
+        self.start = np.zeros(room, dtype=np.int64)
+        self.stop = np.zeros(room, dtype=np.int64)
+        self.level = np.zeros(room, dtype=np.int32)
+        self.history = np.zeros(room, dtype=np.int32)
+
+    def grown(self, room: int) -> _Tails:
+        """The same with more room."""
+        larger = _Tails(room)
+        for name in self.__slots__:
+            column = getattr(self, name)
+            getattr(larger, name)[: len(column)] = column
+        return larger
+
+    def rows(self, accounts: _Column) -> _Column:
+        """Many states as rows of a node's four fields."""
+        columns = (self.start, self.stop, self.level, self.history)
+        return np.stack([column[accounts] for column in columns], axis=1, dtype=np.int64)
+
+    def put(self, accounts: _Column, rows: _Column) -> None:
+        """Store many states."""
+        self.start[accounts], self.stop[accounts] = rows[:, 0], rows[:, 1]
+        self.level[accounts], self.history[accounts] = rows[:, 2], rows[:, 3]
+
+    def node(self, account: int) -> Node:
+        """One state."""
+        return Node(*self.rows(np.array([account]))[0].tolist())
+
+    def store(self, account: int, node: Node) -> None:
+        """Store one state."""
+        self.put(np.array([account]), np.array([node]))
+
+
+def _check_exact(epsilon: object, where: str) -> None:
+    if not isinstance(epsilon, Fraction):
+        raise InvalidConfig(
+            complaint(where, "not exact", expected="a Fraction", got=type(epsilon).__name__)
+        )
+    if epsilon <= 0:
+        raise InvalidConfig(complaint(where, "no charge", expected="more than 0", got=epsilon))
+
+
+def _joined(accounts: _Column, starts: _Column, stops: _Column) -> tuple[_Column, _Column, _Column]:
+    """The same charges, an account's neighbouring ranges joined: [1,2) and [2,4) are [1,4)."""
+    goes_on = (accounts[1:] == accounts[:-1]) & (starts[1:] == stops[:-1])
+    if not goes_on.any():
+        return accounts, starts, stops
+    first = np.concatenate([[True], ~goes_on])
+    last = np.concatenate([~goes_on, [True]])
+    return accounts[first], starts[first], stops[last]
+
+
+def _distinct(accounts: _Column) -> bool:
+    if bool((accounts[1:] > accounts[:-1]).all()):
+        return True
+    ordered = np.sort(accounts)
+    return bool((ordered[1:] != ordered[:-1]).all())

@@ -1,0 +1,419 @@
+"""Does the ledger add what each slot was charged, and refuse exactly what would exceed the budget?
+
+The model is a dict from (account, slot) to a Fraction: too slow to ship, too simple to be wrong.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+)
+
+from streamdp.core.errors import BudgetExceeded, InvalidConfig, StateMismatch
+from streamdp.core.ledger import Ledger, Run, Settled, Token, TopicCharge, topic_total
+from streamdp.core.ledger.runs import Histories
+
+BUDGET = Fraction(1)
+EPSILONS = st.sampled_from([Fraction(1, 10), Fraction(1, 3), Fraction(1, 2), Fraction(1)])
+SLOTS = st.integers(1, 24)
+LENGTHS = st.integers(1, 12)
+ONE = Fraction(1)
+
+
+def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, dtype=np.int64)
+
+
+class AgainstADictOfSlots(RuleBasedStateMachine):
+    """Any sequence of bookings, reservations and aborts leaves what a dict of slots would hold."""
+
+    tokens: Bundle[Token] = Bundle("tokens")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger(BUDGET)
+        self.slots: defaultdict[tuple[int, int], Fraction] = defaultdict(Fraction)
+        self.ends: list[int] = []
+
+    def fits(self, charges: list[tuple[int, int, int]], epsilon: Fraction) -> bool:
+        total = self.slots.copy()
+        for account, start, stop in charges:
+            for slot in range(start, stop):
+                total[account, slot] += epsilon
+        return all(paid <= BUDGET for paid in total.values())
+
+    def charge(self, charges: list[tuple[int, int, int]], epsilon: Fraction) -> None:
+        for account, start, stop in charges:
+            self.ends[account] = max(self.ends[account], stop)
+            for slot in range(start, stop):
+                self.slots[account, slot] += epsilon
+
+    @rule(count=st.integers(1, 3))
+    def grow(self, count: int) -> None:
+        self.ledger.grow(count)
+        self.ends += [1] * count
+
+    @rule(target=tokens, data=st.data(), start=SLOTS, length=LENGTHS, epsilon=EPSILONS)
+    def reserve(self, data: st.DataObject, start: int, length: int, epsilon: Fraction) -> Token:
+        self.need_an_account()
+        account = data.draw(st.integers(0, len(self.ends) - 1))
+        charges = [(account, start, start + length)]
+        if self.fits(charges, epsilon):
+            token = self.ledger.reserve(*charges[0], epsilon=epsilon, kind="action")
+            self.charge(charges, epsilon)
+            return token
+        with pytest.raises(BudgetExceeded):
+            self.ledger.reserve(*charges[0], epsilon=epsilon, kind="action")
+        return Token(-1, account, start, start + length, epsilon, "refused")
+
+    @rule(token=consumes(tokens))
+    def abort(self, token: Token) -> None:
+        if token.number < 0:
+            with pytest.raises(StateMismatch):
+                self.ledger.abort(token)
+            return
+        self.ledger.abort(token)
+        for slot in range(token.start, token.stop):
+            self.slots[token.account, slot] -= token.epsilon
+
+    @rule(token=consumes(tokens))
+    def settle(self, token: Token) -> None:
+        if token.number >= 0:
+            assert self.ledger.settle(token, "done") == Settled(token, "done")
+        with pytest.raises(StateMismatch):
+            self.ledger.abort(token)
+
+    @rule(data=st.data(), epsilon=EPSILONS)
+    def book_blocks_as_engines_do(self, data: st.DataObject, epsilon: Fraction) -> None:
+        """Each range starts at its account's end, or is the last stretch before it."""
+        self.need_an_account()
+        accounts = data.draw(
+            st.lists(st.integers(0, len(self.ends) - 1), min_size=1, max_size=4, unique=True)
+        )
+        length = data.draw(LENGTHS)
+        if data.draw(st.booleans()):
+            charges = [(a, self.ends[a], self.ends[a] + length) for a in accounts]
+        else:
+            charges = [(a, max(1, self.ends[a] - length), self.ends[a]) for a in accounts]
+        self.book([c for c in charges if c[1] < c[2]], epsilon)
+
+    @rule(data=st.data(), epsilon=EPSILONS)
+    def book_anything(self, data: st.DataObject, epsilon: Fraction) -> None:
+        self.need_an_account()
+        one = st.tuples(st.integers(0, len(self.ends) - 1), SLOTS, LENGTHS)
+        drawn = data.draw(st.lists(one, max_size=5))
+        self.book([(account, start, start + n) for account, start, n in drawn], epsilon)
+
+    def need_an_account(self) -> None:
+        if not self.ends:
+            self.grow(1)
+
+    def book(self, charges: list[tuple[int, int, int]], epsilon: Fraction) -> None:
+        columns = np.array(charges, dtype=np.int64).reshape(-1, 3).T
+        if self.fits(charges, epsilon):
+            self.ledger.book(*columns, epsilon=epsilon)
+            self.charge(charges, epsilon)
+        else:
+            with pytest.raises(BudgetExceeded):
+                self.ledger.book(*columns, epsilon=epsilon)
+
+    @invariant()
+    def every_slot_agrees(self) -> None:
+        paid = {at: total for at, total in self.slots.items() if total}
+        exported = {
+            (account, slot): run.epsilon
+            for account in range(len(self.ends))
+            for run in self.ledger.export(account)
+            for slot in range(run.start, run.stop)
+        }
+        assert exported == paid
+        assert self.ledger.highest() >= max(paid.values(), default=Fraction(0))
+        assert self.ledger.highest() <= BUDGET
+
+    @invariant()
+    def runs_are_canonical(self) -> None:
+        for account in range(len(self.ends)):
+            runs = list(self.ledger.export(account))
+            for before, after in pairwise(runs):
+                assert before.stop < after.start or (
+                    before.stop == after.start and before.epsilon != after.epsilon
+                )
+
+
+TestAgainstADictOfSlots = AgainstADictOfSlots.TestCase
+TestAgainstADictOfSlots.settings = settings(
+    max_examples=150, stateful_step_count=25, deadline=None, derandomize=True
+)
+
+
+@given(start=SLOTS, length=LENGTHS, slot=st.integers(1, 40), other=st.integers(1, 20))
+def test_questions_about_slots_are_answered_from_runs(
+    start: int, length: int, slot: int, other: int
+) -> None:
+    ledger = Ledger(ONE)
+    ledger.grow(1)
+    ledger.reserve(0, 5, 20, epsilon=Fraction(1, 4), kind="action")
+    ledger.reserve(0, start, start + length, epsilon=Fraction(1, 2), kind="action")
+    paid = Fraction(1, 4) * (5 <= slot < 20) + Fraction(1, 2) * (start <= slot < start + length)
+    assert ledger.spent(0, slot) == paid
+    within = [ledger.spent(0, s) for s in range(slot, slot + other)]
+    assert ledger.max_spent(0, slot, slot + other) == max(within)
+
+
+def test_the_filter_is_exact_to_the_last_slot() -> None:
+    """Ten tenths are one; the eleventh is refused on any range that meets them, and only there."""
+    ledger = Ledger(ONE)
+    ledger.grow(1)
+    for _ in range(10):
+        ledger.book(column(0), column(8), column(16), epsilon=Fraction(1, 10))
+    assert ledger.spent(0, 15) == 1
+    tiny = Fraction(1, 10**12)
+    for start, stop in [(15, 17), (1, 9), (8, 9), (1, 99)]:
+        with pytest.raises(BudgetExceeded, match="expected at most 1, got 1000000000001"):
+            ledger.reserve(0, start, stop, epsilon=tiny, kind="action")
+    ledger.reserve(0, 16, 99, epsilon=tiny, kind="action")
+    ledger.reserve(0, 1, 8, epsilon=tiny, kind="action")
+    assert list(ledger.export(0)) == [Run(1, 8, tiny), Run(8, 16, ONE), Run(16, 99, tiny)]
+
+
+def test_a_refused_bulk_stores_nothing() -> None:
+    """However the last of many ranges is refused, the first is not charged."""
+    ledger = Ledger(ONE)
+    ledger.grow(3)
+    ledger.book(column(0, 1), column(1, 1), column(9, 9), epsilon=Fraction(1, 2))
+    before = [list(ledger.export(account)) for account in range(3)]
+    refused = [
+        (column(0, 1, 1), column(9, 1, 1), column(10, 9, 9)),  # one account twice
+        (column(2, 0, 1), column(1, 9, 4), column(2, 10, 9)),  # the end of a run
+        (column(0, 1), column(9, 3), column(10, 5)),  # the middle of a run
+    ]
+    for charges in refused:
+        with pytest.raises(BudgetExceeded):
+            ledger.book(*charges, epsilon=Fraction(2, 3))
+    with pytest.raises(BudgetExceeded):
+        ledger.book(column(2), column(1), column(2), epsilon=Fraction(3, 2))
+    assert [list(ledger.export(account)) for account in range(3)] == before
+
+
+def test_refusal_says_slots_and_charges_only() -> None:
+    ledger = Ledger(ONE)
+    ledger.grow(1)
+    with pytest.raises(BudgetExceeded) as refusal:
+        ledger.reserve(0, 4, 9, epsilon=Fraction(5, 4), kind="action")
+    assert str(refusal.value) == "ledger: slots 4 to 8 charged; expected at most 1, got 5/4"
+    assert repr(ledger) == "Ledger(budget=1, accounts=1)"
+
+
+BAD: list[tuple[str, Callable[[Ledger], object]]] = [
+    ("no account", lambda led: led.reserve(2, 1, 2, epsilon=ONE, kind="action")),
+    ("no account", lambda led: led.spent(-1, 1)),
+    ("no account", lambda led: list(led.export(2))),
+    ("no slots", lambda led: led.reserve(0, 2, 2, epsilon=ONE, kind="action")),
+    ("no slots", lambda led: led.reserve(0, 0, 2, epsilon=ONE, kind="action")),
+    ("uneven", lambda led: led.book(column(0, 1), column(1), column(2), epsilon=ONE)),
+    ("not exact", lambda led: led.reserve(0, 1, 2, epsilon=0.1, kind="a")),  # type: ignore[arg-type]
+    ("no charge", lambda led: led.reserve(0, 1, 2, epsilon=Fraction(0), kind="action")),
+    ("not exact", lambda led: Ledger(1)),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("what", "act"), BAD)
+def test_what_is_no_charge_is_an_error_of_the_caller(
+    what: str, act: Callable[[Ledger], object]
+) -> None:
+    ledger = Ledger(ONE)
+    ledger.grow(2)
+    with pytest.raises(InvalidConfig, match=what):
+        act(ledger)
+    assert ledger.highest() == 0
+
+
+def test_an_empty_bulk_is_no_charge() -> None:
+    ledger = Ledger(ONE)
+    ledger.book(column(), column(), column(), epsilon=ONE)
+    assert len(ledger) == ledger.pending == 0
+
+
+def test_a_token_is_used_once() -> None:
+    ledger = Ledger(ONE)
+    ledger.grow(1)
+    token = ledger.reserve(0, 1, 2, epsilon=ONE, kind="action")
+    assert ledger.pending == 1
+    ledger.abort(token)
+    assert ledger.pending == 0
+    assert ledger.spent(0, 1) == 0
+    for use in (ledger.abort, lambda t: ledger.settle(t, None)):
+        with pytest.raises(StateMismatch, match="charge not pending"):
+            use(token)
+
+
+def blocks(kind: str, last_slot: int) -> list[tuple[int, int]]:
+    lengths = {
+        "dyadic": [2**r for r in range(40)],
+        "capped": [1, 2, 4, *[8] * last_slot],
+        "restarting": [1, 2, 4, 8] * last_slot,
+    }
+    edges = [1]
+    for length in lengths[kind]:
+        if edges[-1] + length > last_slot:
+            break
+        edges.append(edges[-1] + length)
+    return list(pairwise(edges))
+
+
+@pytest.mark.parametrize("schedule", ["dyadic", "capped", "restarting"])
+def test_a_learner_with_an_estimate_holds_few_runs(schedule: str) -> None:
+    """Block after block, charged for its action and, from 4 slots on, for an estimate."""
+    ledger = Ledger(ONE)
+    ledger.grow(4)
+    accounts = np.arange(4)
+    long_block = Fraction(0)
+    for start, stop in blocks(schedule, 60_000):
+        ranges = (accounts, np.full(4, start), np.full(4, stop))
+        ledger.book(*ranges, epsilon=Fraction(1, 2))
+        if stop - start >= 4:
+            ledger.book(*ranges, epsilon=Fraction(1, 4))
+            long_block = Fraction(3, 4)
+        assert ledger.spent(3, stop - 1) == (long_block if stop - start >= 4 else Fraction(1, 2))
+    runs = list(ledger.export(0))
+    if schedule != "restarting":
+        assert len(runs) == 2
+    else:
+        assert len(runs) == 2 * 4000
+    nodes = len(ledger._histories.nodes)  # what all four share
+    assert nodes <= 2 * len(runs) + 1024
+    assert ledger.highest() == Fraction(3, 4)
+
+
+def test_sweeping_forgets_only_what_no_account_reaches() -> None:
+    """Many abandoned histories come and go; every account keeps its own."""
+    ledger = Ledger(ONE)
+    ledger.grow(50)
+    for slot in range(1, 400):
+        for account in range(0, 50, 7):
+            stop = 3 * slot + account
+            token = ledger.reserve(account, stop - 2, stop, epsilon=Fraction(1, 3), kind="action")
+            if slot % 40:
+                ledger.abort(token)
+    kept = [[3 * slot + account for slot in range(40, 400, 40)] for account in range(0, 50, 7)]
+    for account, stops in zip(range(0, 50, 7), kept, strict=True):
+        third = Fraction(1, 3)
+        assert list(ledger.export(account)) == [Run(stop - 2, stop, third) for stop in stops]
+    assert len(ledger._histories.nodes) < 2 * 1024
+
+
+def test_a_young_list_is_not_swept() -> None:
+    histories = Histories()
+    histories.sweep(np.zeros(1, dtype=np.int32))
+    assert len(histories.nodes) == 1
+
+
+def test_a_million_accounts_cost_at_most_32_bytes_each() -> None:
+    """Measured, after growing by portions and booking three blocks and an estimate each."""
+    tracemalloc.start()
+    try:
+        ledger = Ledger(ONE)
+        for _ in range(10):
+            ledger.grow(100_000)
+        accounts = np.arange(1_000_000)
+        for start, stop in [(1, 2), (2, 5), (5, 12)]:
+            ranges = (accounts, np.full(len(accounts), start), np.full(len(accounts), stop))
+            ledger.book(*ranges, epsilon=Fraction(1, 2))
+        ledger.book(*ranges, epsilon=Fraction(1, 4))
+        del ranges, accounts
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held <= 32 * 1_000_000
+    assert ledger.spent(999_999, 11) == Fraction(3, 4)
+
+
+def test_a_bulk_of_next_blocks_is_booked_at_array_speed() -> None:
+    """A booking costs less than a hundredth of a reservation (100 million a second were seen)."""
+    ledger, other = Ledger(ONE), Ledger(ONE)
+    ledger.grow(100_000)
+    other.grow(1)
+    accounts = np.random.default_rng(1).permutation(100_000)
+    bulk, single = [], []
+    for block in range(8):
+        ranges = (accounts, np.full(100_000, 2**block), np.full(100_000, 2 ** (block + 1)))
+        begin = perf_counter()
+        ledger.book(*ranges, epsilon=Fraction(1, 2))
+        bulk.append((perf_counter() - begin) / 100_000)
+        begin = perf_counter()
+        for _ in range(10):
+            other.reserve(0, 2**block, 2 ** (block + 1), epsilon=Fraction(1, 20), kind="action")
+        single.append((perf_counter() - begin) / 10)
+    assert min(bulk) < min(single) / 100
+
+
+def test_ranges_of_one_account_that_join_are_one_booking() -> None:
+    ledger = Ledger(ONE)
+    ledger.grow(2)
+    ledger.book(column(0, 0, 0, 1), column(1, 2, 4, 1), column(2, 4, 8, 2), epsilon=ONE)
+    assert list(ledger.export(0)) == [Run(1, 8, ONE)]
+    assert list(ledger.export(1)) == [Run(1, 2, ONE)]
+
+
+def line(
+    learner: str, slots: tuple[int, int], offsets: tuple[int, int], epsilon: str
+) -> TopicCharge:
+    return TopicCharge("t", 0, b"k", learner, *slots, *offsets, Fraction(epsilon))
+
+
+def test_streams_on_one_topic_add_where_they_read_the_same_records() -> None:
+    ours = line("a", (1, 8), (0, 99), "1/2")
+    assert topic_total([]) == 0
+    assert topic_total([ours]) == Fraction(1, 2)
+    assert topic_total([ours, line("b", (1, 4), (99, 120), "1/2")]) == 1
+    assert topic_total([ours, line("b", (1, 4), (100, 120), "1/2")]) == Fraction(1, 2)
+    elsewhere = [
+        TopicCharge(topic, partition, key, "b", 1, 8, 0, 99, Fraction(1, 4))
+        for topic, partition, key in [("u", 0, b"k"), ("t", 1, b"k"), ("t", 0, None)]
+    ]
+    assert topic_total([ours, *elsewhere]) == Fraction(1, 2)
+
+
+def test_blocks_of_one_learner_that_share_a_frame_do_not_add() -> None:
+    """A frame at offset 9 holds the last slot of one block and the first of the next."""
+    blocks_of_one = [line("a", (1, 4), (7, 9), "1/2"), line("a", (4, 8), (9, 12), "1/2")]
+    assert topic_total(blocks_of_one) == Fraction(1, 2)
+    assert topic_total([*blocks_of_one, line("a", (4, 8), (9, 12), "1/4")]) == Fraction(3, 4)
+    assert topic_total([*blocks_of_one, line("b", (1, 9), (1, 50), "1/4")]) == Fraction(3, 4)
+
+
+def test_a_ledger_that_contradicts_itself_is_not_added_up() -> None:
+    with pytest.raises(StateMismatch, match="slot 2 is of two records"):
+        topic_total([line("a", (1, 3), (0, 5), "1"), line("a", (2, 4), (6, 9), "1")])
+
+
+@given(st.data())
+def test_the_total_of_a_topic_is_that_of_its_dearest_slot(data: st.DataObject) -> None:
+    """Against a dict of records, for learners that read one slot a record with gaps in slots."""
+    paid: defaultdict[int, Fraction] = defaultdict(Fraction)
+    lines = []
+    for learner in "abc":
+        shift = data.draw(st.integers(0, 6))
+        for _ in range(data.draw(st.integers(0, 4))):
+            start, length = data.draw(SLOTS), data.draw(LENGTHS)
+            epsilon = data.draw(EPSILONS)
+            offsets = (start + shift, start + shift + length - 1)
+            lines.append(line(learner, (start, start + length), offsets, str(epsilon)))
+            for offset in range(offsets[0], offsets[1] + 1):
+                paid[offset] += epsilon
+    assert topic_total(lines) == max(paid.values(), default=Fraction(0))
