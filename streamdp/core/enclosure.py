@@ -38,6 +38,15 @@ class Interval(NamedTuple):
             precision.floor.add(self.low, least), precision.ceiling.add(self.high, most)
         )
 
+    def times(self, factor: Fraction, precision: Precision) -> Interval:
+        """A non-negative interval times a positive exact rational."""
+        low, high = precision.floor, precision.ceiling
+        up, down = Decimal(factor.numerator), Decimal(factor.denominator)
+        return Interval(
+            low.divide(low.multiply(self.low, up), down),
+            high.divide(high.multiply(self.high, up), down),
+        )
+
     def clipped(self) -> Interval:
         """The part at or above 0, for a value known to be there: widening may reach below."""
         return Interval(max(self.low, Decimal(0)), self.high)
