@@ -415,9 +415,9 @@ class Mutant:
     [
         (LIST, "drops_bad_records", "a place for each record"),
         (LIST, "raises", "bad"),
-        (LIST, "nulls_the_batch", "do not depend on the batch"),
-        (LIST, "imputes", "do not depend on the batch"),
-        (LIST, "joins", "depend on the|a place for each record"),
+        (LIST, "nulls_the_batch", "rows do not depend on other"),
+        (LIST, "imputes", "rows do not depend on other"),
+        (LIST, "joins", "depend on the|depend on other|a place for each"),
         (FRAMES, "nulls_the_frame", "a bad row nulls only itself"),
         (FRAMES, "bad_frame_is_one_slot", "encoded length alone"),
     ],

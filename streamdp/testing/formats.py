@@ -59,9 +59,8 @@ def check_format(format_: Format, *, examples: int = 100) -> None:
     for check in (
         _check_any_bytes,
         _check_slots_by_length,
-        _check_cuts,
+        _check_alone,
         _check_round_trip,
-        _check_bad_record,
         _check_bad_row,
     ):
         run = settings(
@@ -118,20 +117,27 @@ def _check_slots_by_length(format_: Format, run: settings) -> None:
     holds()
 
 
-def _check_cuts(format_: Format, run: settings) -> None:
-    """Rule 4: a batch cut anywhere decodes to the same rows."""
+def _check_alone(format_: Format, run: settings) -> None:
+    """Rules 3 and 4: among others a record is what it is alone, wherever the batch is cut."""
+    good = format_.encode(np.zeros((1, len(format_.actions)), dtype=np.float32))
+    _must_be_as_alone(format_, [each for bad in HOSTILE for each in (good, bad)])
 
     @run
-    @given(batches(format_), st.integers(0, 12))
-    def holds(values: list[Value], cut: int) -> None:
-        whole = format_.decode(values)
-        parts = [format_.decode(values[:cut]), format_.decode(values[cut:])]
-        losses = np.concatenate([part.losses for part in parts])
-        slots = np.concatenate([part.slots_per_record for part in parts])
-        _must(np.array_equal(whole.slots_per_record, slots), "slots do not depend on the batch")
-        _must(_same(whole.losses, losses), "rows do not depend on the batch")
+    @given(batches(format_))
+    def holds(values: list[Value]) -> None:
+        _must_be_as_alone(format_, values)
 
     holds()
+
+
+def _must_be_as_alone(format_: Format, values: Sequence[Value]) -> None:
+    together = format_.decode(values)
+    alone = [format_.decode([value]) for value in values]
+    slots = [int(each.slots_per_record[0]) for each in alone]
+    _must(together.slots_per_record.tolist() == slots, "slots do not depend on other records")
+    for at, each in zip(np.cumsum(slots) - slots, alone, strict=True):
+        rows = together.losses[at : at + len(each.losses)]
+        _must(_same(rows, each.losses), "rows do not depend on other records")
 
 
 def _check_round_trip(format_: Format, run: settings) -> None:
@@ -146,21 +152,6 @@ def _check_round_trip(format_: Format, run: settings) -> None:
         _must(bool((np.abs(once - row) <= 2.0**-9).all()), "an encoded row comes back")
         _must(_same(once, twice), "a row that came back comes back unchanged")
         _must(format_.explain(format_.encode(row)) is None, "explain finds nothing wrong with it")
-
-    holds()
-
-
-def _check_bad_record(format_: Format, run: settings) -> None:
-    """Rule 3, between records: neighbours of a bad record are as they are alone."""
-
-    @run
-    @given(rows(len(format_.actions)), batches(format_))
-    def holds(row: Rows, bad: list[Value]) -> None:
-        good = format_.encode(row)
-        decoded = format_.decode([good, *bad, good])
-        alone = _only_row(format_, good)
-        _must(_same(decoded.losses[:1], alone), "a bad record leaves the one before it alone")
-        _must(_same(decoded.losses[-1:], alone), "a bad record leaves the one after it alone")
 
     holds()
 
