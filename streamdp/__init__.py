@@ -1,3 +1,79 @@
-"""streamdp: streaming, differentially private online learning."""
+"""streamdp: streaming, differentially private online learning.
+
+Loss vectors go in, one action per key comes out, and what comes out is exactly ε-differentially
+private for every single event. This package exports the core's names; the rest has rooms of its
+own:
+
+    streamdp.core       the private core: pure, no clock, no network, no file
+    streamdp.client     the recommender's side: a cache of published actions
+    streamdp.replay     offline: many learners and budgets over one pass of a log
+    streamdp.audit      checks of what is shipped
+    streamdp.testing    conformance kits for learners, selections, transports and formats
+    streamdp.service    the long-running service
+
+>>> import streamdp as sd
+>>> learner = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="0.5")
+>>> engine = sd.Engine(stream="home", partition=0, learner=learner, budget="1.0",
+...                    randomness=sd.SystemRandomness())
+>>> releases = engine.apply(b"fr", [0.1, 0.9, 0.3])
+>>> engine.action(b"fr") in {"a", "b", "c"}
+True
+"""
+
+from streamdp.core.engine import Drawn, Engine, NotPrivate, Rebuilding, rebuild
+from streamdp.core.errors import (
+    BudgetExceeded,
+    Fenced,
+    InvalidConfig,
+    StateMismatch,
+    StreamdpError,
+    TransportLost,
+)
+from streamdp.core.events import Identity, LossBatch, Release, Releases
+from streamdp.core.learners import RECIPES, Leader, learner_of, recipe
+from streamdp.core.learners.follow_the_leader import follow_the_leader
+from streamdp.core.learners.incumbent_leader import incumbent_leader
+from streamdp.core.learners.naive_noisy_leader import naive_noisy_leader
+from streamdp.core.learners.noisy_leader import noisy_leader
+from streamdp.core.learners.prefix_softmax import prefix_softmax
+from streamdp.core.randomness import SeededRandomness, SystemRandomness
+from streamdp.core.regret import Estimate, estimate
+from streamdp.core.schedule import Schedule, capped, dyadic, geometric, restarting
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "RECIPES",
+    "BudgetExceeded",
+    "Drawn",
+    "Engine",
+    "Estimate",
+    "Fenced",
+    "Identity",
+    "InvalidConfig",
+    "Leader",
+    "LossBatch",
+    "NotPrivate",
+    "Rebuilding",
+    "Release",
+    "Releases",
+    "Schedule",
+    "SeededRandomness",
+    "StateMismatch",
+    "StreamdpError",
+    "SystemRandomness",
+    "TransportLost",
+    "capped",
+    "dyadic",
+    "estimate",
+    "follow_the_leader",
+    "geometric",
+    "incumbent_leader",
+    "learner_of",
+    "naive_noisy_leader",
+    "noisy_leader",
+    "prefix_softmax",
+    "rebuild",
+    "recipe",
+    "restarting",
+]

@@ -1,4 +1,4 @@
-"""Loss ⇄ integer: clip, quantise, the null loss. One vector at a time, from nothing but itself (P2, P3).
+"""Loss ⇄ integer: clip, quantise, the null loss. Each vector from itself alone (P2, P3).
 
 A loss becomes float32 first, everywhere, so that JSON, raw bytes, `apply`, batches, replay and the
 live service agree bit for bit. It is clipped to [0, 1] and rounded (half to even) to a multiple of
@@ -57,7 +57,7 @@ def quantise(losses: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np
     >>> (grid / UNIT).tolist(), null.tolist()
     ([[0.25, 1.0], [0.5, 0.5]], [False, True])
     """
-    null = ~np.isfinite(losses).all(axis=1)
+    null = np.isnan(np.where(np.isfinite(losses), 0.0, np.nan).sum(axis=1))
     usable = np.where(null[:, None], np.float32(0.5), losses)
     grid = np.rint(np.clip(usable, 0.0, 1.0).astype(np.float64) * UNIT).astype(np.int64)
     return grid, null
@@ -93,7 +93,7 @@ class Quantiser:
         return self.shift(gathered)
 
     def shift(self, losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """At most `chunk` rows as 8 + grid value, and which were null; valid until the next call."""
+        """At most `chunk` rows as 8 + grid value (until the next call); which were null."""
         n = len(losses)
         shifted = self._shifted[:n]
         with np.errstate(invalid="ignore", over="ignore"):
@@ -131,9 +131,7 @@ def grid_sums(shifted: NDArray[np.float32]) -> NDArray[np.int64]:
     return unshift(wrapped, np.array(rows)).astype(np.int64)
 
 
-def unshift(
-    wrapped: NDArray[np.uint32], counts: NDArray[np.int64]
-) -> NDArray[np.uint32]:
+def unshift(wrapped: NDArray[np.uint32], counts: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Sums of the bits of `counts` shifted rows without their constants, modulo 2**32."""
     offset = (counts * _EIGHT_AS_BITS % 2**32).astype(np.uint32)
     return np.subtract(wrapped, offset, dtype=np.uint32)

@@ -5,7 +5,7 @@ is a list of block lengths: a prefix that comes once, then a tail that repeats f
 tail: then the prefix covers every slot up to `LAST_SLOT`).
 
     dyadic            1, 2, 4, 8, …                    the papers' schedule
-    geometric(ratio)  ⌈ratio^0⌉, ⌈ratio^1⌉, …          exact ratio, for example 5/2: 1, 3, 7, 16, 40, …
+    geometric(ratio)  ⌈ratio^0⌉, ⌈ratio^1⌉, …          exact ratio, as 5/2: 1, 3, 7, 16, 40, …
     capped(longest)   dyadic up to `longest`, then `longest` for ever: tracks drift
     restarting(every) the dyadic schedule anew every `every` slots; the last block before a restart
                       is cut short
@@ -63,7 +63,7 @@ class Schedule:
         rounds, rest = np.divmod(np.maximum(slots - once, 0), self._tail_starts[-1])
         within = np.searchsorted(self._tail_starts, rest, side="right") - 1
         later = len(self.prefix) + rounds * len(self.tail) + within
-        return np.where(slots < once, first, later)
+        return np.asarray(np.where(slots < once, first, later), dtype=np.int64)
 
     def starts(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first slot of each block."""
@@ -72,7 +72,8 @@ class Schedule:
         if not self.tail:
             return begun
         rounds, within = np.divmod(np.maximum(blocks - once, 0), len(self.tail))
-        return begun + rounds * self._tail_starts[-1] + self._tail_starts[within]
+        begun += rounds * self._tail_starts[-1] + self._tail_starts[within]
+        return begun
 
     def stops(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slot after each block's last."""
@@ -108,7 +109,9 @@ def geometric(ratio: str | Fraction | int) -> Schedule:
     """
     if isinstance(ratio, float):
         raise InvalidConfig(
-            complaint("schedule.ratio", "not exact", expected='a string such as "2.5"', got="a float")
+            complaint(
+                "schedule.ratio", "not exact", expected='a string such as "2.5"', got="a float"
+            )
         )
     exact = Fraction(ratio)
     if not Fraction(11, 10) <= exact <= 1000:
@@ -161,7 +164,7 @@ def schedule_of(name: str, parameter: str | None) -> Schedule:
         complaint(
             "schedule",
             "unknown",
-            expected='dyadic, geometric with a ratio, capped or restarting with a slot count',
+            expected="dyadic, geometric with a ratio, capped or restarting with a slot count",
             got=f"{name} {parameter or ''}".strip(),
         )
     )
@@ -180,4 +183,6 @@ def _growing(ratio: Fraction) -> tuple[int, ...]:
 
 def _check_positive(where: str, slots: int) -> None:
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots < LAST_SLOT:
-        raise InvalidConfig(complaint(where, "not a slot count", expected=f"1 … {LAST_SLOT - 1}", got=slots))
+        raise InvalidConfig(
+            complaint(where, "not a slot count", expected=f"1 … {LAST_SLOT - 1}", got=slots)
+        )

@@ -93,7 +93,10 @@ class Adder:
         runs = _runs(grouped, begin, length)
         long = runs.length >= _LONG_RUN
         streamed = zip(
-            runs.of[long].tolist(), runs.place[long].tolist(), runs.length[long].tolist(), strict=True
+            runs.of[long].tolist(),
+            runs.place[long].tolist(),
+            runs.length[long].tolist(),
+            strict=True,
         )
         for of, place, rows in streamed:
             added, null = column_sums(self._quantiser, losses[place : place + rows])

@@ -8,6 +8,7 @@ from streamdp.core.selection.mechanism import Exact, Mechanism
 from streamdp.core.selection.noisy_max import NoisyMaxLaplace
 from streamdp.core.selection.permute_and_flip import PermuteAndFlip
 from streamdp.core.selection.prior import Prior
+from streamdp.core.selection.smallest import Smallest
 
 __all__ = [
     "Exact",
@@ -16,4 +17,5 @@ __all__ = [
     "NoisyMaxLaplace",
     "PermuteAndFlip",
     "Prior",
+    "Smallest",
 ]

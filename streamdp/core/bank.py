@@ -1,0 +1,147 @@
+"""Many learners' state as arrays: one row per key, applied to at array speed.
+
+The bank holds what a learner is at a position of its log and nothing else. It draws nothing and
+charges nothing: `engine` does, between `Bank.slice` (what a batch brings, pure) and the steps that
+change rows (`advance`, `close`). Sums are int64 and exact; see `grid` for why they cannot overflow.
+
+Columns, one entry per row:
+
+    key, born          who the learner is: a record's key and the offset of its first record
+    slots              how many slots it has taken
+    block              the block that its next slot, or its latest open one, belongs to
+    window             how many slots of that block count
+    action             the action in force
+    first_offset       the first record of the open block
+    first_unsaved      the first record that its latest save does not hold (`CLEAN`: none)
+    sums               the window's sums of the open block, K wide
+    totals, nulls      the same over the whole block, and how many were null: only where an
+                       estimate is released
+    tags               what addresses its seeded bits; only under seeded randomness
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.events import Key
+
+Ints = NDArray[np.int64]
+
+CLEAN = np.iinfo(np.int64).max
+"""`first_unsaved` of a row whose latest save holds everything."""
+
+_GROWTH = 1.25
+_FIRST_ROWS = 64
+
+
+class Bank:
+    """Rows in arrays that grow as keys come."""
+
+    __slots__ = (
+        "_columns", "_rows", "action", "block", "born", "first_offset", "first_unsaved", "keys",
+        "nulls", "slots", "sums", "tags", "totals", "window",
+    )  # fmt: skip
+
+    action: NDArray[np.int32]
+    block: NDArray[np.int32]
+    born: Ints
+    first_offset: Ints
+    first_unsaved: Ints
+    nulls: NDArray[np.int64]
+    slots: Ints
+    sums: Ints
+    tags: NDArray[np.uint8]
+    totals: Ints
+    window: Ints
+
+    def __init__(self, actions: int, *, whole: str, tagged: str) -> None:
+        """`whole`: "counted" or also "summed"; `tagged`: "seeded" or "system"."""
+        wide = actions if whole == "summed" else 0
+        self._columns: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+            "action": (np.int32, ()),
+            "block": (np.int32, ()),
+            "born": (np.int64, ()),
+            "first_offset": (np.int64, ()),
+            "first_unsaved": (np.int64, ()),
+            "nulls": (np.int64, () if wide else (0,)),
+            "slots": (np.int64, ()),
+            "sums": (np.int64, (actions,)),
+            "tags": (np.uint8, (16 if tagged == "seeded" else 0,)),
+            "totals": (np.int64, (wide,)),
+            "window": (np.int64, ()),
+        }
+        self.keys: list[Key] = []
+        self._rows: dict[Key, int] = {}
+        for name, (kind, shape) in self._columns.items():
+            setattr(self, name, np.zeros((_FIRST_ROWS, *shape), dtype=kind))
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.keys)
+
+    def __repr__(self) -> str:
+        """Say how many, never what."""
+        return f"Bank({len(self)} rows)"
+
+    def row(self, key: Key) -> int | None:
+        """The row of a key, if it has one."""
+        return self._rows.get(key)
+
+    def rows(self, keys: Sequence[Key]) -> Ints:
+        """The row of each key; -1 where it has none."""
+        find = self._rows.get
+        return np.fromiter((find(key, -1) for key in keys), dtype=np.int64, count=len(keys))
+
+    def add(self, keys: Sequence[Key], born: Ints) -> Ints:
+        """New rows, at slot 0 of their first block, in this order."""
+        begin = len(self.keys)
+        self._make_room(begin + len(keys))
+        rows = np.arange(begin, begin + len(keys))
+        for row, key in enumerate(keys, start=begin):
+            self._rows[key] = row
+        self.keys.extend(keys)
+        self.born[rows] = born
+        self.first_offset[rows] = born
+        self.first_unsaved[rows] = born
+        return rows
+
+    def low_water(self, position: int) -> int:
+        """The oldest record that a rebuild from the latest saves would have to read again."""
+        if not self.keys:
+            return position
+        return min(position, int(self.first_unsaved[: len(self)].min()))
+
+    def longest_unsaved(self, most: int) -> Ints:
+        """At most so many rows that have changed since their save, the longest unsaved first."""
+        unsaved = self.first_unsaved[: len(self)]
+        rows = np.flatnonzero(unsaved != CLEAN)
+        if len(rows) > most:
+            rows = rows[np.argpartition(unsaved[rows], most)[:most]]
+        return rows[np.argsort(unsaved[rows], kind="stable")]
+
+    def _make_room(self, rows: int) -> None:
+        room = len(self.born)
+        if rows <= room:
+            return
+        room = max(rows, int(room * _GROWTH) + _FIRST_ROWS)
+        for name, (kind, shape) in self._columns.items():
+            old = getattr(self, name)
+            new = np.zeros((room, *shape), dtype=kind)
+            new[: len(old)] = old
+            setattr(self, name, new)
+
+
+def first_places(index: Ints, keys: int) -> Ints:
+    """Where each key first occurs in a batch; the batch's length where it does not."""
+    first = np.full(keys, len(index), dtype=np.int64)
+    first[index[::-1]] = np.arange(len(index) - 1, -1, -1)
+    return first
+
+
+def distinct(keys: Iterable[Key]) -> bool:
+    """Whether no key occurs twice."""
+    listed = list(keys)
+    return len(set(listed)) == len(listed)

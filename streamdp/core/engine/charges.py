@@ -1,0 +1,112 @@
+"""What each block is charged, and the ledger's answers by key.
+
+A block's action and the estimates that are released of it are charged to its slots together,
+before any of them is drawn. What a block is charged follows from its length alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.bank import Bank
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Key
+from streamdp.core.learners.leader import Leader
+from streamdp.core.ledger import Ledger, Run
+from streamdp.core.regret import Estimate
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """The charge of a block by its length: the action's, and each estimate's from its length on."""
+
+    action: Fraction
+    estimates: tuple[Estimate, ...]
+
+    def highest(self) -> Fraction:
+        """The most that any slot can be charged."""
+        return self.action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
+
+    def of_lengths(self, lengths: Ints) -> Iterator[tuple[Fraction, NDArray[np.bool_]]]:
+        """Each charge that occurs, the shortest blocks' first, and which blocks it is for."""
+        borders = sorted({1, *(estimate.min_length for estimate in self.estimates)})
+        for low, high in zip(borders, [*borders[1:], np.iinfo(np.int64).max], strict=True):
+            which = (lengths >= low) & (lengths < high)
+            extra = (spec.epsilon for spec in self.estimates if spec.due(np.array([low]))[0])
+            if which.any():
+                yield sum(extra, self.action), which
+
+
+def tariff(
+    learner: Leader, estimates: Sequence[Estimate], *, budget: Fraction | None
+) -> Tariff | None:
+    """The charges of a stream, refused when they exceed its share of the budget."""
+    if learner.charge is None:
+        if budget is not None or estimates:
+            raise InvalidConfig(
+                complaint(
+                    "learner",
+                    f"{learner.recipe} is not private",
+                    expected="no budget, no estimates",
+                    got="some",
+                )
+            )
+        return None
+    if budget is None:
+        raise InvalidConfig(
+            complaint("budget", "missing", expected='for example "1.0"', got="none")
+        )
+    names = [estimate.name for estimate in estimates]
+    if len(set(names)) != len(names):
+        raise InvalidConfig(
+            complaint("estimates", "one twice", expected="distinct names", got=names)
+        )
+    charges = Tariff(learner.charge, tuple(estimates))
+    if charges.highest() > budget:
+        raise InvalidConfig(
+            complaint(
+                "budget",
+                "the charges of one event exceed it",
+                expected=f"at most {budget}",
+                got=charges.highest(),
+            )
+        )
+    return charges
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """What was charged, by key. Public: it follows from slot numbers."""
+
+    ledger: Ledger | None
+    bank: Bank
+
+    def spent(self, key: Key, *, slot: int) -> Fraction:
+        """What one slot of a key has been charged in total."""
+        return self.max_spent(key, start=slot, stop=slot + 1)
+
+    def max_spent(self, key: Key, *, start: int, stop: int) -> Fraction:
+        """The most that any of the slots [start, stop) of a key has been charged."""
+        row = self.bank.row(key)
+        if self.ledger is None or row is None:
+            return Fraction(0)
+        return self.ledger.max_spent(row, start, stop)
+
+    def highest(self) -> Fraction:
+        """The most that any slot of any key has been charged: the guarantee so far."""
+        return Fraction(0) if self.ledger is None else self.ledger.highest()
+
+    def export(self) -> Iterator[tuple[Key, Run]]:
+        """Every charged stretch of slots, key by key."""
+        if self.ledger is None:
+            return
+        for row, key in enumerate(self.bank.keys):
+            for run in self.ledger.export(row):
+                yield key, run

@@ -1,0 +1,138 @@
+"""Where releases come from: drawn fresh, or read back from what was recorded.
+
+A rebuilt engine goes through the same blocks as the one before it. Where a block ends it must not
+draw again what may have been seen (P5): it takes the recorded release. Both ways have one face, so
+that the engine's steps are the same code in life and in rebuilding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.bank import Bank
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import ACTION, OPENING, Key
+from streamdp.core.learners.leader import Leader
+from streamdp.core.noise import discrete_laplace
+from streamdp.core.randomness import Bits, Purpose, Randomness, uniform_integers
+from streamdp.core.regret import Estimate
+from streamdp.core.selection import Prior
+
+Ints = NDArray[np.int64]
+
+
+class Drawn(NamedTuple):
+    """What names a release within one partition and epoch."""
+
+    key: Key
+    born: int
+    block: int
+    kind: str
+
+
+Recorded = Mapping[Drawn, int]
+"""Recorded releases by name: the action's index or the estimate's grid value."""
+
+
+class Draws(Protocol):
+    """Gives the values of releases, for some rows of a bank at once."""
+
+    def openings(self, bank: Bank, rows: Ints) -> Ints:
+        """The action that each new row starts with."""
+        ...
+
+    def actions(self, bank: Bank, rows: Ints) -> Ints:
+        """The action that each row, at the end of a block, plays next."""
+        ...
+
+    def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
+        """The noisy value of one estimate over the block that each row has just ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Draws from randomness; every call may touch each identity once."""
+
+    stream: str
+    partition: int
+    epoch: int
+    learner: Leader
+    estimates: tuple[Estimate, ...]
+    randomness: Randomness
+
+    def tag(self, bank: Bank, rows: Ints) -> None:
+        """Give new rows what addresses their bits; fresh bits need no address."""
+        if not self.randomness.seeded:
+            return
+        for row, born in zip(rows.tolist(), bank.born[rows].tolist(), strict=True):
+            tag = self.randomness.tag(self.stream, self.partition, bank.keys[row], self.epoch, born)
+            bank.tags[row] = np.frombuffer(tag, dtype=np.uint8)
+
+    def bits(self, bank: Bank, rows: Ints, purpose: int, indices: Ints) -> Bits:
+        """The bits of one draw per row."""
+        return self.randomness.bits(self.stream, purpose, bank.tags[rows], indices)
+
+    def openings(self, bank: Bank, rows: Ints) -> Ints:
+        """Uniform over the actions: no data, no charge."""
+        bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
+        return uniform_integers(bits, np.full(len(rows), len(self.learner.actions)))
+
+    def actions(self, bank: Bank, rows: Ints) -> Ints:
+        """The learner's private choice from the window's sums."""
+        bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows].astype(np.int64))
+        prior = None
+        if self.learner.bonus:
+            prior = Prior.incumbent(bank.action[rows].astype(np.int64), self.learner.bonus)
+        return self.learner.choose.select(bank.sums[rows], bits, prior)
+
+    def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
+        """The statistic plus discrete Laplace noise on the grid."""
+        spec = self.estimates[which]
+        in_force = bank.action[rows].astype(np.int64)
+        exact = spec.statistic(bank.totals[rows], action=in_force, nulls=bank.nulls[rows])
+        bits = self.bits(bank, rows, Purpose.NOISE + which, bank.block[rows].astype(np.int64))
+        return exact + discrete_laplace(spec.scale(actions=len(self.learner.actions)), bits)
+
+
+@dataclass(frozen=True, slots=True)
+class FromRecord:
+    """Reads releases back by name; one that is missing is an error, never a draw."""
+
+    estimates: tuple[Estimate, ...]
+    recorded: Recorded
+
+    def openings(self, bank: Bank, rows: Ints) -> Ints:
+        """The recorded opening of each row."""
+        return self._read(bank, rows, OPENING)
+
+    def actions(self, bank: Bank, rows: Ints) -> Ints:
+        """The recorded action of each row's block."""
+        return self._read(bank, rows, ACTION)
+
+    def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
+        """The recorded estimate of each row's block."""
+        return self._read(bank, rows, self.estimates[which].name)
+
+    def _read(self, bank: Bank, rows: Ints, kind: str) -> Ints:
+        born, block = bank.born[rows].tolist(), bank.block[rows].tolist()
+        names = [
+            Drawn(bank.keys[row], since, ended, kind)
+            for row, since, ended in zip(rows.tolist(), born, block, strict=True)
+        ]
+        missing = next((name for name in names if name not in self.recorded), None)
+        if missing is not None:
+            raise StateMismatch(
+                complaint(
+                    f"rebuild: {kind} of block {missing.block} born at {missing.born}",
+                    "not recorded",
+                    expected="the release that was drawn",
+                    got="none",
+                )
+            )
+        return np.array([self.recorded[name] for name in names], dtype=np.int64)

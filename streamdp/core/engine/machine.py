@@ -1,0 +1,258 @@
+"""The state machine around a bank: losses in, releases out. Pure: no clock, no network, no file.
+
+What one batch does, in this order:
+
+1. *Plan.* Which rows its slots belong to and where their blocks end: from keys, offsets and slot
+   numbers alone. Nothing has changed yet.
+2. *Charge* (P6). The ledger books every block that will end, or refuses and nothing changes.
+3. *Apply.* New rows are born and draw their openings; each segment's losses are added; where a
+   block ends its releases are drawn, the r-th blocks of all keys together.
+
+Releases come in the order of the records that ended their blocks. How a stream of records is cut
+into batches changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core import snapshot
+from streamdp.core.bank import CLEAN, Bank
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.engine.charges import Charges, tariff
+from streamdp.core.engine.draws import Draws, Fresh
+from streamdp.core.engine.operator import NotPrivate
+from streamdp.core.engine.plan import check, plan
+from streamdp.core.engine.waves import Applier, Wave
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Releases
+from streamdp.core.grid import as_float32
+from streamdp.core.learners.leader import Leader
+from streamdp.core.ledger import Ledger
+from streamdp.core.randomness import Randomness
+from streamdp.core.regret import Estimate
+
+Ints = NDArray[np.int64]
+
+MOST_ROWS = 100_000_000
+
+
+class Engine:
+    """Many learners of one stream and partition, and the ledger of what they were charged.
+
+    Save durably before you show a release: a release that was shown and is drawn again is charged
+    once and spent twice. Never run two engines from one save, for the same reason.
+
+    A key beyond `limit` rows gets no learner; its slots are counted in `slots_refused`, publicly.
+
+    >>> from streamdp.core.learners import RECIPES
+    >>> from streamdp.core.randomness import SystemRandomness
+    >>> learner = RECIPES["incumbent_leader"](actions=["a", "b", "c"], epsilon="0.5")
+    >>> engine = Engine(stream="home", partition=0, learner=learner, budget="1.0",
+    ...                 randomness=SystemRandomness())
+    >>> [release.kind for release in engine.apply(b"fr", [0.1, 0.9, 0.3])]
+    ['opening', 'action']
+    >>> engine.action(b"fr") in learner.actions, engine.ledger.spent(b"fr", slot=1)
+    (True, Fraction(1, 2))
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        partition: int,
+        learner: Leader,
+        budget: str | Fraction | int | None,
+        randomness: Randomness,
+        epoch: int = 1,
+        estimates: Sequence[Estimate] = (),
+        limit: int = 1_000_000,
+        not_private: NotPrivate | None = None,
+    ) -> None:
+        share = None if budget is None else parse_epsilon(budget, "budget")
+        if not 1 <= limit <= MOST_ROWS:
+            raise InvalidConfig(complaint("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit))
+        self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
+        self.learner, self.estimates = learner, tuple(estimates)
+        self.position = 0
+        self.slots_refused = 0
+        self._tariff = tariff(learner, self.estimates, budget=share)
+        self._ledger = None if share is None else Ledger(share)
+        self._bank = Bank(
+            len(learner.actions),
+            whole="summed" if self.estimates else "counted",
+            tagged="seeded" if randomness.seeded else "system",
+        )
+        self._fresh = Fresh(stream, partition, epoch, learner, self.estimates, randomness)
+        self._applier = Applier(
+            learner=learner,
+            estimates=self.estimates,
+            bank=self._bank,
+            fresh=self._fresh,
+            not_private=not_private,
+        )
+
+    def __repr__(self) -> str:
+        """Say where it stands, never what it holds."""
+        return f"Engine({self.stream}/{self.partition}, {len(self)} keys, position {self.position})"
+
+    def __len__(self) -> int:
+        """How many keys have a learner."""
+        return len(self._bank)
+
+    def apply(self, key: Key, losses: object, *, offset: int | None = None) -> Releases:
+        """One slot. Losses that are no vector of K finite numbers are a null loss."""
+        row = as_float32(losses, actions=len(self.learner.actions))
+        if len(row) != 1:
+            row = np.full((1, len(self.learner.actions)), np.nan, dtype=np.float32)
+        return self.apply_batch(
+            LossBatch(
+                keys=[key],
+                index=np.zeros(1, dtype=np.int64),
+                losses=row,
+                offsets=np.array([self.position if offset is None else offset], dtype=np.int64),
+            )
+        )
+
+    def apply_batch(self, batch: LossBatch) -> Releases:
+        """Many slots; exactly equal to applying them one by one.
+
+        The slots of one record must come in one batch: the position moves past the last record.
+        """
+        check(batch, actions=len(self.learner.actions), position=self.position)
+        waves = self._step(batch, self._fresh, limit=self.limit)
+        if len(batch.offsets):
+            self.position = int(batch.offsets[-1]) + 1
+        return self._released(waves)
+
+    def skip_to(self, position: int) -> None:
+        """Move past offsets that hold no records (control records, a first start)."""
+        if position < self.position:
+            raise InvalidConfig(
+                complaint("position", "backwards", expected=f"≥ {self.position}", got=position)
+            )
+        self.position = position
+
+    def action(self, key: Key) -> str | None:
+        """The action in force for a key; None if it has no learner."""
+        row = self._bank.row(key)
+        return None if row is None else self.learner.actions[int(self._bank.action[row])]
+
+    def slots(self, key: Key) -> int:
+        """How many slots a key has taken; public."""
+        row = self._bank.row(key)
+        return 0 if row is None else int(self._bank.slots[row])
+
+    @property
+    def ledger(self) -> Charges:
+        """What was charged, by key."""
+        return Charges(self._ledger, self._bank)
+
+    @property
+    def layout(self) -> snapshot.Layout:
+        """What saved rows look like; their width is the same for all."""
+        return row_layout(self.learner, self.estimates, epoch=self.epoch)
+
+    def low_water(self) -> int:
+        """The oldest record that a rebuild from what is saved would read again."""
+        return self._bank.low_water(self.position)
+
+    def save(self, *, most: int | None = None) -> list[tuple[Key, bytes]]:
+        """Rows that changed since their save, the longest unsaved first, at most so many.
+
+        They count as saved from now on: whoever cannot make them durable must abandon this engine
+        and rebuild one.
+        """
+        rows = self._bank.longest_unsaved(len(self._bank) if most is None else most)
+        saved = snapshot.encode(self.layout, self._bank, rows, valid_at=self.position)
+        self._bank.first_unsaved[rows] = CLEAN
+        return saved
+
+    def _step(self, batch: LossBatch, draws: Draws, *, limit: int) -> list[Wave]:
+        """Plan, charge, apply."""
+        planned = plan(self._bank, self.learner.schedule, batch, limit=limit)
+        ends = np.flatnonzero(planned.segments.closes)
+        self._grow_ledger(len(self._bank) + len(planned.new))
+        self._book(planned.segment_rows[ends], planned.segments.block[ends])
+        waves = list(self._applier.apply(planned, draws))
+        self.slots_refused += planned.refused
+        return waves
+
+    def _grow_ledger(self, rows: int) -> None:
+        if self._ledger is not None:
+            self._ledger.grow(max(0, rows - len(self._ledger)))
+
+    def _book(self, accounts: Ints, blocks: Ints) -> None:
+        """Charge blocks before anything is drawn from them (P6)."""
+        if self._ledger is None or self._tariff is None:
+            return
+        starts, stops = self.learner.schedule.starts(blocks), self.learner.schedule.stops(blocks)
+        for epsilon, which in self._tariff.of_lengths(stops - starts):
+            self._ledger.book(accounts[which], starts[which], stops[which], epsilon=epsilon)
+
+    def _book_past(self) -> None:
+        """Charge the blocks that ended before saved rows were saved."""
+        self._grow_ledger(len(self._bank))
+        if self._ledger is None or self._tariff is None:
+            return
+        blocks = self._bank.block[: len(self._bank)].astype(np.int64)
+        if not self.estimates:
+            past = np.flatnonzero(blocks)
+            stops = self.learner.schedule.starts(blocks[past])
+            self._ledger.book(past, np.ones_like(past), stops, epsilon=self._tariff.action)
+            return
+        for block in range(int(blocks.max(initial=0))):
+            accounts = np.flatnonzero(blocks > block)
+            self._book(accounts, np.full(len(accounts), block))
+
+    def _released(self, waves: Sequence[Wave]) -> Releases:
+        """Releases in the order of the records that ended their blocks."""
+
+        def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+            none = [np.zeros(0, dtype=np.int64)]
+            return np.concatenate(none + [getattr(wave, name) for wave in waves])
+
+        codes = np.repeat(
+            np.array([wave.code for wave in waves], dtype=np.uint8),
+            [len(wave.rows) for wave in waves],
+        )
+        order = np.lexsort((codes, column("block"), column("place")))
+        rows = column("rows")[order]
+        keys = self._bank.keys
+        charge = self.learner.charge or Fraction(0)
+        return Releases(
+            stream=self.stream,
+            partition=self.partition,
+            epoch=self.epoch,
+            kinds=(OPENING, ACTION, *(estimate.name for estimate in self.estimates)),
+            charges=(Fraction(0), charge, *(estimate.epsilon for estimate in self.estimates)),
+            keys=[keys[row] for row in rows.tolist()],
+            born=self._bank.born[rows],
+            kind=codes[order],
+            **{
+                name: column(name)[order]
+                for name in ("block", "value", "start", "stop", "first_offset", "last_offset")
+            },
+        )
+
+
+def configuration_digest(learner: Leader, estimates: Iterable[Estimate]) -> str:
+    """A fingerprint of all that a row's state and its releases depend on."""
+    told = [f"{e.name} {e.epsilon} {e.min_length}" for e in estimates]
+    return sha256("\n".join([learner.digest(), *told]).encode()).hexdigest()
+
+
+def row_layout(learner: Leader, estimates: Sequence[Estimate], *, epoch: int) -> snapshot.Layout:
+    """What the saved rows of a configuration look like."""
+    actions = len(learner.actions)
+    return snapshot.Layout(
+        digest=bytes.fromhex(configuration_digest(learner, estimates))[:16],
+        epoch=epoch,
+        actions=actions,
+        wide=actions if estimates else 0,
+    )

@@ -1,0 +1,121 @@
+"""What a batch brings: which rows its slots belong to and where their blocks end.
+
+Made from keys, offsets and slot numbers alone; nothing here looks at a loss, and nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.bank import Bank, first_places
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import LossBatch
+from streamdp.core.schedule import LAST_SLOT, Schedule
+from streamdp.core.segments import Grouped, Segments, cut, group
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The slots of a batch by row and block."""
+
+    batch: LossBatch  # without the slots of keys that get no row
+    rows: Ints  # T: the row of each touched key
+    grouped: Grouped
+    taken: Ints  # T: how many slots it had before
+    segments: Segments
+    new: Ints  # which of the batch's keys are born, in the order of their first records
+    born: Ints  # and where
+    refused: int  # how many slots were of keys beyond the limit
+
+    @property
+    def segment_rows(self) -> Ints:
+        """The row of each segment."""
+        return self.rows[self.segments.of]
+
+    @property
+    def slots(self) -> Ints:
+        """The slot number of each slot, in the order of the batch."""
+        grouped, counts = self.grouped, self.grouped.counts
+        begins = np.cumsum(counts) - counts
+        numbers: Ints = np.repeat(self.taken + 1 - begins, counts)
+        numbers += np.arange(len(numbers))
+        if grouped.order is None:
+            return numbers
+        slots = np.empty_like(numbers)
+        slots[grouped.order] = numbers
+        return slots
+
+    def offset_at(self, places: Ints) -> Ints:
+        """The offset of the records at these places of the grouped order."""
+        offsets: Ints = self.batch.offsets[self.grouped.places(places)]
+        return offsets
+
+
+def plan(bank: Bank, schedule: Schedule, batch: LossBatch, *, limit: int) -> Plan:
+    """Lay a checked batch out over rows; keys beyond `limit` rows get none."""
+    rows = bank.rows(batch.keys)
+    first = first_places(batch.index, len(batch.keys)) if (rows < 0).any() else rows
+    new = np.flatnonzero((rows < 0) & (first < len(batch.index)))
+    new = new[np.argsort(first[new], kind="stable")][: max(0, limit - len(bank))]
+    born = batch.offsets[first[new]]
+    rows[new] = len(bank) + np.arange(len(new))
+    kept = only(batch, rows[batch.index] >= 0)
+    grouped = group(kept.index, len(batch.keys))
+    touched = rows[grouped.touched]
+    taken = np.where(touched < len(bank), bank.slots[np.minimum(touched, len(bank.slots) - 1)], 0)
+    if len(taken) and int((taken + grouped.counts).max()) > LAST_SLOT:
+        raise InvalidConfig(
+            complaint("batch", "too many slots of one key", expected=LAST_SLOT, got="more")
+        )
+    return Plan(
+        batch=kept,
+        rows=touched,
+        grouped=grouped,
+        taken=taken,
+        segments=cut(schedule, grouped, taken),
+        new=new,
+        born=born,
+        refused=len(batch.index) - len(kept.index),
+    )
+
+
+def only(batch: LossBatch, keep: NDArray[np.bool_]) -> LossBatch:
+    """Some slots of a batch."""
+    if keep.all():
+        return batch
+    return LossBatch(batch.keys, batch.index[keep], batch.losses[keep], batch.offsets[keep])
+
+
+def check(batch: LossBatch, *, actions: int, position: int) -> None:
+    """Refuse a batch that is not one, or that comes again."""
+    n = len(batch.losses)
+    if batch.losses.dtype != np.float32 or batch.losses.shape != (n, actions):
+        got = f"{batch.losses.shape} {batch.losses.dtype}"
+        raise InvalidConfig(
+            complaint("batch.losses", "shape", expected=f"n × {actions} float32", got=got)
+        )
+    if not n == len(batch.index) == len(batch.offsets):
+        got = f"{len(batch.index)} and {len(batch.offsets)}"
+        raise InvalidConfig(complaint("batch", "uneven columns", expected=n, got=got))
+    if len(set(batch.keys)) != len(batch.keys):
+        raise InvalidConfig(
+            complaint("batch.keys", "a key twice", expected="distinct", got="one twice")
+        )
+    if not n:
+        return
+    if batch.index.min() < 0 or batch.index.max() >= len(batch.keys):
+        expected = f"0 … {len(batch.keys) - 1}"
+        raise InvalidConfig(
+            complaint("batch.index", "no such key", expected=expected, got="another")
+        )
+    if batch.offsets[0] < position or (batch.offsets[1:] < batch.offsets[:-1]).any():
+        raise InvalidConfig(
+            complaint(
+                "batch.offsets", "a record again", expected=f"rising from {position}", got="less"
+            )
+        )

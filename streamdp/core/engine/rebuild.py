@@ -1,0 +1,103 @@
+"""An engine again, from saved rows, the log and the recorded releases.
+
+Sums are a function of the input, so a row need not be saved each time it changes: the log is the
+changelog. A rebuild reads the log again from the oldest record that some save does not hold, gives
+each record only to rows that are older than it, and takes the recorded release wherever a block
+ends. It arrives at the committed position with the sums and the actions that were there before.
+
+Private randomness that no release has used yet (an open prefix window, resampled bits) may be
+drawn anew: nobody has seen it.
+
+A key without a saved row starts at the `born` of its recorded opening; before that it was beyond
+the limit of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core import snapshot
+from streamdp.core.bank import CLEAN
+from streamdp.core.engine.draws import FromRecord, Recorded
+from streamdp.core.engine.machine import MOST_ROWS, Engine
+from streamdp.core.engine.plan import check, only
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import OPENING, Key, LossBatch
+
+Ints = NDArray[np.int64]
+
+
+class Rebuilding:
+    """Turns a new engine into the one that was: feed it the log, then finish.
+
+    >>> rebuilding = Rebuilding(engine, rows=saved, releases=recorded)   # doctest: +SKIP
+    >>> for batch in log: rebuilding.feed(batch)                         # doctest: +SKIP
+    >>> engine = rebuilding.finish(position=position, rows=len(saved))   # doctest: +SKIP
+    """
+
+    def __init__(
+        self, engine: Engine, *, rows: Sequence[tuple[Key, bytes]], releases: Recorded
+    ) -> None:
+        if len(engine) or engine.position:
+            raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
+        self._engine = engine
+        self._bank = engine._bank
+        self._record = FromRecord(engine.estimates, releases)
+        self._born = {name.key: name.born for name in releases if name.kind == OPENING}
+        self._valid_at = snapshot.load(engine.layout, self._bank, rows)
+        engine._fresh.tag(self._bank, np.arange(len(rows)))
+        self._bank.first_unsaved[: len(rows)] = CLEAN
+        engine._book_past()
+
+    def feed(self, batch: LossBatch) -> None:
+        """Records again, in order; each goes only to rows that are older than it."""
+        engine = self._engine
+        check(batch, actions=len(engine.learner.actions), position=engine.position)
+        engine._step(only(batch, self._wanted(batch)), self._record, limit=MOST_ROWS)
+        if len(batch.offsets):
+            engine.position = int(batch.offsets[-1]) + 1
+
+    def finish(self, *, position: int, rows: int) -> Engine:
+        """The engine, at the committed position, if everything fits."""
+        engine = self._engine
+        if engine.position > position or (len(self._valid_at) and self._valid_at.max() > position):
+            raise StateMismatch(
+                complaint(
+                    "rebuild", "past the checkpoint", expected=f"at most {position}", got="more"
+                )
+            )
+        if len(engine) != rows:
+            raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=len(engine)))
+        engine.position = position
+        engine.slots_refused = 0
+        return engine
+
+    def _wanted(self, batch: LossBatch) -> NDArray[np.bool_]:
+        """Which slots some row has not seen yet."""
+        rows = self._bank.rows(batch.keys)
+        since = np.full(len(rows), CLEAN, dtype=np.int64)
+        saved = (rows >= 0) & (rows < len(self._valid_at))
+        since[saved] = self._valid_at[rows[saved]]
+        since[rows >= len(self._valid_at)] = 0
+        for at in np.flatnonzero(rows < 0).tolist():
+            since[at] = self._born.get(batch.keys[at], CLEAN)
+        return np.asarray(batch.offsets >= since[batch.index], dtype=np.bool_)
+
+
+def rebuild(
+    engine: Engine,
+    *,
+    rows: Sequence[tuple[Key, bytes]],
+    releases: Recorded,
+    log: Iterable[LossBatch],
+    position: int,
+    expected_rows: int,
+) -> Engine:
+    """A new engine brought to `position`; see `Rebuilding`."""
+    rebuilding = Rebuilding(engine, rows=rows, releases=releases)
+    for batch in log:
+        rebuilding.feed(batch)
+    return rebuilding.finish(position=position, rows=expected_rows)

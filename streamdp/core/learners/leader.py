@@ -1,0 +1,212 @@
+"""A learner as a value: schedule + window + selection (+ resampling and prior).
+
+The full-information algorithms of the papers differ in these choices only. At the end of each
+block a `Leader` selects the action that is in force from the next slot on, privately, from the
+sums of the losses of that block's window. A block's slots enter that one selection and are charged
+for it; different blocks have different slots, so every event is charged once.
+
+A `Leader` is made by a recipe, never by hand in a configuration: rates and charges come from
+`calibration`, and `learner_of` runs the recipe again, so that no file can claim a charge.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import wraps
+from hashlib import sha256
+from typing import Literal, ParamSpec
+
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.schedule import Schedule, schedule_of
+from streamdp.core.selection import Mechanism
+
+Window = Literal["whole", "random_prefix", "running"]
+Resample = Literal["none", "bernoulli"]
+
+MOST_ACTIONS = 10**6
+MOST_BONUS = Fraction(1000)
+DEFAULT_RECIPE = "incumbent_leader"
+
+
+@dataclass(frozen=True)
+class Leader:
+    """A full-information block learner, as a value.
+
+    `window` says which losses of a block count: all (`whole`), those of a random prefix of it, or
+    all losses since the learner was born (`running`; not private). `charge` is what the ledger
+    books for each slot of a block; None says that the learner is not private at all. `bonus` is
+    what the action in force gets in the next selection, in noise units: a public prior, since the
+    action in force is an earlier release.
+    """
+
+    actions: tuple[str, ...]
+    schedule: Schedule
+    window: Window
+    resample: Resample
+    choose: Mechanism
+    charge: Fraction | None
+    bonus: Fraction = Fraction(0)
+    recipe: str = "leader"
+    options: tuple[tuple[str, str], ...] = ()  # as given to the recipe, in writing
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine could run."""
+        object.__setattr__(self, "actions", read_actions(self.actions))
+        if self.charge is not None and self.charge <= 0:
+            raise InvalidConfig(
+                complaint(self.recipe, "no charge", expected="> 0", got=self.charge)
+            )
+        if self.charge is not None and self.window == "running":
+            raise InvalidConfig(
+                complaint(
+                    self.recipe,
+                    "a running window reads slots again",
+                    expected="no charge",
+                    got=self.charge,
+                )
+            )
+
+    @property
+    def private(self) -> bool:
+        """Whether the learner promises anything."""
+        return self.charge is not None
+
+    def to_config(self) -> dict[str, str]:
+        """The learner's table in a configuration file; `learner_of` reads it back."""
+        return {"recipe": self.recipe, **dict(self.options)}
+
+    def digest(self) -> str:
+        """A fingerprint of everything that the learner's state and privacy depend on."""
+        parts = {
+            "recipe": self.recipe,
+            "actions": self.actions,
+            "schedule": [self.schedule.name, self.schedule.parameter],
+            "window": self.window,
+            "resample": self.resample,
+            "choose": [self.choose.name, str(self.choose.rate)],
+            "charge": str(self.charge),
+            "bonus": str(self.bonus),
+        }
+        return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        """One line for tables and logs."""
+        told = ", ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.recipe}({told}) of {len(self.actions)} actions"
+
+
+RECIPES: dict[str, Callable[..., Leader]] = {}
+"""Every recipe by its name."""
+
+P = ParamSpec("P")
+
+
+def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:
+    """Register a recipe under its function's name, and write its options on what it makes."""
+    name = function.__name__
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Leader:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidConfig(
+                complaint(
+                    name, str(error), expected=", ".join(signature.parameters), got=sorted(kwargs)
+                )
+            ) from None
+        bound.apply_defaults()
+        options = {
+            key: written(value) for key, value in bound.arguments.items() if key != "actions"
+        }
+        return replace(function(*args, **kwargs), recipe=name, options=tuple(options.items()))
+
+    if name in RECIPES:
+        raise InvalidConfig(
+            complaint("learners", "two recipes of one name", expected="one", got=name)
+        )
+    RECIPES[name] = made
+    return made
+
+
+def learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Leader:
+    """The learner that a configuration's table names; the inverse of `Leader.to_config`."""
+    options = dict(config)
+    name = options.pop("recipe", DEFAULT_RECIPE)
+    if name not in RECIPES:
+        raise InvalidConfig(
+            complaint("learner.recipe", "unknown", expected=sorted(RECIPES), got=name)
+        )
+    return RECIPES[name](actions=actions, **options)
+
+
+def written(option: object) -> str:
+    """An option as a configuration writes it.
+
+    >>> from streamdp.core.schedule import geometric
+    >>> written(geometric("2.5")), written(Fraction(1, 2)), written(None)
+    ('geometric 5/2', '1/2', 'none')
+    """
+    if isinstance(option, Schedule):
+        return f"{option.name} {option.parameter}" if option.parameter else option.name
+    return "none" if option is None else str(option)
+
+
+def read_schedule(option: Schedule | str) -> Schedule:
+    """A schedule, or one in writing, such as ``"geometric 5/2"``."""
+    if isinstance(option, Schedule):
+        return option
+    name, _, parameter = option.partition(" ")
+    return schedule_of(name, parameter or None)
+
+
+def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
+    """The actions' names, checked.
+
+    >>> read_actions(["a", "b"])
+    ('a', 'b')
+    """
+    names = tuple(actions)
+    if isinstance(actions, str) or not all(isinstance(name, str) and name for name in names):
+        raise InvalidConfig(
+            complaint(
+                "actions",
+                "not names",
+                expected="a list of texts that are not empty",
+                got=type(actions).__name__,
+            )
+        )
+    if not 2 <= len(names) <= MOST_ACTIONS:
+        raise InvalidConfig(
+            complaint("actions", "count", expected=f"2 … {MOST_ACTIONS}", got=len(names))
+        )
+    if len(set(names)) != len(names):
+        raise InvalidConfig(
+            complaint("actions", "a name twice", expected="distinct names", got=len(names))
+        )
+    return names
+
+
+def read_bonus(option: str | Fraction | int) -> Fraction:
+    """The bonus of the action in force, in noise units; 0 for none."""
+    if option in (0, "0"):
+        return Fraction(0)
+    bonus = parse_epsilon(option, "learner.bonus")
+    if bonus > MOST_BONUS:
+        raise InvalidConfig(
+            complaint("learner.bonus", "too large", expected=f"≤ {MOST_BONUS}", got=bonus)
+        )
+    return bonus
+
+
+def one_of(option: str, choices: Sequence[str], *, where: str) -> str:
+    """An option that must be one of some words."""
+    if option not in choices:
+        raise InvalidConfig(complaint(where, "unknown", expected=" | ".join(choices), got=option))
+    return option

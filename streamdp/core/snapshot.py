@@ -1,0 +1,156 @@
+"""A row ⇄ bytes: versioned, of fixed width, checked on reading.
+
+A saved row holds one learner as of a position of its log: every record before it and none after.
+Its width depends on the learner's shape alone, never on what is in it (P8). Reading checks
+checksum, version, digest and ranges, and raises `StateMismatch`: a row that is not surely right is
+worse than none, because a rebuilt learner would release something else than it did before.
+
+Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learner's), epoch, born,
+valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), CRC-32 of
+the key and all that is before it. `min_reader` is the oldest version whose code may read the row,
+so that a newer writer can add fields at the end of a layout without locking older readers out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.bank import Bank
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import Key
+
+Ints = NDArray[np.int64]
+
+VERSION = 1
+MIN_READER = 1
+
+_MAGIC = b"sdpr"
+_CRC_BYTES = 4
+_SCALARS = ("born", "slots", "block", "window", "first_offset", "action")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What every row of one configuration looks like, and which configuration that is."""
+
+    digest: bytes  # 16 bytes
+    epoch: int
+    actions: int
+    wide: int  # K where whole-block totals are kept, else 0
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The row's fields."""
+        return np.dtype(
+            [
+                ("magic", "S4"), ("version", "<u2"), ("min_reader", "<u2"), ("digest", "V16"),
+                ("epoch", "<i8"), ("born", "<i8"), ("valid_at", "<i8"), ("slots", "<i8"),
+                ("block", "<i8"), ("window", "<i8"), ("first_offset", "<i8"), ("nulls", "<i8"),
+                ("action", "<i8"), ("sums", "<i8", (self.actions,)),
+                ("totals", "<i8", (self.wide,)),
+            ]
+        )  # fmt: skip
+
+    @property
+    def size(self) -> int:
+        """How many bytes a row takes."""
+        return self.dtype.itemsize + _CRC_BYTES
+
+
+def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tuple[Key, bytes]]:
+    """Some rows as bytes, each with its key, all as of the position `valid_at`."""
+    table = np.zeros(len(rows), dtype=layout.dtype)
+    table["magic"], table["version"], table["min_reader"] = _MAGIC, VERSION, MIN_READER
+    table["digest"] = np.void(layout.digest)
+    table["epoch"], table["valid_at"] = layout.epoch, valid_at
+    for name in _SCALARS:
+        table[name] = getattr(bank, name)[rows]
+    table["sums"] = bank.sums[rows]
+    if layout.wide:
+        table["totals"] = bank.totals[rows]
+        table["nulls"] = bank.nulls[rows]
+    keys = [bank.keys[row] for row in rows.tolist()]
+    return [(key, _sealed(key, row.tobytes())) for key, row in zip(keys, table, strict=True)]
+
+
+def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints:
+    """Put saved rows into an empty bank; returns the position that each is valid at."""
+    bodies = [_opened(layout, key, body) for key, body in saved]
+    table = np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    rows = bank.add([key for key, _ in saved], table["born"].astype(np.int64))
+    if len({key for key, _ in saved}) != len(saved):
+        raise StateMismatch(
+            complaint("saved row", "a key twice", expected="one row a key", got="two")
+        )
+    _check_ranges(layout, table)
+    for name in _SCALARS:
+        getattr(bank, name)[rows] = table[name]
+    bank.sums[rows] = table["sums"]
+    if layout.wide:
+        bank.totals[rows] = table["totals"]
+        bank.nulls[rows] = table["nulls"]
+    return table["valid_at"].astype(np.int64)
+
+
+def _sealed(key: Key, body: bytes) -> bytes:
+    return body + _checksum(key, body)
+
+
+def _checksum(key: Key, body: bytes) -> bytes:
+    named = b"\x00" if key is None else b"\x01" + key
+    return crc32(body, crc32(named)).to_bytes(_CRC_BYTES, "little")
+
+
+def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
+    """The row without its checksum, surely of this layout and key."""
+    if len(saved) < 8 or saved[:4] != _MAGIC:
+        raise StateMismatch(
+            complaint("saved row", "not a row", expected="its magic", got=f"{len(saved)} bytes")
+        )
+    min_reader = int.from_bytes(saved[6:8], "little")
+    if min_reader > VERSION:
+        raise StateMismatch(
+            complaint(
+                "saved row", "written by a newer version", expected=f"≤ {VERSION}", got=min_reader
+            )
+        )
+    body, checksum = saved[:-_CRC_BYTES], saved[-_CRC_BYTES:]
+    if checksum != _checksum(key, body):
+        raise StateMismatch(
+            complaint("saved row", "damaged", expected="its checksum", got="another")
+        )
+    version = int.from_bytes(saved[4:6], "little")
+    if len(saved) != layout.size:
+        raise StateMismatch(
+            complaint(
+                f"saved row of version {version}", "width", expected=layout.size, got=len(saved)
+            )
+        )
+    return body
+
+
+def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
+    if not len(table):
+        return
+    if (table["digest"] != np.void(layout.digest)).any() or (table["epoch"] != layout.epoch).any():
+        raise StateMismatch(
+            complaint(
+                "saved row",
+                "another configuration",
+                expected=f"epoch {layout.epoch} of this digest",
+                got="another",
+            )
+        )
+    sound = (table["born"] >= 0) & (table["slots"] >= 1) & (table["block"] >= 0)
+    sound &= (table["action"] >= 0) & (table["action"] < layout.actions)
+    sound &= (table["born"] < table["valid_at"]) & (table["first_offset"] < table["valid_at"])
+    sound &= table["first_offset"] >= table["born"]
+    if not sound.all():
+        raise StateMismatch(
+            complaint("saved row", "impossible values", expected="a learner's state", got="another")
+        )

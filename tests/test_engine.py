@@ -1,0 +1,233 @@
+"""Does the engine do what folding single slots does, and does it charge before it draws?"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamdp as sd
+from streamdp.core.events import LossBatch
+from streamdp.core.grid import UNIT, quantise
+from tests.strategies import ACTIONS, cut, learners, logs
+
+REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
+
+
+def engine(learner: sd.Leader, *, seed: int = 7, limit: int = 1000, **options: object) -> sd.Engine:
+    """A seeded engine with enough budget."""
+    return sd.Engine(
+        stream="home",
+        partition=0,
+        learner=learner,
+        budget="5",
+        randomness=sd.SeededRandomness(seed),
+        limit=limit,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@given(learners(), logs(), st.lists(st.integers(0, 100), max_size=5), st.integers(1, 5))
+def test_does_the_cut_into_batches_change_anything(
+    learner: sd.Leader, log: LossBatch, places: list[int], limit: int
+) -> None:
+    """Whole, cut anywhere, or slot by slot: the same releases, charges, saves and position."""
+    seen = []
+    for batches in ([log], cut(log, places), cut(log, range(len(log.offsets)))):
+        machine = engine(learner, limit=limit, estimates=[REGRET])
+        releases = [release for batch in batches for release in machine.apply_batch(batch)]
+        seen.append(
+            (releases, list(machine.ledger.export()), machine.save(), machine.slots_refused)
+        )
+    assert seen[0] == seen[1] == seen[2]
+
+
+@given(learners(), logs())
+def test_is_apply_the_same_as_a_batch_of_one(learner: sd.Leader, log: LossBatch) -> None:
+    """`apply` takes Python lists; what it releases is what a batch releases."""
+    one, many = engine(learner), engine(learner)
+    folded = [
+        release
+        for key, losses, offset in zip(
+            log.index.tolist(), log.losses.tolist(), log.offsets.tolist(), strict=True
+        )
+        for release in one.apply(log.keys[key], losses, offset=offset)
+    ]
+    assert folded == list(many.apply_batch(log))
+    assert one.save() == many.save()
+
+
+@given(logs())
+def test_is_a_block_selected_from_exactly_its_slots(log: LossBatch) -> None:
+    """With the noise-free baseline the action after a block is an argmin of that block's sums."""
+    machine = sd.Engine(
+        stream="s", partition=0, learner=sd.follow_the_leader(actions=ACTIONS), budget=None,
+        randomness=sd.SystemRandomness(),
+    )  # fmt: skip
+    grid, _ = quantise(log.losses)
+    for release in machine.apply_batch(log):
+        if release.kind != "action":
+            continue
+        mine = np.flatnonzero(np.array([log.keys[key] == release.key for key in log.index]))
+        slots = mine[release.start - 1 : release.stop - 1]
+        sums = grid[slots].sum(axis=0)
+        assert sums[release.value] == sums.min()
+        assert (release.first_offset, release.last_offset) == (
+            log.offsets[slots[0]],
+            log.offsets[slots[-1]],
+        )
+
+
+def test_is_the_running_leader_the_argmin_of_everything() -> None:
+    """A running window never forgets."""
+    machine = sd.Engine(
+        stream="s", partition=0, learner=sd.follow_the_leader(actions=ACTIONS, window="running"),
+        budget=None, randomness=sd.SystemRandomness(),
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    losses = rng.random((50, 3)).astype(np.float32)
+    sums = np.cumsum(quantise(losses)[0], axis=0)
+    for slot, row in enumerate(losses):
+        machine.apply(b"k", row)
+        assert machine.action(b"k") == ACTIONS[int(np.argmin(sums[slot]))]
+
+
+@given(learners(), logs())
+def test_does_every_slot_get_charged_once(learner: sd.Leader, log: LossBatch) -> None:
+    """Closed blocks tile each key's slots; each slot is charged ε once, an open block's nothing."""
+    machine = engine(learner)
+    ends: dict[bytes | None, int] = {}
+    for release in machine.apply_batch(log):
+        if release.kind == "action":
+            assert release.start == ends.get(release.key, 1)
+            ends[release.key] = release.stop
+            assert release.epsilon == learner.charge
+    for key, stop in ends.items():
+        assert machine.ledger.max_spent(key, start=1, stop=stop) == learner.charge
+        assert machine.ledger.spent(key, slot=stop) == 0
+
+
+def test_is_a_charge_above_the_budget_refused_before_anything_changes() -> None:
+    """An engine whose slots were charged elsewhere refuses the batch whole and stays as it was."""
+    learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1")
+    machine = sd.Engine(
+        stream="s", partition=0, learner=learner, budget="1", randomness=sd.SeededRandomness(1)
+    )
+    machine.apply(b"k", [0, 1, 1])
+    ledger = machine._ledger
+    assert ledger is not None
+    ledger.reserve(0, 3, 4, epsilon=Fraction(1, 2), kind="other")
+    before = machine.save()
+    with pytest.raises(sd.BudgetExceeded, match="slots 2 to 4"):
+        machine.apply_batch(
+            LossBatch([b"k"], np.zeros(4, np.int64), np.zeros((4, 3), np.float32), np.arange(1, 5))
+        )
+    assert machine.position == 1
+    assert machine.slots(b"k") == 1
+    machine._bank.first_unsaved[0] = 0
+    assert machine.save() == before
+
+
+@pytest.mark.parametrize("budget", ["0.49", "0.7"])
+def test_is_a_configuration_that_costs_more_than_its_budget_refused(budget: str) -> None:
+    """Action and estimates of one event together must fit."""
+    with pytest.raises(sd.InvalidConfig, match="budget"):
+        sd.Engine(
+            stream="s", partition=0, budget=budget, randomness=sd.SystemRandomness(),
+            learner=sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), estimates=[REGRET],
+        )  # fmt: skip
+
+
+def test_does_a_key_beyond_the_limit_get_nothing_but_a_count() -> None:
+    """The first keys keep their learners; a later one gets none, and is counted."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), limit=2)
+    for key in (b"1", b"2", b"3", b"1", b"3"):
+        machine.apply(key, [0, 0, 0])
+    assert len(machine) == 2
+    assert machine.slots_refused == 2
+    assert machine.action(b"3") is None
+    assert machine.slots(b"1") == 2
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [[float("nan"), 0, 0], [float("inf"), 0, 0], [1, 2], "x", None, [[1, 1, 1], [1, 1, 1]], {}],
+)
+def test_is_what_is_no_vector_a_null_loss_in_its_slot(losses: object) -> None:
+    """Unusable content takes its slot as 1/2 in every coordinate; only the operator is told."""
+    told = sd.NotPrivate(3)
+    learner = sd.noisy_leader(actions=ACTIONS, epsilon="1", noise="laplace", schedule="capped 9")
+    bad, null = engine(learner, not_private=told), engine(learner)
+    for machine, content in ((bad, losses), (null, [0.5, 0.5, 0.5])):
+        machine.apply(b"k", [0, 0, 1])
+        machine.apply(b"k", content)
+    assert bad.save() == null.save()
+    assert told.latest_nulls.tolist() == [True]
+    assert told.nulls(0) == 1
+
+
+def test_is_exact_regret_only_behind_the_operators_name() -> None:
+    """The operator's exact regret is the played action's loss less the best one's."""
+    told = sd.NotPrivate(3)
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), not_private=told)
+    rng = np.random.default_rng(3)
+    played = totals = np.int64(0)
+    for row in rng.random((40, 3)).astype(np.float32):
+        grid = quantise(row[None, :])[0][0]
+        before = machine.action(b"k")
+        releases = list(machine.apply(b"k", row))
+        opening = [release.value for release in releases if release.kind == "opening"]
+        played = played + grid[opening[0] if before is None else ACTIONS.index(before)]
+        totals = totals + grid
+    assert told.regret(0) == pytest.approx((played - totals.min()) / UNIT)
+    assert told.regrets().tolist() == [told.regret(0)]
+    assert "0." not in repr(told) + repr(machine)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"losses": np.zeros((2, 4), np.float32)}, "n × 3 float32"),
+        ({"losses": np.zeros((2, 3))}, "float32"),
+        ({"offsets": np.arange(3)}, "uneven"),
+        ({"keys": [b"k", b"k"]}, "a key twice"),
+        ({"index": np.array([0, 1])}, "no such key"),
+        ({"offsets": np.array([1, 0])}, "a record again"),
+        ({"offsets": np.array([-1, 0])}, "a record again"),
+    ],
+)
+def test_is_a_batch_that_is_none_refused(change: dict[str, object], said: str) -> None:
+    """A caller's mistake is an error that says what was expected, and changes nothing."""
+    fields: dict[str, object] = {
+        "keys": [b"k"], "index": np.zeros(2, np.int64),
+        "losses": np.zeros((2, 3), np.float32), "offsets": np.arange(2), **change,
+    }  # fmt: skip
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    with pytest.raises(sd.InvalidConfig, match=said):
+        machine.apply_batch(LossBatch(**fields))  # type: ignore[arg-type]
+    assert len(machine) == 0
+
+
+def test_is_a_record_that_comes_again_refused() -> None:
+    """P4: exactly once into the sum, by offset and never by content."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    machine.apply(b"k", [0, 0, 0], offset=4)
+    with pytest.raises(sd.InvalidConfig, match="again"):
+        machine.apply(b"k", [0, 0, 0], offset=4)
+    machine.skip_to(9)
+    with pytest.raises(sd.InvalidConfig, match="backwards"):
+        machine.skip_to(8)
+    machine.apply(b"k", [0, 0, 0], offset=9)
+
+
+def test_does_time_use_no_budget_up() -> None:
+    """After thousands of slots the highest charge is still one ε."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    batch = LossBatch(
+        [b"k"], np.zeros(5000, np.int64), np.zeros((5000, 3), np.float32), np.arange(5000)
+    )
+    machine.apply_batch(batch)
+    assert machine.ledger.highest() == Fraction(1, 2)

@@ -1,0 +1,215 @@
+"""Is a rebuilt engine the engine that was, from any saves, any cut and any crash point?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamdp as sd
+from streamdp.core import snapshot
+from streamdp.core.events import Key, LossBatch
+from tests.strategies import ACTIONS, cut, learners, logs, part
+
+REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
+
+
+def engine(learner: sd.Leader, *, limit: int = 1000, seed: int = 7) -> sd.Engine:
+    """A seeded engine that also releases an estimate."""
+    return sd.Engine(
+        stream="home", partition=3, learner=learner, budget="5", limit=limit,
+        randomness=sd.SeededRandomness(seed), estimates=[REGRET],
+    )  # fmt: skip
+
+
+def names(releases: sd.Releases) -> dict[sd.Drawn, int]:
+    """What a recorder keeps of releases."""
+    return {
+        sd.Drawn(
+            release.key, release.identity.born, release.identity.block, release.kind
+        ): release.value
+        for release in releases
+    }
+
+
+class Recorder:
+    """Runs an engine as a service would: some rows are saved now and then, releases recorded."""
+
+    def __init__(self, machine: sd.Engine) -> None:
+        self.machine = machine
+        self.rows: dict[Key, bytes] = {}
+        self.releases: dict[sd.Drawn, int] = {}
+
+    def step(self, batch: LossBatch, *, saves: int) -> None:
+        """Apply a batch, then save at most so many rows."""
+        self.releases |= names(self.machine.apply_batch(batch))
+        self.rows |= dict(self.machine.save(most=saves))
+
+
+@given(
+    learners(),
+    logs(),
+    st.lists(st.integers(0, 100), max_size=8),
+    st.lists(st.integers(0, 3), min_size=10, max_size=10),
+    st.integers(0, 9),
+    st.integers(1, 5),
+)
+def test_is_the_rebuilt_engine_equal_to_the_uninterrupted_one(
+    learner: sd.Leader,
+    log: LossBatch,
+    places: list[int],
+    saves: list[int],
+    crash: int,
+    limit: int,
+) -> None:
+    """Any saves, any cut, any crash point: the same state, and the same releases ever after."""
+    recorder = Recorder(engine(learner, limit=limit))
+    batches = cut(log, places)
+    for batch, most in zip(batches[:crash], saves, strict=False):
+        recorder.step(batch, saves=most)
+    position, low = recorder.machine.position, recorder.machine.low_water()
+    again = log.offsets < position
+    old = part(log, int(np.searchsorted(log.offsets, low)), int(np.count_nonzero(again)))
+    rebuilt = sd.rebuild(
+        engine(learner, limit=limit),
+        rows=list(recorder.rows.items()),
+        releases=recorder.releases,
+        log=cut(old, places[::-1]),
+        position=position,
+        expected_rows=len(recorder.machine),
+    )
+    assert dict(rebuilt.ledger.export()) == dict(recorder.machine.ledger.export())
+    for batch in batches[crash:]:
+        assert list(rebuilt.apply_batch(batch)) == list(recorder.machine.apply_batch(batch))
+    for machine in (rebuilt, recorder.machine):
+        machine._bank.first_unsaved[: len(machine)] = 0
+    assert dict(rebuilt.save()) == dict(recorder.machine.save())
+
+
+def recorded() -> Recorder:
+    """Ten slots of one key, saved once in the middle."""
+    recorder = Recorder(engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")))
+    rng = np.random.default_rng(5)
+    for offset in range(10):
+        batch = LossBatch(
+            [b"k"], np.zeros(1, np.int64), rng.random((1, 3), np.float32), np.array([offset])
+        )
+        recorder.step(batch, saves=1 if offset == 5 else 0)
+    return recorder
+
+
+LOG = LossBatch(
+    [b"k"],
+    np.zeros(10, np.int64),
+    np.random.default_rng(5).random((10, 3), np.float32),
+    np.arange(10),
+)
+
+
+def rebuild(recorder: Recorder, **change: object) -> sd.Engine:
+    """Rebuild what `recorded` left, with something changed."""
+    given_: dict[str, object] = {
+        "rows": list(recorder.rows.items()),
+        "releases": recorder.releases,
+        "log": [part(LOG, 6, 10)],
+        "position": 10,
+        "expected_rows": 1,
+        **change,
+    }
+    fresh = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), seed=8)
+    return sd.rebuild(fresh, **given_)  # type: ignore[arg-type]
+
+
+def test_is_a_birth_that_was_not_recorded_an_error() -> None:
+    """A row is born where its opening was recorded, or not at all."""
+    recorder = recorded()
+    assert rebuild(recorder).action(b"k") == recorder.machine.action(b"k")
+    with pytest.raises(sd.StateMismatch, match="rebuild: opening of block 0 born at 1"):
+        rebuild(recorder, rows=[], log=[part(LOG, 1, 10)])
+    actions = {name: value for name, value in recorder.releases.items() if name.kind == "action"}
+    with pytest.raises(sd.StateMismatch, match="rows; expected 1, got 0"):
+        rebuild(recorder, rows=[], releases=actions, log=[LOG])
+
+
+@pytest.mark.parametrize("kind", ["action", "block_regret"])
+def test_is_every_kind_of_release_needed(kind: str) -> None:
+    """Neither an action nor an estimate is drawn twice."""
+    recorder = recorded()
+    fewer = {name: value for name, value in recorder.releases.items() if name.kind != kind}
+    with pytest.raises(sd.StateMismatch, match=f"rebuild: {kind} of block"):
+        rebuild(recorder, rows=[], log=[LOG], releases=fewer)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"position": 9}, "past the checkpoint"),
+        ({"expected_rows": 2}, "rows"),
+        ({"position": 3, "log": []}, "past the checkpoint"),
+    ],
+)
+def test_is_a_rebuild_that_does_not_fit_its_checkpoint_refused(
+    change: dict[str, object], said: str
+) -> None:
+    """Rows and position must be those of the checkpoint."""
+    with pytest.raises(sd.StateMismatch, match=said):
+        rebuild(recorded(), **change)
+
+
+def test_is_only_a_new_engine_rebuilt() -> None:
+    """An engine that has seen records cannot become another."""
+    recorder = recorded()
+    with pytest.raises(sd.StateMismatch, match="a new one"):
+        sd.Rebuilding(recorder.machine, rows=[], releases={})
+
+
+def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
+    """A saved row with something wrong, and what is said of it."""
+
+    def sealed(body: bytes) -> bytes:
+        return body + snapshot._checksum(b"k", body)
+
+    body = row[:-4]
+    flipped = bytes([body[40] ^ 1])
+    return {
+        "cut short": (row[:-1], "damaged"),
+        "a bit flipped": (row[:40] + flipped + row[41:], "damaged"),
+        "nothing": (b"", "not a row"),
+        "something else": (b"x" * len(row), "not a row"),
+        "newer": (sealed(body[:6] + b"\x02\x00" + body[8:]), "newer version"),
+        "wider": (sealed(body + bytes(8)), "width"),
+        "another learner's": (sealed(body[:8] + bytes(16) + body[24:]), "another configuration"),
+        "another epoch's": (sealed(body[:24] + b"\x09" + body[25:]), "another configuration"),
+        "impossible": (sealed(body[:88] + b"\x03" + body[89:]), "impossible"),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["cut short", "a bit flipped", "nothing", "something else", "newer", "wider",
+     "another learner's", "another epoch's", "impossible"],
+)  # fmt: skip
+def test_is_a_row_that_is_not_surely_right_refused(what: str) -> None:
+    """Reading a saved row checks version, digest, epoch, ranges and checksum."""
+    recorder = recorded()
+    row, said = damaged(recorder.rows[b"k"])[what]
+    with pytest.raises(sd.StateMismatch, match=said):
+        rebuild(recorder, rows=[(b"k", row)])
+
+
+def test_is_a_row_under_another_key_refused() -> None:
+    """The checksum covers the key, and a key comes once."""
+    recorder = recorded()
+    row = recorder.rows[b"k"]
+    with pytest.raises(sd.StateMismatch, match="damaged"):
+        rebuild(recorder, rows=[(None, row)])
+    with pytest.raises(sd.StateMismatch, match="twice"):
+        rebuild(recorder, rows=[(b"k", row), (b"k", row)])
+
+
+def test_do_saved_rows_tell_nothing_by_their_size() -> None:
+    """P8: the width is the configuration's, whatever was seen."""
+    recorder = recorded()
+    width = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")).layout.size
+    assert {len(row) for row in recorder.rows.values()} == {width}
