@@ -1,0 +1,335 @@
+"""Writes the Grafana dashboard: `python deploy/grafana/dashboard.py` makes `streamdp.json` anew.
+
+A dashboard is code so that it can be reviewed and its queries tested: `queries()` names every one,
+and the suite runs them against a real Prometheus. Four rows: what it costs, how it goes, how well
+it learns, how it runs. The cost is shown as ε per event beside its budget and never as a gauge
+that runs down: time does not use the budget up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Json = dict[str, object]
+
+SOURCE: Json = {"type": "prometheus", "uid": "${source}"}
+COLUMNS = 24
+ROW_HEIGHT = 8
+ONE = '{stream=~"$stream"}'
+"""The selector of every query: the streams that the reader chose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One query of a panel and how its series are called."""
+
+    query: str
+    legend: str
+    stroke: Literal["solid", "dash"] = "solid"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture: what it shows, in which unit, and a sentence that explains it."""
+
+    title: str
+    unit: str
+    about: str
+    lines: Sequence[Line]
+    kind: str = "timeseries"
+    width: int = 8
+
+
+def estimate(metric: str) -> tuple[Line, ...]:
+    """A private estimate and, dashed, one standard error to each side of it."""
+    value, error = f"{metric}{ONE}", f"{metric}_stderr{ONE}"
+    return (
+        Line(value, "{{stream}}"),
+        Line(f"{value} - {error}", "{{stream}} − one standard error", "dash"),
+        Line(f"{value} + {error}", "{{stream}} + one standard error", "dash"),
+    )
+
+
+ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
+    (
+        "What it costs",
+        (
+            Panel(
+                "ε per event",
+                "none",
+                "The most that any event was charged, beside what is configured and what its topic "
+                "allows. It does not grow with time; a person with m events gets m times it.",
+                (
+                    Line(
+                        f"max by (stream) (streamdp_epsilon_charged_max{ONE})", "{{stream}} charged"
+                    ),
+                    Line(
+                        f"max by (stream) (streamdp_epsilon_configured{ONE})",
+                        "{{stream}} configured",
+                    ),
+                    Line(f"min by (stream) (streamdp_epsilon_budget{ONE})", "{{stream}} budget"),
+                ),
+            ),
+            Panel(
+                "Charges refused",
+                "none",
+                "A refused charge stops its stream before anything is drawn. This stays at zero.",
+                (
+                    Line(
+                        f"sum by (stream) (increase(streamdp_charges_refused_total{ONE}[1h]))",
+                        "{{stream}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Halted partitions",
+                "none",
+                "Why a partition stands still rather than guess. The runbook says what to do.",
+                (
+                    Line(
+                        "max by (stream, partition, reason) "
+                        '(streamdp_partition_halted{stream=~"$stream"} > 0)',
+                        "{{stream}}/{{partition}}: {{reason}}",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
+        "How it goes",
+        (
+            Panel(
+                "Slots",
+                "ops",
+                "Events learned from, per second.",
+                (Line(f"sum by (stream) (rate(streamdp_slots_total{ONE}[5m]))", "{{stream}}"),),
+            ),
+            Panel(
+                "Blocks finished",
+                "ops",
+                "Each finished block is one private selection. Blocks grow, so this falls.",
+                (Line(f"sum by (stream) (rate(streamdp_blocks_total{ONE}[5m]))", "{{stream}}"),),
+            ),
+            Panel(
+                "Lag",
+                "short",
+                "Records that wait in the input.",
+                (Line(f"sum by (stream) (streamdp_lag_records{ONE})", "{{stream}}"),),
+            ),
+        ),
+    ),
+    (
+        "How well it learns",
+        (
+            Panel(
+                "Block regret, privately estimated",
+                "short",
+                "A noisy value with its standard error (dashed), beside the theorem's bound.",
+                (
+                    *estimate("streamdp_private_regret"),
+                    Line(f"max by (stream) (streamdp_regret_bound{ONE})", "{{stream}} bound"),
+                ),
+            ),
+            Panel(
+                "Unusable slots, privately estimated",
+                "percentunit",
+                "A noisy value, its standard error dashed: high means that a producer is wrong.",
+                estimate("streamdp_private_null_share"),
+            ),
+            Panel(
+                "Age of the actions",
+                "s",
+                "Since the newest action was published. It grows with the blocks, in good health.",
+                (Line(f"min by (stream) (streamdp_action_age_seconds{ONE})", "{{stream}}"),),
+            ),
+        ),
+    ),
+    (
+        "How it runs",
+        (
+            Panel(
+                "Commit, 99th percentile",
+                "s",
+                "One atomic step: recorded, published, position moved.",
+                (
+                    Line(
+                        "histogram_quantile(0.99, sum by (stream, le) "
+                        f"(rate(streamdp_commit_seconds_bucket{ONE}[5m])))",
+                        "{{stream}}",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Poll, 99th percentile",
+                "s",
+                "Fetching what has come.",
+                (
+                    Line(
+                        "histogram_quantile(0.99, sum by (stream, le) "
+                        f"(rate(streamdp_poll_seconds_bucket{ONE}[5m])))",
+                        "{{stream}}",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Rebuild window and what retention leaves",
+                "short",
+                "Records that a rebuild reads again, and how many more the input still keeps.",
+                (
+                    Line(
+                        f"max by (stream) (streamdp_rebuild_window_records{ONE})",
+                        "{{stream}} window",
+                    ),
+                    Line(
+                        f"min by (stream) (streamdp_retention_headroom_records{ONE})",
+                        "{{stream}} headroom",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Keys",
+                "short",
+                "Keys with a learner; those beyond the limit get the fallback action.",
+                (
+                    Line(f"sum by (stream) (streamdp_keys{ONE})", "{{stream}}"),
+                    Line(
+                        f"sum by (stream) (streamdp_keys_beyond_limit_total{ONE})",
+                        "{{stream}} beyond the limit",
+                    ),
+                ),
+                width=6,
+            ),
+        ),
+    ),
+)
+
+
+def panels() -> Iterator[Panel]:
+    """Every panel, from left to right and from the top down."""
+    for _, row in ROWS:
+        yield from row
+
+
+def queries() -> list[str]:
+    """Every query of the dashboard, variables included."""
+    return [line.query for panel in panels() for line in panel.lines]
+
+
+def dashboard() -> Json:
+    """The whole dashboard as Grafana reads it."""
+    return {
+        "uid": "streamdp",
+        "title": "streamdp",
+        "tags": ["streamdp"],
+        "schemaVersion": 41,
+        "editable": False,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "",
+        "templating": {"list": [source_variable(), stream_variable()]},
+        "panels": list(placed()),
+    }
+
+
+def source_variable() -> Json:
+    """Lets the reader choose among Prometheus servers."""
+    return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+
+
+def stream_variable() -> Json:
+    """Lets the reader choose among streams."""
+    return {
+        "name": "stream",
+        "label": "Stream",
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": "label_values(streamdp_slots_total, stream)", "refId": "stream"},
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def placed() -> Iterator[Json]:
+    """Rows and panels with their places and numbers."""
+    number = 1
+    top = 0
+    for title, row in ROWS:
+        yield {
+            "id": number,
+            "type": "row",
+            "title": title,
+            "collapsed": False,
+            "panels": [],
+            "gridPos": {"x": 0, "y": top, "w": COLUMNS, "h": 1},
+        }
+        left = 0
+        for panel in row:
+            number += 1
+            yield drawn(panel, number=number, left=left, top=top + 1)
+            left += panel.width
+        number += 1
+        top += 1 + ROW_HEIGHT
+
+
+def drawn(panel: Panel, *, number: int, left: int, top: int) -> Json:
+    """One panel as Grafana reads it."""
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": SOURCE,
+        "gridPos": {"x": left, "y": top, "w": panel.width, "h": ROW_HEIGHT},
+        "fieldConfig": {
+            "defaults": {
+                "unit": panel.unit,
+                "custom": {"lineWidth": 1, "fillOpacity": 0, "showPoints": "never"},
+            },
+            "overrides": [dash(at) for at, line in enumerate(panel.lines) if line.stroke == "dash"],
+        },
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}},
+        "targets": [
+            {
+                "refId": letter(at),
+                "datasource": SOURCE,
+                "expr": line.query,
+                "legendFormat": line.legend,
+            }
+            for at, line in enumerate(panel.lines)
+        ],
+    }
+
+
+def dash(at: int) -> Json:
+    """Draws one query's series as dashes."""
+    return {
+        "matcher": {"id": "byFrameRefID", "options": letter(at)},
+        "properties": [
+            {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [4, 6]}},
+            {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}},
+        ],
+    }
+
+
+def letter(at: int) -> str:
+    """The reference of a panel's query: A, B, …"""
+    return chr(ord("A") + at)
+
+
+def text() -> str:
+    """The file's content, byte for byte."""
+    return json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("streamdp.json").write_text(text(), encoding="utf-8")

@@ -1,0 +1,348 @@
+"""Would what is shipped for deployment be accepted, and does it keep to what it promises?"""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import streamdp
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+TOOLS = Path(sys.executable).parent
+RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"
+RULE_TESTS = DEPLOY / "prometheus" / "streamdp.rules.test.yml"
+UNIT = DEPLOY / "systemd" / "streamdp.service"
+KUBERNETES = DEPLOY / "kubernetes"
+RUNBOOK = (DEPLOY / "RUNBOOK.md").read_text()
+METRIC = re.compile(r"streamdp_[a-z_]+")
+LARGEST_EXPOSURE = 1.5  # of 10, by `systemd-analyze security`; it was 1.2
+
+
+def run(*command: str | Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command], cwd=folder, capture_output=True, check=False, text=True
+    )
+
+
+def accepted(*command: str | Path, folder: Path = ROOT) -> str:
+    """The output of a checker that must be content."""
+    result = run(*command, folder=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return [found for found in yaml.safe_load_all(path.read_text()) if found]
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """The Kubernetes objects by their kind."""
+    paths = [path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml"]
+    return {found["kind"]: found for path in paths for found in documents(path)}
+
+
+def rules() -> list[dict[str, Any]]:
+    (found,) = documents(RULES)
+    return [rule for group in found["groups"] for rule in group["rules"]]
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for rule in rules() if "alert" in rule]
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> ModuleType:
+    """The module that makes the dashboard."""
+    path = DEPLOY / "grafana" / "dashboard.py"
+    spec = importlib.util.spec_from_file_location("streamdp_dashboard", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# The image
+
+
+def test_a_linter_accepts_the_container_file() -> None:
+    accepted(TOOLS / "hadolint", DEPLOY / "Containerfile")
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The container file's instructions, as (word, rest)."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE)
+    lines = text.replace("\\\n", " ").splitlines()
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines) if word]
+
+
+def test_the_image_runs_without_rights_and_installs_only_what_is_locked() -> None:
+    steps = instructions()
+    users = [rest for word, rest in steps if word == "USER"]
+    assert users == ["10001:10001"]
+    assert [word for word, _ in steps].count("FROM") == 2
+    last_stage = steps[max(at for at, (word, _) in enumerate(steps) if word == "FROM") :]
+    assert not [rest for word, rest in last_stage if word in ("RUN", "ADD")]
+    installs = re.findall(r"pip install ([^&]+)", " ".join(rest for _, rest in steps))
+    assert installs
+    assert all("--require-hashes" in line or "--no-index" in line for line in installs)
+
+
+@pytest.mark.slow
+def test_the_steps_that_build_the_image_build_a_working_command(tmp_path: Path) -> None:
+    """The build stage's own commands, with the image's folders laid under a scratch folder."""
+    source = tmp_path / "src"
+    source.mkdir()
+    for word, rest in instructions():
+        if word == "FROM" and "AS build" not in rest:
+            break
+        if word == "COPY":
+            *names, target = rest.split()
+            for name in names:
+                copy(ROOT / name, source / target)
+        if word == "RUN":
+            command = rest.replace("/opt/", f"{tmp_path}/opt/").replace(
+                "python -m venv", f"{sys.executable} -m venv"
+            )
+            accepted("sh", "-ec", command, folder=source)
+    installed = tmp_path / "opt" / "streamdp" / "bin"
+    assert "streamdp" in accepted(
+        installed / "python", "-P", "-c", "import streamdp; print(streamdp)"
+    )
+    assert (installed / "streamdp").exists()
+    assert run(installed / "python", "-m", "pip", "--version").returncode != 0
+
+
+def copy(source: Path, target: Path) -> None:
+    """As the instruction COPY does: a folder's content, or a file into a folder."""
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+
+
+def test_no_secret_and_no_environment_gets_into_the_image() -> None:
+    ignored = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
+    lines = [line for line in ignored if line and not line.startswith("#")]
+    assert lines[0] == "*"
+    let_in = {line[1:] for line in lines if line.startswith("!")}
+    copied = {
+        name
+        for word, rest in instructions()
+        if word == "COPY" and not rest.startswith("--from")
+        for name in rest.split()[:-1]
+    }
+    assert copied <= let_in | {"requirements/runtime.lock", "requirements/build.lock"}
+
+
+# Compose
+
+
+def test_the_compose_file_keeps_to_its_schema() -> None:
+    compose = DEPLOY / "compose" / "compose.yaml"
+    accepted(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", compose)
+
+
+def test_the_compose_file_opens_ports_on_loopback_only_and_pins_its_images() -> None:
+    (compose,) = documents(DEPLOY / "compose" / "compose.yaml")
+    for name, service in compose["services"].items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        assert "build" in service or re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
+    ours = compose["services"]["streamdp"]
+    assert ours["read_only"] is True
+    assert ours["cap_drop"] == ["ALL"]
+
+
+def test_every_file_that_compose_mounts_exists() -> None:
+    (compose,) = documents(DEPLOY / "compose" / "compose.yaml")
+    mounts = [
+        volume.split(":")[0]
+        for service in compose["services"].values()
+        for volume in service.get("volumes", [])
+        if volume.startswith(".")
+    ]
+    assert mounts
+    assert [name for name in mounts if not (DEPLOY / "compose" / name).exists()] == []
+
+
+# Kubernetes
+
+
+def test_every_kubernetes_object_keeps_to_its_schema() -> None:
+    paths = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
+    for version in ("1.31.0", "1.37.0"):
+        accepted(TOOLS / "kubernetes-validate", "--strict", "-k", version, *paths)
+
+
+@pytest.mark.system("kubectl")
+def test_kustomize_builds_a_whole_that_keeps_to_the_schemas(tmp_path: Path) -> None:
+    home = tmp_path / "kubernetes"
+    shutil.copytree(KUBERNETES, home)
+    (home / "secrets").mkdir()
+    (home / "secrets" / "kafka-password").write_text("not a real one")
+    built = tmp_path / "built.yaml"
+    built.write_text(accepted("kubectl", "kustomize", home))
+    accepted(TOOLS / "kubernetes-validate", "--strict", built)
+    objects = {found["kind"]: found for found in documents(built)}
+    assert set(objects) == {*kinds(), "ConfigMap", "Secret"}
+    volumes = objects["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert volumes[0]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
+    assert volumes[1]["secret"]["secretName"] == objects["Secret"]["metadata"]["name"]
+
+
+def test_the_pods_have_no_rights() -> None:
+    pod = kinds()["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {probe for probe in container if probe.endswith("Probe")} == {
+        "startupProbe",
+        "livenessProbe",
+        "readinessProbe",
+    }
+
+
+def test_every_selector_finds_the_pods() -> None:
+    objects = kinds()
+    labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert objects["Service"]["spec"]["selector"] == labels
+    assert objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "streamdp"
+    assert "replicas" not in objects["Deployment"]["spec"]
+
+
+def test_the_manifests_name_this_version() -> None:
+    (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
+    assert kustomization["images"] == [{"name": "streamdp", "newTag": streamdp.__version__}]
+
+
+def test_no_more_processes_than_partitions() -> None:
+    """A partition is the unit of work: a process beyond their number learns nothing."""
+    configuration = tomllib.loads((KUBERNETES / "streamdp.toml").read_text())
+    partitions = sum(topic["partitions"] for topic in configuration["topics"].values())
+    assert kinds()["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == partitions
+
+
+def test_no_secret_is_committed() -> None:
+    assert not (KUBERNETES / "secrets").exists()
+    assert "secrets/" in (ROOT / ".gitignore").read_text()
+
+
+# systemd
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit with a command that exists on this machine."""
+    path = tmp_path / "streamdp.service"
+    path.write_text(UNIT.read_text().replace("/opt/streamdp/bin/streamdp", "/bin/true"))
+    return path
+
+
+@pytest.mark.system("systemd-analyze")
+def test_systemd_accepts_the_unit_without_a_word(unit: Path) -> None:
+    result = run("systemd-analyze", "verify", unit)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+@pytest.mark.system("systemd-analyze")
+def test_the_unit_is_hardened(unit: Path) -> None:
+    verdict = accepted(
+        "systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", unit
+    )
+    exposure = re.search(r"Overall exposure level for \S+: ([\d.]+)", verdict)
+    assert exposure is not None
+    assert float(exposure[1]) <= LARGEST_EXPOSURE
+
+
+def test_the_unit_does_not_restart_what_a_person_must_mend() -> None:
+    assert "RestartPreventExitStatus=2 4 5\n" in UNIT.read_text()
+
+
+# Prometheus and Grafana
+
+
+@pytest.mark.system("promtool")
+def test_promtool_accepts_the_rules_and_each_behaves_as_tested() -> None:
+    accepted("promtool", "check", "rules", RULES)
+    accepted("promtool", "test", "rules", RULE_TESTS)
+
+
+@pytest.mark.system("promtool")
+def test_promtool_accepts_the_scrape_configuration(tmp_path: Path) -> None:
+    text = (DEPLOY / "compose" / "prometheus.yml").read_text()
+    path = tmp_path / "prometheus.yml"
+    path.write_text(text.replace("/etc/prometheus/rules", str(RULES.parent)))
+    accepted("promtool", "check", "config", path)
+
+
+def test_every_alert_has_a_test_that_sees_it_fire_and_one_that_sees_it_silent() -> None:
+    (tests,) = documents(RULE_TESTS)
+    cases = [case for test in tests["tests"] for case in test.get("alert_rule_test", [])]
+    names = {rule["alert"] for rule in alerts()}
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == names
+    assert {case["alertname"] for case in cases if not case["exp_alerts"]} == names
+
+
+def test_every_alert_has_its_entry_in_the_runbook() -> None:
+    for rule in alerts():
+        assert f"\n### {rule['alert']}\n" in RUNBOOK
+        assert rule["annotations"]["runbook"] == f"deploy/RUNBOOK.md#{rule['alert'].lower()}"
+        assert rule["labels"]["severity"] in ("page", "ticket")
+    entries = set(re.findall(r"^### (Streamdp\w+)$", RUNBOOK, re.MULTILINE))
+    assert entries == {rule["alert"] for rule in alerts()}
+
+
+def test_every_exit_code_has_its_entry_in_the_runbook() -> None:
+    codes = {int(code) for code in re.findall(r"^### Exit code (\d+)$", RUNBOOK, re.MULTILINE)}
+    assert codes == set(range(7))
+
+
+def test_the_dashboard_is_what_its_code_makes(dashboard: ModuleType) -> None:
+    written = (DEPLOY / "grafana" / "streamdp.json").read_text(encoding="utf-8")
+    assert written == dashboard.text(), "run: python deploy/grafana/dashboard.py"
+
+
+def test_the_dashboard_fills_its_rows_and_numbers_its_panels(dashboard: ModuleType) -> None:
+    for _, row in dashboard.ROWS:
+        assert sum(panel.width for panel in row) == dashboard.COLUMNS
+    numbers = [panel["id"] for panel in dashboard.dashboard()["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    assert all(panel.about for panel in dashboard.panels())
+
+
+def test_the_dashboard_shows_no_gauge_that_runs_down(dashboard: ModuleType) -> None:
+    """Time does not use the budget up, so nothing may look as if it did."""
+    assert all(panel.kind != "gauge" for panel in dashboard.panels())
+    assert not re.search(r"budget[^)]*\) *-|1 *- *\S*epsilon", " ".join(dashboard.queries()))
+
+
+def metrics_in(*texts: str) -> set[str]:
+    """The names of the service's own metrics in some queries."""
+    return {name for text in texts for name in METRIC.findall(text)}
+
+
+@pytest.mark.system("promtool")
+def test_every_query_of_the_dashboard_can_be_parsed(dashboard: ModuleType, tmp_path: Path) -> None:
+    queries = [query.replace("$stream", ".*") for query in dashboard.queries()]
+    path = tmp_path / "queries.yml"
+    named = [{"record": f"q{at}", "expr": query} for at, query in enumerate(queries)]
+    path.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": named}]}))
+    accepted("promtool", "check", "rules", path)
