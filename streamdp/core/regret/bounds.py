@@ -1,0 +1,260 @@
+"""What theorems promise about regret: functions of public numbers, to be shown to anyone.
+
+Nothing here is estimated. A gap Δ (how much worse the second-best action is in the mean) is what
+someone configured; without one, bounds hold for all gaps. All upper bounds are for losses in [0,1]
+that are independent and identically distributed over time, and are about expected pseudo-regret:
+Σ_t E[Δ_{A_t}].
+
+Two kinds: *printed* theorems with their constants, and `bound_of`, our own evaluation of the same
+argument (Hoeffding, the noise's tail, a union over actions) for a learner's very blocks, which
+covers every schedule and the incumbent's bonus and is far below the printed constants.
+
+K, Δ, η, ρ, T follow the papers: actions, gap, rate of a softmax, rate of a selection, horizon.
+Papers: 003 = Cesari & Colomboni 2026 (May 29); 001 = Hu, Huang, Mehta & Hegde, RNM-FTNL;
+000 = Wu & Wang 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import exp, log, log2, nextafter, sqrt
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.learners import Leader
+
+_Floats = NDArray[np.float64]
+
+
+def prefix_softmax_bound(*, actions: int, gap: float, eta: float) -> float:
+    """The regret of the prefix softmax on dyadic blocks, at any horizon: 003, Theorem 1, (1).
+
+    1 + 800 ln K/Δ + 16 ln K/η. The theorem is stated for η ≤ 1/8; its proof uses that only where
+    some gap exceeds 4η, so where η < 1/4, and there all steps still hold (ηΔ ≤ 1, ηV/4 < 1). So
+    the bound covers the uncapped learner too.
+
+    >>> round(prefix_softmax_bound(actions=10, gap=0.25, eta=0.125))
+    7664
+    """
+    _check(actions, gap=gap, rate=eta)
+    return 1 + 800 * log(actions) / gap + 16 * log(actions) / eta
+
+
+def prefix_softmax_minimax(*, actions: int, horizon: int, eta: float) -> float:
+    """The regret of the prefix softmax for every gap: 2√(800 T ln K) + 1 + 16 ln K/η, at most T.
+
+    From 003, Theorem 1, as in 001, Corollary 11: actions with a gap below Δ* cost at most T·Δ*,
+    and for the others Δ* takes the place of Δ; Δ* = √(800 ln K/T).
+    """
+    _check(actions, gap=None, rate=eta)
+    gap_free = 1 + 2 * sqrt(800 * horizon * log(actions)) + 16 * log(actions) / eta
+    return min(float(horizon), gap_free)
+
+
+def leader_bound(*, actions: int, gap: float, rate: float) -> float:
+    """The regret of a noisy leader on whole dyadic blocks, at any horizon: 001, Appendix D.2.
+
+    Σ_ℓ 256 (1 + ln |J_ℓ|)/min{Δ_(ℓ), ρ} over the levels Δ_(ℓ) = 2^(ℓ−1) Δ ≤ 1 that hold any of
+    the K − 1 other actions: the display before (55). Without knowing the gaps, |J_ℓ| ≤ K − 1 and
+    at most K − 1 levels count. Their ε is 1/scale of the noise, hence our rate ρ; (51), on which
+    it rests, holds for Laplace, exponential and Gumbel noise of scale 1/ρ (000, Lemma 16).
+
+    >>> round(leader_bound(actions=2, gap=0.5, rate=0.25))
+    1024
+    """
+    _check(actions, gap=gap, rate=rate)
+    levels = [gap * 2**level for level in range(int(-log2(gap)) + 1)]
+    costs = sorted((256 * (1 + log(actions - 1)) / min(x, rate) for x in levels), reverse=True)
+    return float(sum(costs[: actions - 1]))
+
+
+def resampled_leader_bound(*, actions: int, gap: float, rate: float) -> float:
+    """The same with Bernoulli resampling and independent actions: 000, Theorem 3, without T.
+
+    512 (1 + ln(K − 1))/Δ + (64 ln K · H_K + 128)/ρ with the harmonic number H_K. The paper states
+    the order O(ln K/Δ + ln² K/ε) only. Constants worked out here along its Appendix C, with
+    P(A = j) ≤ 1/j for at most 4 ln K · 8/(Δ_j ρ) slots and (51) of 001 after them; the last step
+    printed there, Σ 2^(1−ℓ) = 1, is 2.
+    """
+    _check(actions, gap=gap, rate=rate)
+    harmonic = float((1 / np.arange(1, actions + 1)).sum())
+    statistical = 512 * (1 + log(actions - 1)) / gap
+    return statistical + (64 * log(actions) * harmonic + 128) / rate
+
+
+def lower_bound(*, actions: int, gap: float, epsilon: float, horizon: int) -> float:
+    """What no ε-DP learner can beat on every instance of K ≥ 4 actions with gap Δ < 1/4.
+
+    The larger of ln K/(44 Δ), once T ≥ ln K/(16 Δ²), and 0.0098 ln K/ε, once T ≥ ln K/(10 ε Δ).
+    The second is 001, Theorem 12: 0.2 · 0.49 · m Δ with m = ln K/(10 ε Δ), Appendix D.3. The first
+    is Fano's inequality for K Bernoulli instances (1/2 but for the best, 1/2 − Δ): up to slot
+    ln K/(16 Δ²) the information is at most 0.131 ln K, as kl(1/4, 1/2) < 2.1/16, so a wrong action
+    is played with probability at least 1 − 0.131 − ln 2/ln 4 = 0.369, and 0.369/16 > 1/44.
+
+    >>> lower_bound(actions=100, gap=0.1, epsilon=0.001, horizon=100)
+    1.046...
+    """
+    _check(actions, gap=gap, rate=epsilon)
+    if actions < 4 or gap >= 1 / 4:
+        return 0.0
+    statistical = log(actions) / (44 * gap) if horizon * 16 * gap**2 >= log(actions) else 0.0
+    private = 0.0098 * log(actions) / epsilon
+    return max(statistical, private if horizon * 10 * epsilon * gap >= log(actions) else 0.0)
+
+
+def minimax_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
+    """What no ε-DP learner can beat for all gaps: `lower_bound` at the gap that is hardest at T.
+
+    √(T ln K)/11 from Δ = √(ln K/(16 T)), as in 001 after Theorem 12, or 0.0098 ln K/ε.
+    """
+    hardest = sqrt(log(actions) / (16 * horizon)) * (1 + 1e-12)  # so that rounding leaves T enough
+    widest = nextafter(1 / 4, 0)
+    return max(
+        lower_bound(actions=actions, gap=gap, epsilon=epsilon, horizon=horizon)
+        for gap in (min(hardest, widest), widest)
+    )
+
+
+def deterministic_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
+    """What no ε-DP learner can beat even where losses are constants: 000, Appendix E, K > 5.
+
+    (1/ε) ln( e^(Tε) (3e^ε + K − 5) / (3e^((T+1)ε) + K − 5) ), written so that nothing overflows.
+    For long horizons it tends to ln(1 + (K − 5)/(3e^ε))/ε.
+
+    >>> deterministic_lower_bound(actions=1000, epsilon=0.5, horizon=10**9)
+    10.61...
+    """
+    _check(actions, gap=None, rate=epsilon)
+    if actions <= 5:
+        return 0.0
+    first = 3 + (actions - 5) * exp(-epsilon)
+    last = 3 + (actions - 5) * exp(-epsilon * (horizon + 1))
+    return log(first / last) / epsilon
+
+
+class Bound(NamedTuple):
+    """An upper bound on expected regret, and where it comes from."""
+
+    regret: float
+    source: str
+
+
+def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Bound:
+    """The best bound we can prove for a learner at a horizon: with a gap Δ, or (None) for all gaps.
+
+    Besides the printed theorems: a block is played by an action that was selected from the n
+    window slots of the block before. An action with gap x is selected with probability at most
+
+        p(x) = min over θ in (0,1) of exp(−n (1−θ)² x²/2) + tail(ρ θ n x − c),
+
+    since its sum leads the best one's by less than θ n x with at most the first probability
+    (Hoeffding; differences lie in [−1, 1]), and otherwise noise and bonus must make up for it. So
+    the block costs at most min over Δ* of Δ* + (K−1)·max_{x ≥ Δ*} x·p(x) a slot. A random prefix
+    counts with its shortest length; resampling keeps means, ranges and independence.
+    """
+    _check(len(learner.actions), gap=gap)
+    slots, lengths = _played(learner, horizon)
+    tail = _TAILS.get(learner.choose.name)
+    candidates = [Bound(float(horizon), "losses are at most 1")]
+    if tail is not None and learner.private:
+        costs = _costs(learner, tail, gap)
+        distinct, block = np.unique(lengths, return_inverse=True)
+        a_slot = np.array([costs(int(n)) for n in distinct])[block]
+        first = horizon - int(slots.sum())
+        candidates.append(Bound(first + float(slots @ a_slot), "Hoeffding and union, our blocks"))
+        candidates += _printed(learner, horizon, gap)
+    return min(candidates)
+
+
+def _played(learner: Leader, horizon: int) -> tuple[_Floats, NDArray[np.int64]]:
+    """Of each block but the first: its slots up to the horizon, and the window it came from."""
+    blocks = np.arange(learner.schedule.block_of(horizon) + 1)
+    starts, stops = learner.schedule.starts(blocks), learner.schedule.stops(blocks)
+    slots = np.minimum(stops, horizon + 1) - starts
+    lengths = (stops - starts)[:-1]
+    if learner.window == "random_prefix":
+        lengths = lengths // 2 + 1
+    return slots[1:].astype(np.float64), lengths
+
+
+def _costs(
+    learner: Leader, tail: Callable[[_Floats], _Floats], gap: float | None
+) -> Callable[[int], float]:
+    """What a slot costs at most in a block that was chosen from n slots.
+
+    Gaps are taken on a grid: between two of its points x·p(x) is at most the upper x times the
+    p of the lower, since p falls.
+    """
+    lowest = 1e-7 if gap is None else gap
+    x = np.geomspace(lowest, 1, max(2, int(-100 * log(lowest)) + 2))
+    theta = np.linspace(0.02, 0.98, 49)[:, None]
+    rate, bonus = float(learner.choose.rate), float(learner.bonus)
+    others = len(learner.actions) - 1
+
+    def cost(n: int) -> float:
+        leads = np.exp(-n * ((1 - theta) * x) ** 2 / 2)
+        p = np.minimum(1, (leads + tail(rate * theta * n * x - bonus)).min(axis=0))
+        upper = np.append(x[1:], 1) * p
+        rest = others * np.maximum.accumulate(upper[::-1])[::-1]
+        smaller = x if gap is None else np.where(x > gap, x, 0)
+        return float(min(1, (smaller + rest).min()))
+
+    return cost
+
+
+def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
+    """The theorems of the papers that are about exactly this learner."""
+    actions, rate = len(learner.actions), float(learner.choose.rate)
+    if learner.schedule.name != "dyadic" or learner.bonus:
+        return []
+    found = []
+    if learner.window == "random_prefix" and learner.choose.name == "exponential":
+        value = prefix_softmax_minimax(actions=actions, horizon=horizon, eta=rate)
+        if gap is not None:
+            value = min(value, prefix_softmax_bound(actions=actions, gap=gap, eta=rate))
+        found.append(Bound(value, "Cesari & Colomboni 2026, Theorem 1"))
+    if learner.window == "whole" and gap is not None:
+        value = leader_bound(actions=actions, gap=gap, rate=rate)
+        found.append(Bound(value, "Hu, Huang, Mehta & Hegde, Theorem 9"))
+        if learner.resample == "bernoulli":
+            value = resampled_leader_bound(actions=actions, gap=gap, rate=rate)
+            found.append(Bound(value, "Wu & Wang 2026, Theorem 3"))
+    return found
+
+
+def _softmax(z: _Floats) -> _Floats:
+    """At most e^−z: the odds against the best action at a lead of z."""
+    return np.minimum(1, np.exp(-z))
+
+
+def _one_sided(z: _Floats) -> _Floats:
+    """P(E_j − E_1 ≥ z) = e^−z/2 for z ≥ 0: the difference of two exponential variables."""
+    return np.where(z < 0, 1, np.exp(-np.maximum(z, 0)) / 2)
+
+
+def _two_sided(z: _Floats) -> _Floats:
+    """P(X_j − X_1 ≥ z) = e^−z (2 + z)/4 for z ≥ 0: the difference of two Laplace variables."""
+    above = np.maximum(z, 0)
+    return np.where(z < 0, 1, np.exp(-above) * (2 + above) / 4)
+
+
+_TAILS: Mapping[str, Callable[[_Floats], _Floats]] = MappingProxyType(
+    {
+        "exponential": _softmax,
+        "permute_and_flip": _one_sided,
+        "noisy_max_laplace": _two_sided,
+    }
+)
+
+
+def _check(actions: int, *, gap: float | None, rate: float = 1.0) -> None:
+    if actions < 2:
+        raise InvalidConfig(complaint("regret.actions", "too few", expected="≥ 2", got=actions))
+    if gap is not None and not 0 < gap <= 1:
+        raise InvalidConfig(complaint("regret.gap", "no gap", expected="0 < Δ ≤ 1", got=gap))
+    if not rate > 0:
+        raise InvalidConfig(complaint("regret.rate", "no rate", expected="above 0", got=rate))
