@@ -69,6 +69,7 @@ class MemoryTransport:
         self._listener: Listener | None = None
         self._member: Member | None = None
         self._owned: dict[Partition, int] = {}
+        self._in_flight: dict[Partition, Attempt] = {}
         self._positions: dict[Partition, int] = {}
         self._turn = 0
 
@@ -183,6 +184,7 @@ class MemoryTransport:
         self._log.check_owner(topics, partition.number, epoch)
         attempt = Attempt(topics, partition, self._worker, commit)
         self._log.begin(attempt)
+        self._in_flight[partition] = attempt
         half = (len(commit.actions) + len(commit.ledger)) // 2
         await self._step("commit: begun", partition, epoch)
         self._log.send(attempt, skip=0, stop=half)
@@ -191,7 +193,8 @@ class MemoryTransport:
         await self._step("commit: sent", partition, epoch)
         self._log.decide(attempt)
         self._reached("commit: decided", partition)
-        self._owned[partition] = epoch
+        if self._in_flight.pop(partition, None) is attempt:  # nobody left or took it meanwhile
+            self._owned[partition] = epoch
 
     async def _step(self, step: str, partition: Partition, epoch: int) -> None:
         self._reached(step, partition)
@@ -230,13 +233,14 @@ class MemoryTransport:
 
     async def close(self) -> None:
         """Give everything up and leave the group."""
-        self._owned.clear()
-        self._positions.clear()
+        for partition in {*self._owned, *self._in_flight, *self._positions}:
+            self._forget(partition)
         if self._member is not None:
             self._log.part(self._member)
 
     def _forget(self, partition: Partition) -> None:
         self._owned.pop(partition, None)
+        self._in_flight.pop(partition, None)
         self._positions.pop(partition, None)
 
     def _stream(self, partition: Partition) -> StreamTopics:

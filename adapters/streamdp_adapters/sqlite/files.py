@@ -1,0 +1,276 @@
+"""Opening SQLite files so that a commit is durable and private, and saying what went wrong.
+
+1. WAL with ``synchronous=FULL``: what another connection can see has reached the disk.
+2. The trusted file is made with mode 0600 (SQLite gives ``-wal`` and ``-shm`` the same), overwrites
+   what it deletes (``secure_delete``) and never spills to temporary files.
+3. Every writing transaction is ``BEGIN IMMEDIATE``: whoever reads in it reads the latest.
+4. SQLite's errors are mapped here, once: a full disk is `DiskFull`, a damaged file `StateMismatch`,
+   a file that cannot be opened `InvalidConfig`, everything else `TransportLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from streamdp.core.errors import (
+    DiskFull,
+    InvalidConfig,
+    StateMismatch,
+    StreamdpError,
+    TransportLost,
+    complaint,
+)
+
+T = TypeVar("T")
+
+BUSY = 5.0  # seconds to wait for another's transaction; ours take milliseconds
+CLOSING = 10.0  # seconds that giving up may take: more than one wait for a busy file
+WAL_KEPT = 64 << 20  # bytes of WAL that are kept for reuse after a checkpoint
+WIDTH = 40  # bits of an offset in a row number; the partition's id is above them
+
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_CLOSED_TO_US = {
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the two kinds of file: what marks it, who may read it, and its tables."""
+
+    name: str
+    application_id: int
+    version: int
+    mode: int
+    schema: str
+
+
+def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
+    """What an error of SQLite means to whoever must act."""
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    if code in _NO_ROOM or code & 0xFF == sqlite3.SQLITE_FULL:
+        return DiskFull(
+            complaint(
+                f"{path}", "cannot grow", expected="room on the disk (and in quotas)", got=name
+            )
+        )
+    if code & 0xFF in _DAMAGED:
+        return StateMismatch(
+            complaint(f"{path}", "is damaged", expected="an intact SQLite file", got=name)
+        )
+    if code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return TransportLost(
+            complaint(f"{path}", "is locked by another", expected=f"a turn in {BUSY:g} s", got=name)
+        )
+    return TransportLost(complaint(f"{path}", "failed", expected="a working file", got=name))
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise mapped(error, path) from error
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as ours, where a file that is closed to us is the user's to mend."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode & 0xFF in _CLOSED_TO_US:
+            raise InvalidConfig(
+                complaint(
+                    f"{path}",
+                    "cannot be opened",
+                    expected="a file we may use",
+                    got=error.sqlite_errorname,
+                )
+            ) from error
+        raise mapped(error, path) from error
+
+
+@contextmanager
+def writing(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
+    """One writing transaction: committed at the end, rolled back if anything is raised."""
+    with translated(path):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            _roll_back(connection)
+            raise
+
+
+@contextmanager
+def reading(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
+    """One reading transaction: everything in it is as of one moment."""
+    with translated(path):
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        finally:
+            _roll_back(connection)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):  # the error that brought us here is the one to tell
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def open_file(path: Path, kind: Kind) -> sqlite3.Connection:
+    """A writing connection to a file of this kind, which is made if it is missing."""
+    _make(path, kind)
+    with _opening(path):
+        connection = sqlite3.connect(path, BUSY, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection, path, kind)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_to_read(path: Path, kind: Kind) -> sqlite3.Connection:
+    """A connection that can only read a file of this kind; the file must be there."""
+    if not path.exists():
+        raise InvalidConfig(complaint(f"{path}", "is missing", expected=kind.name, got="no file"))
+    with _opening(path):
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(
+            uri, BUSY, isolation_level=None, check_same_thread=False, uri=True
+        )
+        try:
+            _check_kind(connection, path, kind)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _make(path: Path, kind: Kind) -> None:
+    """Make an empty file with the right mode, durably; refuse one that too many may read."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, kind.mode)
+    except FileExistsError:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if not kind.mode & 0o077 and mode & 0o077:
+            raise InvalidConfig(
+                complaint(
+                    f"{path}",
+                    "may be used by others; chmod it",
+                    expected=f"mode {kind.mode:04o}",
+                    got=f"{mode:04o}",
+                )
+            ) from None
+        return
+    except OSError as error:
+        raise InvalidConfig(
+            complaint(f"{path}", "cannot be made", expected="a writable folder", got=error.strerror)
+        ) from error
+    os.close(descriptor)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    _use_wal(connection)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")
+    connection.execute("PRAGMA checkpoint_fullfsync = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT}")
+    with writing(connection, path):
+        if _pragma(connection, "application_id") == 0 and not _tables(connection):
+            for statement in kind.schema.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {kind.application_id}")
+            connection.execute(f"PRAGMA user_version = {kind.version}")
+    _check_kind(connection, path, kind)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL, which SQLite refuses at once while another connection does the same."""
+    deadline = time.monotonic() + BUSY
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
+    if _pragma(connection, "application_id") != kind.application_id:
+        raise InvalidConfig(
+            complaint(f"{path}", "is something else", expected=kind.name, got="another file")
+        )
+    version = _pragma(connection, "user_version")
+    if version != kind.version:
+        raise StateMismatch(
+            complaint(f"{path}", "unknown version of the file", expected=kind.version, got=version)
+        )
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _tables(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
+
+
+class Desk:
+    """One thread, and the work that only it may do, in order.
+
+    A cancelled caller stops waiting; what has begun is finished all the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._open = True
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do it on the desk's thread."""
+        if not self._open:
+            raise TransportLost(
+                complaint("sqlite", "is closed", expected="an open one", got="work")
+            )
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def close(self, last: Callable[[], None]) -> None:
+        """Finish what has begun, do one last thing, and take no more; within a bounded time."""
+        if not self._open:
+            return
+        work = asyncio.get_running_loop().run_in_executor(self._pool, last)
+        self._open = False
+        self._pool.shutdown(wait=False)
+        await asyncio.wait([work], timeout=CLOSING)

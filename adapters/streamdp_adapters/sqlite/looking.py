@@ -1,0 +1,102 @@
+"""Looking into the trusted file without changing it: what has come, who owns what, old input."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.ports import Partition, Records, StreamTopics
+from streamdp_adapters.sqlite.files import WIDTH, reading
+from streamdp_adapters.sqlite.trusted import Head, heads_of
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look has found, as of one moment."""
+
+    heads: dict[Partition, Head] = field(default_factory=dict)
+    owners: dict[Partition, int] = field(default_factory=dict)
+    records: list[Records] = field(default_factory=list)
+    gone: list[tuple[Partition, StateMismatch]] = field(default_factory=list)
+
+
+class Looker:
+    """Looks into the trusted file. One thread only."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def look(
+        self, streams: Sequence[StreamTopics], positions: Mapping[Partition, int], limit: int
+    ) -> Sight:
+        """At most `limit` records from these positions on, in this order of partitions."""
+        sight = Sight()
+        with reading(self._connection, self._path) as file:
+            for topics in streams:
+                for number, head in enumerate(heads_of(file, topics.input)):
+                    sight.heads[Partition(topics.stream, number)] = head
+                for number, owner in file.execute(
+                    "SELECT number, owner FROM part WHERE app = ? AND stream = ?",
+                    (topics.app, topics.stream),
+                ):
+                    sight.owners[Partition(topics.stream, number)] = owner
+            for partition, start in positions.items():
+                head = sight.heads[partition]
+                if start < head.first:
+                    sight.gone.append((partition, self._gone(partition, start, head)))
+                elif limit > 0 and start < head.next:
+                    records = _records(file, partition, head, start, head.next, limit)
+                    if records:
+                        sight.records.append(records)
+                        limit -= len(records)
+        return sight
+
+    def range(
+        self, topics: StreamTopics, partition: Partition, start: int, stop: int, limit: int
+    ) -> Records:
+        """At most `limit` of the records in [start, stop)."""
+        with reading(self._connection, self._path) as file:
+            head = heads_of(file, topics.input)[partition.number]
+            if start < head.first:
+                raise self._gone(partition, start, head)
+            return _records(file, partition, head, start, min(stop, head.next), limit)
+
+    def newest(self, topics: StreamTopics, partition: Partition, count: int) -> Records:
+        """The last records of a partition."""
+        with reading(self._connection, self._path) as file:
+            head = heads_of(file, topics.input)[partition.number]
+            start = max(head.first, head.next - count)
+            return _records(file, partition, head, start, head.next, count)
+
+    def _gone(self, partition: Partition, start: int, head: Head) -> StateMismatch:
+        return StateMismatch(
+            complaint(
+                f"{partition}: input in {self._path}",
+                "older records were trimmed",
+                expected=f"offset {start}",
+                got=f"{head.first} and later",
+            )
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _records(
+    file: sqlite3.Connection, partition: Partition, head: Head, start: int, stop: int, limit: int
+) -> Records:
+    base = head.id << WIDTH
+    rows = file.execute(
+        "SELECT id, key, value FROM record WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+        (base + start, base + stop, limit),
+    ).fetchall()
+    if not rows:
+        return Records(partition, (), (), (), start)
+    ids, keys, values = zip(*rows, strict=True)
+    offsets = [at - base for at in ids]
+    return Records(partition, offsets, keys, values, offsets[-1] + 1)

@@ -1,0 +1,54 @@
+"""Two files that belong together, opened as one pair.
+
+A trusted file names itself once with random bytes; its published file carries the same name. A new
+trusted file beside an old published one takes over its name: the ledger lines in it then tell the
+service that the state was lost. Two files of different names are refused.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp_adapters.sqlite.files import open_file
+from streamdp_adapters.sqlite.published import PUBLISHED, PublishedFile
+from streamdp_adapters.sqlite.settings import Settings
+from streamdp_adapters.sqlite.trusted import TRUSTED, TrustedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A trusted file and its published file, both open for writing. One thread only."""
+
+    trusted: TrustedFile
+    published: PublishedFile
+
+    def close(self) -> None:
+        """Close both, the published one first: it is only ever behind."""
+        self.published.close()
+        self.trusted.close()
+
+
+def open_pair(settings: Settings) -> Pair:
+    """Open both files, making what is missing."""
+    with ExitStack() as undo:
+        trusted = TrustedFile(open_file(settings.path, TRUSTED), settings.path)
+        undo.callback(trusted.close)
+        published = PublishedFile(
+            open_file(settings.published, PUBLISHED), settings.published, history=settings.actions
+        )
+        undo.callback(published.close)
+        name = trusted.pair(published.pair())
+        published.pair_with(name)
+        if published.pair() != name:
+            raise StateMismatch(
+                complaint(
+                    f"{settings.published}",
+                    "belongs to another trusted file",
+                    expected=f"the file published from {settings.path}",
+                    got="another's",
+                )
+            )
+        undo.pop_all()
+    return Pair(trusted, published)

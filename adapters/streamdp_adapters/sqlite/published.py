@@ -1,0 +1,210 @@
+"""The published file: what readers open, and the witness of what the trusted file once knew.
+
+It holds public things only: the releases in force, the ledger, and for each partition of a stream
+the sequence number and the position of the last commit that was published here. A commit is
+published once, in the order of its number: applying it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamdp.core.errors import TransportLost, complaint
+from streamdp.ports import Key, Published, StreamTopics
+from streamdp_adapters.sqlite.files import WIDTH, Kind, reading, writing
+
+PUBLISHED = Kind(
+    name="a published file of streamdp",
+    application_id=0x5DB0_0002,
+    version=1,
+    mode=0o644,
+    schema="""
+    CREATE TABLE pair (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL);
+    CREATE TABLE part (
+      id INTEGER PRIMARY KEY, app TEXT NOT NULL, stream TEXT NOT NULL, number INTEGER NOT NULL,
+      sequence INTEGER NOT NULL, position INTEGER,
+      actions INTEGER NOT NULL, ledger INTEGER NOT NULL, UNIQUE (app, stream, number));
+    CREATE TABLE action (id INTEGER PRIMARY KEY, part INTEGER NOT NULL, key BLOB, value BLOB);
+    CREATE INDEX action_of_key ON action (part, key);
+    CREATE TABLE ledger (id INTEGER PRIMARY KEY, key BLOB, value BLOB)
+    """,
+)
+PAGE = 1000  # records that a reader takes at once
+
+ACTIONS, LEDGER = "action", "ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What one commit publishes, with its number."""
+
+    sequence: int
+    position: int
+    actions: Sequence[tuple[Key, bytes]]
+    ledger: Sequence[tuple[Key, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What the published file knows of a partition."""
+
+    sequence: int = 0
+    position: int | None = None
+    last_ledger_line: bytes | None = None
+
+
+class PublishedFile:
+    """Writes what is published, each commit once. One thread only.
+
+    With `history` ``"all"`` superseded actions stay; with ``"latest"`` they go.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, history: str) -> None:
+        self._connection = connection
+        self._path = path
+        self._history = history
+
+    def pair(self) -> bytes | None:
+        """What names the trusted file that this one belongs to."""
+        row = self._connection.execute("SELECT id FROM pair").fetchone()
+        return bytes(row[0]) if row else None
+
+    def pair_with(self, name: bytes) -> None:
+        """Belong to a trusted file, unless this one already belongs to one."""
+        with writing(self._connection, self._path) as file:
+            file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (name,))
+
+    def witness(self, topics: StreamTopics, number: int) -> Witness:
+        """What is known of a partition."""
+        with reading(self._connection, self._path) as file:
+            part = _part(file, topics, number)
+            if part is None:
+                return Witness()
+            return Witness(part.sequence, part.position, _last_line(file, part.id))
+
+    def publish(self, topics: StreamTopics, number: int, batch: Sequence[Publication]) -> int:
+        """Publish commits in order, skipping those that were; one after a gap is refused.
+
+        Returns how many were not skipped.
+        """
+        with writing(self._connection, self._path) as file:
+            part = _part(file, topics, number) or _new_part(file, topics, number)
+            before = part.sequence
+            for publication in batch:
+                if publication.sequence <= part.sequence:
+                    continue
+                if publication.sequence != part.sequence + 1:
+                    raise TransportLost(
+                        complaint(
+                            f"{self._path}",
+                            f"{topics.stream}/{number} is not where it was left",
+                            expected=f"commit {publication.sequence - 1}",
+                            got=part.sequence,
+                        )
+                    )
+                part = self._append(file, part, publication)
+            file.execute(
+                "UPDATE part SET sequence = ?, position = ?, actions = ?, ledger = ? WHERE id = ?",
+                (part.sequence, part.position, part.actions, part.ledger, part.id),
+            )
+            return part.sequence - before
+
+    def _append(self, file: sqlite3.Connection, part: _Part, publication: Publication) -> _Part:
+        actions = list(enumerate(publication.actions, part.id << WIDTH | part.actions))
+        if self._history == "latest":
+            newest = {key: (at, (key, value)) for at, (key, value) in actions}
+            file.executemany(
+                "DELETE FROM action WHERE part = ? AND key IS ?", [(part.id, key) for key in newest]
+            )
+            actions = sorted(newest.values(), key=lambda pair: pair[0])
+        file.executemany(
+            "INSERT INTO action VALUES (?, ?, ?, ?)",
+            [(at, part.id, key, value) for at, (key, value) in actions],
+        )
+        lines = enumerate(publication.ledger, part.id << WIDTH | part.ledger)
+        file.executemany(
+            "INSERT INTO ledger VALUES (?, ?, ?)", [(at, key, value) for at, (key, value) in lines]
+        )
+        return _Part(
+            part.id,
+            publication.sequence,
+            publication.position,
+            part.actions + len(publication.actions),
+            part.ledger + len(publication.ledger),
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    id: int
+    sequence: int
+    position: int | None
+    actions: int  # the offset of the next action
+    ledger: int
+
+
+def _part(file: sqlite3.Connection, topics: StreamTopics, number: int) -> _Part | None:
+    row = file.execute(
+        "SELECT id, sequence, position, actions, ledger FROM part"
+        " WHERE app = ? AND stream = ? AND number = ?",
+        (topics.app, topics.stream, number),
+    ).fetchone()
+    return _Part(*row) if row else None
+
+
+def _new_part(file: sqlite3.Connection, topics: StreamTopics, number: int) -> _Part:
+    cursor = file.execute(
+        "INSERT INTO part (app, stream, number, sequence, actions, ledger)"
+        " VALUES (?, ?, ?, 0, 0, 0)",
+        (topics.app, topics.stream, number),
+    )
+    assert cursor.lastrowid is not None
+    return _Part(cursor.lastrowid, 0, None, 0, 0)
+
+
+def _last_line(file: sqlite3.Connection, part: int) -> bytes | None:
+    row = file.execute(
+        "SELECT value FROM ledger WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1",
+        (part << WIDTH, (part + 1) << WIDTH),
+    ).fetchone()
+    return bytes(row[0]) if row else None
+
+
+class PublishedReader:
+    """Reads what was published, page by page. One thread only."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def parts(self, topics: StreamTopics) -> dict[int, int]:
+        """The partitions' ids by their numbers."""
+        with reading(self._connection, self._path) as file:
+            return dict(
+                file.execute(
+                    "SELECT number, id FROM part WHERE app = ? AND stream = ? ORDER BY number",
+                    (topics.app, topics.stream),
+                ).fetchall()
+            )
+
+    def page(self, table: str, number: int, part: int, start: int) -> list[Published]:
+        """The next records of a partition from an offset on."""
+        assert table in {ACTIONS, LEDGER}
+        low = part << WIDTH
+        with reading(self._connection, self._path) as file:
+            rows = file.execute(
+                f"SELECT id, key, value FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",  # noqa: S608
+                (low + start, low + (1 << WIDTH), PAGE),
+            ).fetchall()
+        return [Published(number, at - low, key, value) for at, key, value in rows]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

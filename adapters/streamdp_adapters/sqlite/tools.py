@@ -1,0 +1,242 @@
+"""What stands beside the transport: readers, producers and the administrator's tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.ports import (
+    Finding,
+    Key,
+    Partition,
+    Published,
+    Records,
+    StreamTopics,
+    Taken,
+    Value,
+    Verdict,
+)
+from streamdp_adapters.sqlite.files import Desk, open_file, open_to_read
+from streamdp_adapters.sqlite.looking import Looker
+from streamdp_adapters.sqlite.pairing import Pair, open_pair
+from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED, PublishedReader
+from streamdp_adapters.sqlite.settings import INTERVAL, Settings
+from streamdp_adapters.sqlite.transport import as_taken, need_input
+from streamdp_adapters.sqlite.trusted import TRUSTED
+
+LITTLE_ROOM = 1 << 30  # bytes of free disk below which a check warns
+
+
+class SqlitePublications:
+    """Reads the published file; needs nothing else, and no right to write."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.published
+        self._desk = Desk("streamdp-sqlite-read")
+        self._reader: PublishedReader | None = None
+
+    def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every action record that is kept."""
+        return self._records(ACTIONS, stream, follow=follow)
+
+    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record."""
+        return self._records(LEDGER, stream, follow=follow)
+
+    async def _records(
+        self, table: str, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        if self._reader is None:
+            self._reader = await self._desk.run(self._open)
+        starts: dict[int, int] = {}
+        while pages := await self._desk.run(partial(self._pages, table, stream, starts)):
+            for page in pages:
+                yield page
+        if not follow:
+            return
+        yield ()
+        while True:
+            for page in await self._desk.run(partial(self._pages, table, stream, starts)):
+                yield page
+            await asyncio.sleep(INTERVAL)
+
+    def _open(self) -> PublishedReader:
+        return PublishedReader(open_to_read(self._path, PUBLISHED), self._path)
+
+    def _pages(
+        self, table: str, stream: StreamTopics, starts: dict[int, int]
+    ) -> list[list[Published]]:
+        """The next page of each partition that has one."""
+        assert self._reader is not None
+        found = []
+        for number, part in self._reader.parts(stream).items():
+            page = self._reader.page(table, number, part, starts.get(number, 0))
+            if page:
+                starts[number] = page[-1].offset + 1
+                found.append(page)
+        return found
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._desk.close(self._reader.close if self._reader else _nothing)
+
+
+class SqliteProducer:
+    """Appends input records, each batch in one transaction."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._desk = Desk("streamdp-sqlite-send")
+        self._pair: Pair | None = None
+
+    async def send(
+        self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+    ) -> None:
+        """Append all of them or, if it raises, none."""
+        await self._desk.run(partial(self._send, topic, records, partition))
+
+    def _send(
+        self, topic: str, records: Sequence[tuple[Key, Value]], partition: int | None
+    ) -> None:
+        if self._pair is None:
+            self._pair = open_pair(self._settings)
+        need_input(self._pair, self._settings, topic)
+        self._pair.trusted.append(topic, records, partition)
+
+    async def close(self) -> None:
+        """Finish what has begun and close the files."""
+        await self._desk.close(lambda: self._pair.close() if self._pair else None)
+
+
+class SqliteAdministrator:
+    """Makes the files and inputs, checks them, and looks into them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._desk = Desk("streamdp-sqlite-admin")
+        self._pair: Pair | None = None
+
+    async def create(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Make the inputs that are missing."""
+        if partitions < 1:
+            raise InvalidConfig(complaint("partitions", "too few", expected="≥ 1", got=partitions))
+        return await self._desk.run(partial(self._create, streams, partitions))
+
+    def _create(self, streams: Sequence[StreamTopics], partitions: int) -> list[Finding]:
+        there = {t.input: len(self._files().trusted.heads(t.input)) for t in streams}
+        missing = [topics for topics in streams if not there[topics.input]]
+        made = self._grow(missing, partitions)
+        kept = [
+            Finding(f"topic {t.input}", Verdict.GOOD, f"{there[t.input]} partitions")
+            for t in streams
+            if t not in missing
+        ]
+        return made + kept
+
+    async def expand(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Give the inputs more partitions; never fewer."""
+        return await self._desk.run(partial(self._grow, streams, partitions))
+
+    def _grow(self, streams: Sequence[StreamTopics], partitions: int) -> list[Finding]:
+        findings = []
+        for topic in dict.fromkeys(topics.input for topics in streams):
+            before = self._files().trusted.create(topic, partitions)
+            verdict = Verdict.CHANGED if before < partitions else Verdict.GOOD
+            findings.append(
+                Finding(f"topic {topic}", verdict, f"{max(before, partitions)} partitions")
+            )
+        return findings
+
+    async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Whether the inputs are there and the disk has room, making nothing."""
+        return await self._desk.run(partial(self._check, streams))
+
+    def _check(self, streams: Sequence[StreamTopics]) -> list[Finding]:
+        path = self._settings.path
+        if not path.exists():
+            return [Finding(f"{path}", Verdict.PROBLEM, "there is no such file: create it")]
+        findings = [self._room()]
+        for topic in dict.fromkeys(topics.input for topics in streams):
+            there = len(self._files().trusted.heads(topic))
+            findings.append(
+                Finding(
+                    f"topic {topic}",
+                    Verdict.GOOD if there else Verdict.PROBLEM,
+                    f"{there} partitions" if there else "missing: create it",
+                )
+            )
+        return findings
+
+    def _room(self) -> Finding:
+        free = shutil.disk_usage(self._settings.path.absolute().parent).free
+        verdict = Verdict.GOOD if free >= LITTLE_ROOM else Verdict.WARNING
+        return Finding(f"{self._settings.path}: disk", verdict, f"{free >> 20} MiB free")
+
+    def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
+        """There is no cluster to type at: streamdp makes its own files."""
+        return f"# SQLite: `streamdp topics create` makes {self._settings.path} and what is in it"
+
+    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Whether both files can be opened, written to and trusted."""
+        return await self._desk.run(self._probe)
+
+    def _probe(self) -> list[Finding]:
+        findings = []
+        for path, kind in ((self._settings.path, TRUSTED), (self._settings.published, PUBLISHED)):
+            if not path.exists():
+                writable = os.access(path.absolute().parent, os.W_OK)
+                verdict = Verdict.WARNING if writable else Verdict.PROBLEM
+                findings.append(Finding(f"{path}", verdict, "not made yet"))
+                continue
+            try:
+                open_file(path, kind).close()
+            except StreamdpError as error:
+                findings.append(Finding(f"{path}", Verdict.PROBLEM, str(error)))
+            else:
+                findings.append(Finding(f"{path}", Verdict.GOOD, kind.name))
+        return findings
+
+    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+        """What is durable just now, fencing nobody."""
+        return await self._desk.run(partial(self._peek, stream, partition))
+
+    def _peek(self, stream: StreamTopics, number: int) -> Taken:
+        pair = self._files()
+        seen = pair.published.witness(stream, number)
+        return as_taken(pair.trusted.durable(stream, number), seen)
+
+    async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
+        """The last records of each partition. NOT PRIVATE."""
+        return await self._desk.run(partial(self._newest, stream, count))
+
+    def _newest(self, stream: StreamTopics, count: int) -> list[Records]:
+        total = len(self._files().trusted.heads(stream.input))
+        looker = Looker(open_file(self._settings.path, TRUSTED), self._settings.path)
+        try:
+            each = -(-count // max(1, total))
+            parts = [Partition(stream.stream, number) for number in range(total)]
+            found = [looker.newest(stream, part, each) for part in parts]
+        finally:
+            looker.close()
+        return [records for records in found if records]
+
+    def _files(self) -> Pair:
+        if self._pair is None:
+            self._pair = open_pair(self._settings)
+        return self._pair
+
+    async def close(self) -> None:
+        """Close the files."""
+        await self._desk.close(lambda: self._pair.close() if self._pair else None)
+
+
+def _nothing() -> None:
+    """Nothing was opened."""

@@ -1,0 +1,359 @@
+"""The SQLite transport: one worker over a pair of files.
+
+The commit, in this order:
+
+1. in one transaction of the trusted file: check the owner, forget what is published, write the
+   state, put into the outbox what is to be published, with the next number, and the position;
+2. in one transaction of the published file: append it, unless its number is there already.
+
+WAL does not commit two files as one, so a crash may fall between the two: then the next take finds
+the outbox and publishes it, before anything else happens. The outbox forgets in step 1 of a later
+commit, when the published file is known to have it. The steps at which a test may crash it:
+
+    take: fenced         earlier owners are strangers
+    take: drained        what they recorded is published
+    take: settled        the outbox has forgotten it
+    commit: begun        nothing was done
+    commit: recorded     the trusted file has it
+    commit: published    the published file has it, the worker has not heard
+
+Fencing is by number, as on a broker: the newest taker owns a partition, wherever it runs. There is
+no group: whoever joins is assigned everything, and a worker that was fenced hears `revoked` at
+once and is assigned nothing again until it is started anew. Two threads do the work, one for
+looking (`poll`, `read`) and one for writing, so that a commit in flight stops nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
+from streamdp.ports import Commit, Listener, Partition, Reached, Records, StreamTopics, Taken
+from streamdp_adapters.sqlite.files import Desk, open_file
+from streamdp_adapters.sqlite.looking import Looker, Sight
+from streamdp_adapters.sqlite.pairing import Pair, open_pair
+from streamdp_adapters.sqlite.published import Witness
+from streamdp_adapters.sqlite.settings import INTERVAL, Settings
+from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Owner
+
+STEPS = (
+    "take: fenced",
+    "take: drained",
+    "take: settled",
+    "poll: found",
+    "commit: begun",
+    "commit: recorded",
+    "commit: published",
+)
+LARGEST_VALUE = 64 << 20  # bytes; SQLite's own limit is a billion
+READ_BATCH = 2000  # records that `read` hands over at once
+
+
+def go_on(step: str, partition: Partition) -> None:
+    """No fault at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A partition that was taken: by what right, and what is known to be published."""
+
+    owner: Owner
+    published: int
+
+
+class SqliteTransport:
+    """One worker over a pair of files."""
+
+    def __init__(self, settings: Settings, *, worker: str, reached: Reached = go_on) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._reached = reached
+        self._writing = Desk("streamdp-sqlite-write")
+        self._looking = Desk("streamdp-sqlite-look")
+        self._pair: Pair | None = None
+        self._looker: Looker | None = None
+        self._listener: Listener | None = None
+        self._topics: dict[str, StreamTopics] = {}
+        self._heads: dict[Partition, Head] = {}
+        self._positions: dict[Partition, int] = {}
+        self._owned: dict[Partition, Tenure] = {}
+        self._in_flight: dict[Partition, Tenure] = {}
+        self._turn = 0
+
+    async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
+        """Open the files, check the inputs, and be assigned everything."""
+        names = [topics.stream for topics in streams]
+        if len(set(names)) != len(names):
+            raise InvalidConfig(
+                complaint("streams", "two of one name", expected="distinct names", got=names)
+            )
+        self._pair = await self._writing.run(partial(open_pair, self._settings))
+        self._looker = await self._looking.run(self._open_looker)
+        for topics in streams:
+            await self._writing.run(partial(need_input, self._pair, self._settings, topics.input))
+        self._topics = {topics.stream: topics for topics in streams}
+        self._listener = listener
+        self._notice(await self._look({}, 0))
+
+    def _open_looker(self) -> Looker:
+        return Looker(open_file(self._settings.path, TRUSTED), self._settings.path)
+
+    # --- taking and committing --------------------------------------------------------------
+
+    async def take(
+        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+    ) -> Taken:
+        """Fence, publish what was recorded, and read what is durable."""
+        self._forget(partition)
+        topics = self._stream(partition)
+        tenure, taken = await self._writing.run(partial(self._take, topics, partition))
+        self._owned[partition] = tenure
+        if progress is not None:
+            progress(len(taken.state))
+        return taken
+
+    def _take(self, topics: StreamTopics, partition: Partition) -> tuple[Tenure, Taken]:
+        pair, number = self._files(), partition.number
+        pair.trusted.durable(topics, number)  # refuses a partition that is not there
+        owner = pair.trusted.claim(topics, number, self._worker)
+        self._reached("take: fenced", partition)
+        seen = pair.published.witness(topics, number)
+        waiting = pair.trusted.outbox(topics, number, owner, seen)
+        if waiting:
+            pair.published.publish(topics, number, waiting)
+        self._reached("take: drained", partition)
+        seen = pair.published.witness(topics, number)
+        pair.trusted.settle(topics, number, owner, seen)
+        self._reached("take: settled", partition)
+        durable = pair.trusted.durable(topics, number, owner=owner)
+        return Tenure(owner, seen.sequence), as_taken(durable, seen)
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        """Record, then publish; whatever fails, the partition has to be taken again."""
+        topics = self._stream(partition)
+        check_sizes(partition, commit)
+        tenure = self._owned.pop(partition, None)
+        if tenure is None:
+            raise TransportLost(
+                complaint(
+                    f"{partition}", "commit refused", expected="a taken partition", got="none"
+                )
+            )
+        self._in_flight[partition] = tenure
+        try:
+            work = partial(self._commit, topics, partition, tenure, commit)
+            after = await self._writing.run(work)
+        except Fenced:
+            self._revoke(partition)
+            raise
+        except BaseException:
+            self._in_flight.pop(partition, None)
+            raise
+        if self._in_flight.pop(partition, None) is tenure:  # nobody left or took it meanwhile
+            self._owned[partition] = after
+
+    def _commit(
+        self, topics: StreamTopics, partition: Partition, tenure: Tenure, commit: Commit
+    ) -> Tenure:
+        pair, number = self._files(), partition.number
+        self._reached("commit: begun", partition)
+        publication = pair.trusted.record(
+            topics,
+            number,
+            tenure.owner,
+            commit,
+            published=tenure.published,
+            retain=self._settings.retain,
+        )
+        self._reached("commit: recorded", partition)
+        if publication is None:
+            return tenure
+        if not pair.published.publish(topics, number, [publication]):
+            raise TransportLost(
+                complaint(
+                    f"{partition}",
+                    "published by another",
+                    expected=f"commit {publication.sequence - 1}",
+                    got=publication.sequence,
+                )
+            )
+        self._reached("commit: published", partition)
+        return Tenure(tenure.owner, publication.sequence)
+
+    # --- input ------------------------------------------------------------------------------
+
+    async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        """The input again, batch by batch."""
+        topics = self._stream(partition)
+        if self._looker is None:
+            raise _not_joined()
+        look = partial(self._looker.range, topics, partition)
+        while True:
+            records = await self._looking.run(partial(look, start, stop, READ_BATCH))
+            if not records:
+                return
+            yield records
+            start = records.next_offset
+
+    def resume(self, partition: Partition, offset: int) -> None:
+        """Deliver from `offset` on."""
+        self._stream(partition)
+        self._positions[partition] = offset
+
+    def pause(self, partition: Partition) -> None:
+        """Deliver nothing more."""
+        self._positions.pop(partition, None)
+
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        """What has come, the partitions in turn; looks again and again while there is nothing."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        while True:
+            asked = self._in_turn()
+            found = self._deliver(asked, await self._look(asked, max_records))
+            left = deadline - clock()
+            if found or left <= 0:
+                return found
+            await asyncio.sleep(min(INTERVAL, left))
+
+    def _in_turn(self) -> dict[Partition, int]:
+        """The positions, another partition first each time."""
+        partitions = sorted(self._positions)
+        self._turn += 1
+        turn = self._turn % max(1, len(partitions))
+        return {p: self._positions[p] for p in partitions[turn:] + partitions[:turn]}
+
+    async def _look(self, positions: dict[Partition, int], limit: int) -> Sight:
+        if self._looker is None:
+            raise _not_joined()
+        streams = tuple(self._topics.values())
+        return await self._looking.run(partial(self._looker.look, streams, positions, limit))
+
+    def _deliver(self, asked: dict[Partition, int], sight: Sight) -> list[Records]:
+        """What is still wanted of what was found; nothing can come between this and the caller."""
+        self._notice(sight)
+        unchanged = {p for p, offset in asked.items() if self._positions.get(p) == offset}
+        for partition, error in sight.gone:
+            if partition in unchanged and self._listener is not None:
+                self.pause(partition)
+                self._listener.failed(partition, error)
+        found = [records for records in sight.records if records.partition in unchanged]
+        for records in found:
+            self._reached("poll: found", records.partition)
+        self._positions.update((records.partition, records.next_offset) for records in found)
+        return found
+
+    def _notice(self, sight: Sight) -> None:
+        """Hear of partitions that are new, and of those that another has taken."""
+        new = sorted(set(sight.heads) - set(self._heads))
+        self._heads.update(sight.heads)
+        if new and self._listener is not None:
+            self._listener.assigned(new)
+        for partition, tenure in [*self._owned.items(), *self._in_flight.items()]:
+            if sight.owners.get(partition, 0) > tenure.owner.number:
+                self._revoke(partition)
+
+    # --- lag and limits ---------------------------------------------------------------------
+
+    def largest_value(self, stream: str) -> int:
+        """The most bytes that one value of a commit may have."""
+        return LARGEST_VALUE
+
+    def end_offset(self, partition: Partition) -> int | None:
+        """Where the next record will go, as of the last look."""
+        head = self._heads.get(partition)
+        return head.next if head else None
+
+    def first_offset(self, partition: Partition) -> int | None:
+        """The oldest record that is retained, as of the last look."""
+        head = self._heads.get(partition)
+        return head.first if head else None
+
+    # --- giving up --------------------------------------------------------------------------
+
+    async def leave(self, partition: Partition) -> None:
+        """Give one partition up."""
+        self._forget(partition)
+
+    async def close(self) -> None:
+        """Give everything up; what has begun is finished, within a bounded time."""
+        for partition in {*self._owned, *self._in_flight, *self._positions}:
+            self._forget(partition)
+        await self._looking.close(self._looker.close if self._looker else _nothing)
+        await self._writing.close(self._pair.close if self._pair else _nothing)
+
+    def _revoke(self, partition: Partition) -> None:
+        self._forget(partition)
+        if self._listener is not None:
+            self._listener.revoked([partition])
+
+    def _forget(self, partition: Partition) -> None:
+        self._owned.pop(partition, None)
+        self._in_flight.pop(partition, None)
+        self._positions.pop(partition, None)
+
+    def _files(self) -> Pair:
+        if self._pair is None:
+            raise _not_joined()
+        return self._pair
+
+    def _stream(self, partition: Partition) -> StreamTopics:
+        if partition.stream not in self._topics:
+            raise InvalidConfig(
+                complaint(
+                    f"{partition}", "unknown stream", expected=sorted(self._topics), got="another"
+                )
+            )
+        return self._topics[partition.stream]
+
+
+def need_input(pair: Pair, settings: Settings, topic: str) -> int:
+    """How many partitions an input has, which is made or refused if it is missing."""
+    there = len(pair.trusted.heads(topic))
+    if there:
+        return there
+    if settings.partitions < 1:
+        raise InvalidConfig(
+            complaint(f"topic {topic}", "is missing", expected="create it first", got="nothing")
+        )
+    pair.trusted.create(topic, settings.partitions)
+    return settings.partitions
+
+
+def as_taken(durable: Durable, seen: Witness) -> Taken:
+    """What both files know of a partition."""
+    positions = [at for at in (durable.position, seen.position) if at is not None]
+    return Taken(
+        state=durable.state,
+        first_offset=durable.head.first,
+        end_offset=durable.head.next,
+        group_offset=max(positions, default=None),
+        last_ledger_line=seen.last_ledger_line,
+        partitions=durable.partitions,
+    )
+
+
+def check_sizes(partition: Partition, commit: Commit) -> None:
+    """Refuse a value that is too large, before anything is done."""
+    for records in (commit.state, commit.actions, commit.ledger):
+        for _, value in records:
+            if value is not None and len(value) > LARGEST_VALUE:
+                raise InvalidConfig(
+                    complaint(
+                        f"{partition}: commit",
+                        "a value is too large",
+                        expected=f"≤ {LARGEST_VALUE} bytes",
+                        got=len(value),
+                    )
+                )
+
+
+def _not_joined() -> TransportLost:
+    return TransportLost(complaint("sqlite", "not joined", expected="join first", got="work"))
+
+
+def _nothing() -> None:
+    """Nothing was opened."""

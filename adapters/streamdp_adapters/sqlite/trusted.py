@@ -1,0 +1,335 @@
+"""The trusted file: the input log, the owners, the state and the outbox of what is to be published.
+
+Each function is one transaction or one look. A record's row number is its partition's id and its
+offset; `first` and `next` of a partition are kept apart from the records, so that trimming never
+gives an offset again. A partition of a stream has an owner's number: whoever commits must still
+have it, in the same transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
+from streamdp.ports import Commit, Key, StreamTopics, Value
+from streamdp_adapters.sqlite.files import WIDTH, Kind, reading, writing
+from streamdp_adapters.sqlite.published import Publication, Witness
+
+TRUSTED = Kind(
+    name="a trusted file of streamdp",
+    application_id=0x5DB0_0001,
+    version=1,
+    mode=0o600,
+    schema="""
+    CREATE TABLE pair (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL);
+    CREATE TABLE input (
+      id INTEGER PRIMARY KEY, topic TEXT NOT NULL, number INTEGER NOT NULL,
+      first INTEGER NOT NULL, next INTEGER NOT NULL, UNIQUE (topic, number));
+    CREATE TABLE record (id INTEGER PRIMARY KEY, key BLOB, value BLOB);
+    CREATE TABLE part (
+      id INTEGER PRIMARY KEY, app TEXT NOT NULL, stream TEXT NOT NULL, number INTEGER NOT NULL,
+      topic TEXT NOT NULL, owner INTEGER NOT NULL, worker TEXT NOT NULL,
+      sequence INTEGER NOT NULL, published INTEGER NOT NULL,
+      position INTEGER, low_water INTEGER, UNIQUE (app, stream, number));
+    CREATE TABLE state (part INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+      UNIQUE (part, key));
+    CREATE TABLE outbox (id INTEGER PRIMARY KEY, part INTEGER NOT NULL, sequence INTEGER NOT NULL,
+      position INTEGER NOT NULL, line INTEGER NOT NULL, key BLOB, value BLOB NOT NULL);
+    CREATE INDEX outbox_of_part ON outbox (part, sequence)
+    """,
+)
+TRIMMED_AT_ONCE = 5000  # records that one commit forgets at most: it has to stay short
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One partition of an input, as it is just now."""
+
+    id: int
+    first: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who may commit to a partition of a stream: the number that was given last."""
+
+    part: int
+    number: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What the trusted file holds of a partition of a stream."""
+
+    state: Mapping[bytes, bytes]
+    head: Head
+    position: int | None
+    partitions: int
+
+
+class TrustedFile:
+    """The transactions on the trusted file. One thread only."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def pair(self, name: bytes | None) -> bytes:
+        """What names this file; a new one takes the name that it is offered, or makes one."""
+        with writing(self._connection, self._path) as file:
+            new = name or os.urandom(16)
+            file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (new,))
+            return bytes(file.execute("SELECT id FROM pair").fetchone()[0])
+
+    # --- topics and input -------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int) -> int:
+        """Make partitions that are missing; how many there were before."""
+        with writing(self._connection, self._path) as file:
+            before = len(heads_of(file, topic))
+            file.executemany(
+                "INSERT INTO input (topic, number, first, next) VALUES (?, ?, 0, 0)",
+                [(topic, number) for number in range(before, partitions)],
+            )
+            return before
+
+    def heads(self, topic: str) -> list[Head]:
+        """The partitions of an input in order; none if there is no such input."""
+        with reading(self._connection, self._path) as file:
+            return heads_of(file, topic)
+
+    def append(
+        self, topic: str, records: Sequence[tuple[Key, Value]], partition: int | None
+    ) -> None:
+        """Put records at the end, all or none; a key's home is its checksum, the null key's 0."""
+        with writing(self._connection, self._path) as file:
+            heads = heads_of(file, topic)
+            if partition is not None and not 0 <= partition < len(heads):
+                raise InvalidConfig(
+                    complaint(
+                        f"topic {topic}", "no such partition", expected=len(heads), got=partition
+                    )
+                )
+            shares: dict[int, list[tuple[Key, Value]]] = {}
+            for record in records:
+                home = crc32(record[0] or b"") % len(heads) if partition is None else partition
+                shares.setdefault(home, []).append(record)
+            for home, share in shares.items():
+                _append(file, heads[home], share)
+
+    # --- owners and commits -----------------------------------------------------------------
+
+    def claim(self, topics: StreamTopics, number: int, worker: str) -> Owner:
+        """Fence every earlier owner."""
+        with writing(self._connection, self._path) as file:
+            file.execute(
+                "INSERT OR IGNORE INTO part (app, stream, number, topic, owner, worker, sequence,"
+                " published) VALUES (?, ?, ?, ?, 0, '', 0, 0)",
+                (topics.app, topics.stream, number, topics.input),
+            )
+            part, owner = file.execute(
+                "UPDATE part SET owner = owner + 1, worker = ?, topic = ?"
+                " WHERE app = ? AND stream = ? AND number = ? RETURNING id, owner",
+                (worker, topics.input, topics.app, topics.stream, number),
+            ).fetchone()
+            return Owner(part, owner, worker)
+
+    def outbox(
+        self, topics: StreamTopics, number: int, owner: Owner, seen: Witness
+    ) -> list[Publication]:
+        """What was recorded to be published and is not there yet, in order."""
+        with reading(self._connection, self._path) as file:
+            (published,) = file.execute(
+                "SELECT published FROM part WHERE id = ?", (owner.part,)
+            ).fetchone()
+            rows = file.execute(
+                "SELECT sequence, position, line, key, value FROM outbox"
+                " WHERE part = ? AND sequence > ? ORDER BY sequence, id",
+                (owner.part, seen.sequence),
+            ).fetchall()
+        if seen.sequence < published:
+            raise StateMismatch(
+                complaint(
+                    f"{topics.stream}/{number}: the published file beside {self._path}",
+                    "has lost what was public; put it back, or a copy of it",
+                    expected=f"commit {published} or later",
+                    got=seen.sequence,
+                )
+            )
+        found: dict[int, Publication] = {}
+        lists: dict[int, tuple[list[tuple[Key, bytes]], list[tuple[Key, bytes]]]] = {}
+        for sequence, position, line, key, value in rows:
+            both = lists.setdefault(sequence, ([], []))
+            both[line].append((key, value))
+            found.setdefault(sequence, Publication(sequence, position, *both))
+        return list(found.values())
+
+    def settle(self, topics: StreamTopics, number: int, owner: Owner, seen: Witness) -> None:
+        """Forget what is published, and never again give a number that the published file knows.
+
+        If it knows more than was ever recorded here, this file was lost or rolled back: the last
+        ledger line tells the service, and numbers and offsets go on after those it knows.
+        """
+        with writing(self._connection, self._path) as file:
+            _check_owner(file, topics, number, owner)
+            file.execute(
+                "DELETE FROM outbox WHERE part = ? AND sequence <= ?", (owner.part, seen.sequence)
+            )
+            file.execute(
+                "UPDATE part SET published = ?1, sequence = max(sequence, ?1) WHERE id = ?2",
+                (seen.sequence, owner.part),
+            )
+            file.execute(
+                "UPDATE input SET next = max(next, ?) WHERE topic = ? AND number = ?",
+                (seen.position or 0, topics.input, number),
+            )
+
+    def record(
+        self,
+        topics: StreamTopics,
+        number: int,
+        owner: Owner,
+        commit: Commit,
+        *,
+        published: int,
+        retain: int | None,
+    ) -> Publication | None:
+        """One commit, without what comes after it; what is now to be published, if anything.
+
+        `published` is the last number that is known to be in the published file.
+        """
+        with writing(self._connection, self._path) as file:
+            sequence = _check_owner(file, topics, number, owner)
+            file.execute(
+                "DELETE FROM outbox WHERE part = ? AND sequence <= ?", (owner.part, published)
+            )
+            _write_state(file, owner.part, commit)
+            publication = None
+            if commit.actions or commit.ledger:
+                sequence += 1
+                publication = Publication(
+                    sequence, commit.next_offset, commit.actions, commit.ledger
+                )
+                _write_outbox(file, owner.part, publication)
+            file.execute(
+                "UPDATE part SET sequence = ?, published = ?, position = ?,"
+                " low_water = coalesce(?, low_water) WHERE id = ?",
+                (sequence, published, commit.next_offset, commit.low_water, owner.part),
+            )
+            if retain is not None:
+                _trim(file, topics.input, number, retain)
+            return publication
+
+    def durable(self, topics: StreamTopics, number: int, *, owner: Owner | None = None) -> Durable:
+        """What is held of a partition of a stream as of one moment, for its owner if one asks."""
+        with reading(self._connection, self._path) as file:
+            if owner is not None:
+                _check_owner(file, topics, number, owner)
+            heads = heads_of(file, topics.input)
+            if not 0 <= number < len(heads):
+                raise InvalidConfig(
+                    complaint(
+                        f"topic {topics.input}",
+                        "no such partition",
+                        expected=len(heads),
+                        got=number,
+                    )
+                )
+            row = file.execute(
+                "SELECT id, position FROM part WHERE app = ? AND stream = ? AND number = ?",
+                (topics.app, topics.stream, number),
+            ).fetchone()
+            part, position = row or (None, None)
+            state = dict(
+                file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
+            )
+            return Durable(state, heads[number], position, len(heads))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def heads_of(file: sqlite3.Connection, topic: str) -> list[Head]:
+    """The partitions of an input in order."""
+    rows = file.execute(
+        "SELECT id, first, next FROM input WHERE topic = ? ORDER BY number", (topic,)
+    )
+    return [Head(*row) for row in rows]
+
+
+def _append(file: sqlite3.Connection, head: Head, records: Sequence[tuple[Key, Value]]) -> None:
+    base = (head.id << WIDTH) + head.next
+    file.executemany(
+        "INSERT INTO record VALUES (?, ?, ?)",
+        [(at, key, value) for at, (key, value) in enumerate(records, base)],
+    )
+    file.execute("UPDATE input SET next = ? WHERE id = ?", (head.next + len(records), head.id))
+
+
+def _check_owner(file: sqlite3.Connection, topics: StreamTopics, number: int, owner: Owner) -> int:
+    """Refuse an owner that was fenced; the number of the last commit that published anything."""
+    row = file.execute(
+        "SELECT owner, worker, sequence FROM part WHERE id = ?", (owner.part,)
+    ).fetchone()
+    if row is None or row[0] != owner.number:
+        raise Fenced(
+            complaint(
+                f"{topics.stream}/{number}",
+                "fenced",
+                expected=f"owner {owner.number} ({owner.worker})",
+                got=f"owner {row[0]} ({row[1]})" if row else "none",
+            )
+        )
+    return int(row[2])
+
+
+def _write_state(file: sqlite3.Connection, part: int, commit: Commit) -> None:
+    last = dict(commit.state)  # what comes later in one commit wins
+    file.executemany(
+        "DELETE FROM state WHERE part = ? AND key = ?",
+        [(part, key) for key, value in last.items() if value is None],
+    )
+    file.executemany(
+        "INSERT INTO state VALUES (?, ?, ?)"
+        " ON CONFLICT (part, key) DO UPDATE SET value = excluded.value",
+        [(part, key, value) for key, value in last.items() if value is not None],
+    )
+
+
+def _write_outbox(file: sqlite3.Connection, part: int, publication: Publication) -> None:
+    for line, records in enumerate((publication.actions, publication.ledger)):
+        file.executemany(
+            "INSERT INTO outbox (part, sequence, position, line, key, value)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (part, publication.sequence, publication.position, line, key, value)
+                for key, value in records
+            ],
+        )
+
+
+def _trim(file: sqlite3.Connection, topic: str, number: int, retain: int) -> None:
+    """Forget old input that no stream needs again, all but `retain` records, a piece at a time."""
+    low_waters = [
+        low
+        for (low,) in file.execute(
+            "SELECT low_water FROM part WHERE topic = ? AND number = ?", (topic, number)
+        )
+    ]
+    head = heads_of(file, topic)[number]
+    if None in low_waters:
+        return
+    before = min(min(low_waters) - retain, head.first + TRIMMED_AT_ONCE)
+    if before <= head.first:
+        return
+    base = head.id << WIDTH
+    file.execute("DELETE FROM record WHERE id >= ? AND id < ?", (base + head.first, base + before))
+    file.execute("UPDATE input SET first = ? WHERE id = ?", (before, head.id))
