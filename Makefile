@@ -4,6 +4,7 @@
 # PYTHON=python3.12 picks the interpreter, VENV=folder where the environment lives.
 PYTHON ?= python3
 VENV ?= .venv
+PEERS ?= $(VENV)-peers
 SOAK ?= 20
 
 BIN := $(VENV)/bin
@@ -27,8 +28,15 @@ test: tools
 	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL) build/dist/*.whl
 	PYTHONPATH=$(WHEEL) STREAMDP_WHEEL=$(WHEEL) $(BIN)/pytest --cov --cov-report=term-missing:skip-covered
 
-bench: tools
-	$(BIN)/python -m tests.bench
+# Each benchmark prints tables and writes bench-results/<its name>.json; PEERS holds the systems
+# that cannot share an environment with streamdp.
+bench: python
+	@$(SETUP) bench
+	@$(PYTHON) requirements/environment.py $(PEERS) peers
+	mkdir -p bench-results
+	for file in tests/bench/bench_*.py; do \
+		STREAMDP_PEERS=$(PEERS)/bin/python \
+		$(BIN)/python $$file --json bench-results/$$(basename $$file .py).json || exit 1; done
 
 soak: tools
 	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_crash*.py

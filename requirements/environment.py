@@ -1,11 +1,15 @@
 """Makes the virtual environment that the Makefile works in, from the hashed locks.
 
-    python requirements/environment.py .venv runtime|test
+    python requirements/environment.py .venv runtime|test|bench|peers
 
-`runtime` is what users get, and quick; `test` is that and every tool of the suite (the locks agree
-on what they share, so the one contains the other). Each package is checked against its hash. A
-stamp in the environment tells what it was made from: nothing is done while that holds, another
-interpreter makes it anew, and a changed lock or `pyproject.toml` installs what differs.
+`runtime` is what users get, and quick; `test` is that and every tool of the suite; `bench` adds
+what benchmarks compare with in one process. The locks agree on what they share, so each of these
+contains those before it. `peers` holds systems to measure beside streamdp and not streamdp: they
+need other versions of what it stands on, hence an environment of their own.
+
+Each package is checked against its hash. A stamp in the environment tells what it was made from:
+nothing is done while that holds, another interpreter makes it anew, and a changed lock or
+`pyproject.toml` installs what differs.
 
 Standard library only: this runs before anything is installed.
 """
@@ -26,7 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
     "runtime": ("runtime.lock", "build.lock"),
     "test": ("test.lock",),
+    "bench": ("bench.lock",),
+    "peers": ("peers.lock",),
 }
+CONTAINED_IN = {"runtime": ("test", "bench"), "test": ("bench",)}
 
 
 def stamp_of(kind: str) -> str:
@@ -43,8 +50,8 @@ def locks_of(kind: str) -> list[Path]:
 
 
 def is_current(home: Path, kind: str) -> bool:
-    """Whether the environment already offers this kind; `test` offers `runtime` too."""
-    offers = {kind, "test"}
+    """Whether the environment already offers this kind."""
+    offers = (kind, *CONTAINED_IN.get(kind, ()))
     return any(read(home / f".streamdp-{offer}") == stamp_of(offer) for offer in offers)
 
 
@@ -77,7 +84,8 @@ def make(home: Path, kind: str) -> None:
         path.unlink(missing_ok=True)
     requirements = [part for lock in locks_of(kind) for part in ("--requirement", str(lock))]
     pip(home, "--require-hashes", *requirements)
-    pip(home, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    if kind != "peers":
+        pip(home, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     (home / f".streamdp-{kind}").write_text(stamp_of(kind))
 
 

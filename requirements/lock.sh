@@ -12,6 +12,8 @@ lock() { # name, then what to lock
 		--output-file "requirements/$name.lock" "$@"
 }
 
-lock test pyproject.toml requirements/build.in --extra test "$@"
-lock runtime pyproject.toml --extra compression --constraint requirements/test.lock "$@"
-lock build requirements/build.in --constraint requirements/test.lock "$@"
+lock bench pyproject.toml requirements/build.in --extra bench "$@"
+lock test pyproject.toml requirements/build.in --extra test --constraint requirements/bench.lock "$@"
+lock runtime pyproject.toml --extra compression --constraint requirements/bench.lock "$@"
+lock build requirements/build.in --constraint requirements/bench.lock "$@"
+lock peers requirements/peers.in "$@"
