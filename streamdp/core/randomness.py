@@ -37,6 +37,11 @@ _POSITION_BITS = 40  # a counter's lower half: level above position; the upper h
 _MAX_LEVEL = 1 << (64 - _POSITION_BITS)
 _LITTLE = np.dtype("<u8")  # explicit, so that seeded bits are the same on every platform
 
+# A single fresh draw is at the origin, and its first 2**14 counters are always these.
+_ORIGIN = np.zeros(1, np.uint64)
+_PAIRS = np.arange(1 << 13, dtype=np.uint64)
+_COUNTERS = np.stack([np.zeros_like(_PAIRS), _PAIRS], axis=1).astype(_LITTLE).data.cast("B")
+
 
 class Purpose(IntEnum):
     """What bits are drawn for: one purpose never reads another's bits.
@@ -111,14 +116,25 @@ class CounterBits:
         """Rows × `count` words of level 0; one AES block holds an even position and the next."""
         first, rows = start >> 1, len(self._high)
         blocks = ((start + count + 1) >> 1) - first
-        counters = np.empty((rows, blocks, 2), _LITTLE)
-        counters[:, :, 0] = self._high[:, None]
-        pairs = np.arange(first, first + blocks, dtype=np.uint64)
-        np.bitwise_xor(self._low[:, None], pairs, out=counters[:, :, 1])
-        out = np.empty(counters.size + 2, _LITTLE)  # the cipher asks for a spare block
-        self._cipher.update_into(counters.reshape(-1).view(np.uint8).data, out.view(np.uint8).data)
+        if self._low is _ORIGIN and first + blocks <= len(_PAIRS):
+            counters = _COUNTERS[16 * first : 16 * (first + blocks)]
+        else:
+            counters = self._counters(first, blocks)
+        out = np.empty(2 * (blocks * rows + 1), _LITTLE)  # the cipher asks for a spare block
+        self._cipher.update_into(counters, out.data.cast("B"))
         skip = start - 2 * first
-        return out[:-2].reshape(rows, 2 * blocks)[:, skip : skip + count]
+        if rows == 1:
+            return out[skip : skip + count].reshape(1, count)
+        columns = out[:-2].reshape(blocks, rows, 2).transpose(0, 2, 1).reshape(2 * blocks, rows)
+        return columns[skip : skip + count].T
+
+    def _counters(self, first: int, blocks: int) -> memoryview:
+        """The counters of `blocks` pairs of positions, as bytes: the rows' lie side by side."""
+        pairs = np.arange(first, first + blocks, dtype=np.uint64)
+        counters = np.empty((blocks, len(self._high), 2), _LITTLE)
+        counters[:, :, 0] = self._high
+        np.bitwise_xor(pairs[:, None], self._low, out=counters[:, :, 1])
+        return counters.data.cast("B")
 
     def more(self, row: int, position: int, level: int) -> int:
         """The 64 bits that continue a word at `level` ≥ 1."""
@@ -154,10 +170,10 @@ class SystemRandomness:
         self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
     ) -> Bits:
         """Fresh bits, whatever they are for."""
-        rows = len(indices)
-        return CounterBits(
-            _aes(urandom(32)), np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint64)
-        )
+        rows, cipher = len(indices), _aes(urandom(32))
+        if rows == 1:
+            return CounterBits(cipher, _ORIGIN, _ORIGIN)
+        return CounterBits(cipher, np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint64))
 
 
 class SeededRandomness:

@@ -9,9 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.enclosure import Digits, Interval, Precision
-from streamdp.core.randomness import Bits
+from streamdp.core.randomness import WORD_BITS, Bits
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
+
+
+_DIGITS = 52  # of V: what the significand of a float in [1, 2) holds
+_SHIFT = np.uint64(WORD_BITS - _DIGITS)
+_ONE_AS_BITS = np.uint64(0x3FF0000000000000)  # float64(1): the bits of 1 + w/2^52 are this plus w
 
 
 class _LogOfExponential:
@@ -19,20 +24,22 @@ class _LogOfExponential:
 
     __slots__ = ()
 
-    def lower(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
-        """ln(−ln(1 − w/2^digits)): E grows with V, so a cell's lower end bounds it from below."""
-        keys = race.leading(words, width).astype(np.float64)
-        keys *= -(2.0 ** -min(width, race.FLOAT_BITS))
-        keys += 1.0  # exact: a multiple of 2^-digits in (0, 1]
-        np.log(keys, out=keys)
-        np.negative(keys, out=keys)
-        return np.log(keys, out=keys)
+    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+        """Add ln(−ln(1 − w/2^digits)): E grows with V, so a cell's lower end bounds it."""
+        cells = words >> _SHIFT
+        if width < _DIGITS:
+            cells &= np.uint64(2**_DIGITS - 2 ** (_DIGITS - width))
+        cells |= _ONE_AS_BITS
+        rest = np.subtract(2.0, cells.view(np.float64))  # exact: 2 − (1 + w/2^52)
+        np.log(rest, out=rest)
+        np.negative(rest, out=rest)
+        keys += np.log(rest, out=rest)
 
     def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
         """The cell's width over the least of (1 − V)·V in it, as E ≥ V; infinite at both ends."""
-        cells = 2.0 ** min(width, race.FLOAT_BITS)
-        cell = race.leading(words, width).astype(np.float64)
-        return cells / cell / (cells - 1.0 - cell)
+        digits = min(_DIGITS, width)
+        cell = (words >> np.uint64(WORD_BITS - digits)).astype(np.float64)
+        return 2.0**digits / cell / (2.0**digits - 1.0 - cell)
 
     def enclose(self, digits: Digits, precision: Precision) -> Interval:
         """ln(−ln(1 − V))."""

@@ -9,9 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.enclosure import Digits, Interval, Precision
-from streamdp.core.randomness import Bits
+from streamdp.core.randomness import WORD_BITS, Bits
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
+
+
+_DIGITS = 53  # of V' that a float holds
+_ONE, _SIGN, _SHIFT = np.uint64(1), np.uint64(63), np.uint64(WORD_BITS - _DIGITS)
 
 
 class _LaplaceNoise:
@@ -22,19 +26,19 @@ class _LaplaceNoise:
 
     __slots__ = ()
 
-    def lower(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
-        """ln w, or −ln(w + 1): the end of the cell where the key is least."""
-        digits = min(width - 1, race.FLOAT_BITS)
-        keys = self._cells(words, digits).astype(np.float64)
-        keys += words >> np.uint64(63)
-        keys *= 2.0**-digits
-        np.log(keys, out=keys)
-        np.copysign(keys, np.ascontiguousarray(words).view(np.float64), out=keys)
-        return np.negative(keys, out=keys)
+    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+        """Add ln w, or −ln(w + 1): the end of the cell where the key is least."""
+        cells = words << _ONE
+        cells >>= _drop(width)
+        cells += words >> _SIGN
+        logs = cells.view(np.int64).astype(np.float64)
+        logs *= 2.0 ** -min(width - 1, _DIGITS)
+        np.log(logs, out=logs)
+        keys -= np.copysign(logs, words.view(np.float64), out=logs)
 
     def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
         """ln(w + 1) − ln w ≤ 1/w on either side; infinite at w = 0."""
-        return 1.0 / self._cells(words, min(width - 1, race.FLOAT_BITS))
+        return 1.0 / (words << _ONE >> _drop(width)).astype(np.float64)
 
     def enclose(self, digits: Digits, precision: Precision) -> Interval:
         """ln V', or its negative."""
@@ -43,10 +47,10 @@ class _LaplaceNoise:
         tail = precision.logarithm(precision.fraction(digits.numerator - (sign << size), size))
         return tail.negated() if sign else tail
 
-    @staticmethod
-    def _cells(words: NDArray[np.uint64], digits: int) -> NDArray[np.int64]:
-        """The leading digits of V': the word's, after its first."""
-        return race.leading(words << np.uint64(1), 64, bits=digits)
+
+def _drop(width: int) -> np.uint64:
+    """How far a word without its first digit is shifted to leave V' as a whole number."""
+    return _SHIFT if width > _DIGITS else np.uint64(WORD_BITS + 1 - width)
 
 
 _NOISE = _LaplaceNoise()

@@ -9,9 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.enclosure import Digits, Interval, Precision
-from streamdp.core.randomness import Bits
+from streamdp.core.randomness import WORD_BITS, Bits
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
+
+
+_DIGITS = 53  # of V that a float holds
+_SHIFT = np.uint64(WORD_BITS - _DIGITS)
 
 
 class _ExponentialNoise:
@@ -19,18 +23,24 @@ class _ExponentialNoise:
 
     __slots__ = ()
 
-    def lower(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
-        """ln w up to a constant that all actions share: w ≤ V · 2^digits."""
-        keys = race.leading(words, width).astype(np.float64)
-        return np.log(keys, out=keys)
+    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+        """Add ln w, up to a constant that all actions share: w ≤ V · 2^digits."""
+        cells = _cells(words, width)
+        keys += np.log(cells, out=cells)
 
     def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
         """ln(w + 1) − ln w ≤ 1/w; infinite at w = 0."""
-        return 1.0 / race.leading(words, width)
+        return 1.0 / _cells(words, width)
 
     def enclose(self, digits: Digits, precision: Precision) -> Interval:
         """ln V."""
         return precision.logarithm(precision.fraction(digits.numerator, digits.size))
+
+
+def _cells(words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+    """The leading digits of V as a whole number: 53, or `width` when fewer are random."""
+    shift = _SHIFT if width >= _DIGITS else np.uint64(WORD_BITS - width)
+    return (words >> shift).astype(np.float64)
 
 
 _NOISE = _ExponentialNoise()

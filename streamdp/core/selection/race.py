@@ -43,7 +43,6 @@ from streamdp.core.randomness import Bits
 from streamdp.core.selection.prior import Prior
 
 MOST_ACTIONS = 1_000_000
-FLOAT_BITS = 53  # the leading digits of V that floats look at
 
 _CHUNK = 1 << 14  # actions of a long row at a time: 128 KB an array
 _BLOCK = 1 << 15  # words of a block of rows at a time: 256 KB an array
@@ -57,20 +56,14 @@ _LARGEST_RATE = 2.0**500  # times 2**62 it is still finite; its inverse is still
 class Noise(Protocol):
     """What a mechanism adds to ρ·d: a function of V, bounded in floats and enclosed in decimals."""
 
-    def lower(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
-        """Lower bounds (in floats, up to rounding) of the noise, as a new array in C order."""
+    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+        """Add the noise's lower bound (in floats, up to rounding) to each key, in place."""
 
     def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
         """How far above the lower bound the noise can be; infinite for extreme words."""
 
     def enclose(self, digits: Digits, precision: Precision) -> Interval:
         """Where the noise is, for certain."""
-
-
-def leading(words: NDArray[np.uint64], width: int, *, bits: int = FLOAT_BITS) -> NDArray[np.int64]:
-    """The leading `bits` digits of each word (fewer when only `width` are random), in C order."""
-    shift = np.uint64(64 - min(bits, width))
-    return np.right_shift(words, shift, order="C").view(np.int64)
 
 
 def grid_rate(rate: Fraction, where: str) -> float:
@@ -93,15 +86,15 @@ def race(
     check(sums, bits, prior)
     rows, actions = sums.shape
     slack = _slack(prior)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        if rows == 1 or actions > _WIDEST_BLOCK:
-            winners = np.empty(rows, np.int64)
-            for row in range(rows):
-                own = bits if rows == 1 else bits.part(row, row + 1)
-                winners[row] = _run_row(noise, grid, sums[row], own, prior, row, slack)
-        else:
+    with np.errstate(divide="ignore", invalid="ignore"):  # extreme words: infinite gaps
+        if rows > 1 and actions <= _WIDEST_BLOCK:
             winners = _run_blocks(noise, grid, sums, bits, prior, slack)
-        for row in np.flatnonzero(winners < 0).tolist():
+            open_rows = np.flatnonzero(winners < 0).tolist()
+        else:
+            found = [_run_row(noise, grid, sums, bits, prior, row, slack) for row in range(rows)]
+            open_rows = [row for row, winner in enumerate(found) if winner < 0]
+            winners = np.array(found, np.int64)
+        for row in open_rows:
             winners[row] = _settle(noise, rate, sums, bits, prior, row)
     return winners
 
@@ -160,19 +153,22 @@ def _run_row(
     slack: float,
 ) -> int:
     """The winner of one row in floats, or −1 when it is open. Chunk by chunk, all alike."""
-    least_sum = np.minimum.reduce(sums)
+    own = bits if bits.rows == 1 else bits.part(row, row + 1)
+    losses = sums[row]
+    least = np.minimum.reduce(losses)
     best, winner, contenders, limit = np.inf, 0, 0, np.inf
     runners: list[float] = []
-    for start in range(0, len(sums), _CHUNK):
-        part = sums[start : start + _CHUNK]
-        words = bits.words(start, len(part))[0]
-        keys = noise.lower(words, bits.width)
-        keys += (part - least_sum) * grid
+    for start in range(0, len(losses), _CHUNK):
+        part = losses[start : start + _CHUNK]
+        words = own.words(start, len(part))[0]
+        keys = (part - least).astype(np.float64)
+        keys *= grid
+        noise.add_lower(keys, words, bits.width)
         if prior is not None:
             prior.subtract(keys, row=row, start=start)
         at = int(keys.argmin())
         key = float(keys[at])
-        bound = key + float(noise.gap(words[at : at + 1], bits.width)[0]) + slack
+        bound = key + float(noise.gap(words[at], bits.width)) + slack
         close = int(np.count_nonzero(keys <= bound))
         runners.append(key)
         if key < best:
@@ -196,10 +192,11 @@ def _run_blocks(
     for start in range(0, rows, step):
         stop = min(start + step, rows)
         words = bits.part(start, stop).words(0, actions)
-        keys = noise.lower(words.T, bits.width)
-        losses = np.ascontiguousarray(sums[start:stop].T)
+        losses = sums[start:stop].T.copy()
         losses -= losses.min(axis=0)
-        keys += losses * grid
+        keys = losses.astype(np.float64)
+        keys *= grid
+        noise.add_lower(keys, words.T, bits.width)
         if prior is not None:
             prior.part(start, stop).subtract_columns(keys)
         winners[start:stop] = _leaders(noise, keys, words, bits.width, slack)
@@ -236,8 +233,8 @@ def _settle(
     """The winner of a row that one tolerance for all left open."""
     own = bits.part(row, row + 1)
     words = own.words(0, sums.shape[1])[0]
-    lower = noise.lower(words, bits.width)
-    lower += (sums[row] - sums[row].min()) * float(rate / UNIT)
+    lower = (sums[row] - sums[row].min()) * float(rate / UNIT)
+    noise.add_lower(lower, words, bits.width)
     if prior is not None:
         prior.subtract(lower, row=row, start=0)
     gaps = noise.gap(words, bits.width)
