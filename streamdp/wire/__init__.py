@@ -7,5 +7,6 @@
 
 from streamdp.wire.formats import Decoded, Format, configure, names
 from streamdp.wire.producer import records
+from streamdp.wire.schemas import schema
 
-__all__ = ["Decoded", "Format", "configure", "names", "records"]
+__all__ = ["Decoded", "Format", "configure", "names", "records", "schema"]

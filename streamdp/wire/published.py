@@ -1,0 +1,386 @@
+"""What readers see: the lines of the actions topic and of the ledger, written and read.
+
+A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rules:
+
+1. A line is written once, when its release is recorded; its bytes are kept and published as they
+   are. Hence no timestamps: publishing again after a crash is byte-equal.
+2. **A line's length is independent of what was drawn.** The action's index and name, or the
+   estimate, come last and are filled with spaces to the width of the longest possible ones, so
+   neither a commit's size nor whether it fits under a limit depends on the draw (privacy
+   contract, P5). Everything before them is public: slots, offsets, charge, configuration.
+3. The mode at the draw decides the bytes. `shadow` draws, charges and records like `live`, but
+   writes no action and says `withheld` in the ledger; `fallback` writes the action with a mark
+   that tells every reader to use the fallback action.
+4. A key that is not UTF-8 appears as `key_base64`; the null key is `"key": null`.
+5. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
+   the guarantee again, across streams and applications, from ledgers alone.
+
+Readers ignore fields they do not know, and refuse a `schema` higher than they know.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.core.regret import Estimate
+
+SCHEMA = 1
+"""The version of the lines' schema; it rises when an old reader would misread a new line."""
+
+INTEGER_WIDTH = 20
+"""Characters. No int64 takes more in JSON: a sign and 19 digits."""
+
+FLOAT_WIDTH = 24
+"""Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
+
+Natural = Annotated[int, Meta(ge=0)]
+Exact = Annotated[
+    str,
+    Meta(pattern=r"^[0-9]+(/[1-9][0-9]*)?$", description="An exact fraction, such as 1/2."),
+]
+
+
+class Mode(StrEnum):
+    """What becomes of what is drawn; all modes draw, charge and record alike."""
+
+    LIVE = "live"
+    SHADOW = "shadow"
+    FALLBACK = "fallback"
+
+
+class ActionLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="action"):
+    """The release in force of one key: the value of a record of the actions topic."""
+
+    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
+    stream: str
+    partition: Natural
+    key: Annotated[str | None, Meta(description="The input record's key.")] | UnsetType = UNSET
+    key_base64: (
+        Annotated[str, Meta(description="Instead of `key` if that is not UTF-8.")] | UnsetType
+    ) = UNSET
+    epoch: Natural
+    born: Annotated[int, Meta(ge=0, description="Offset of the key's first record.")]
+    block: Natural
+    kind: Annotated[str, Meta(pattern="^(opening|action)$")]
+    input: Annotated[str, Meta(description="The input topic.")]
+    first_offset: Natural
+    last_offset: Natural
+    start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
+    stop: Annotated[int, Meta(ge=1, description="The slot that the action is in force from.")]
+    fallback: (
+        Annotated[bool, Meta(description="If true, use the fallback action instead.")] | UnsetType
+    ) = UNSET
+    index: Annotated[int, Meta(ge=0, description="The action's place in the configuration.")]
+    action: Annotated[str, Meta(min_length=1)]
+
+    @property
+    def identity(self) -> Identity:
+        """What names the release, for good."""
+        return _identity(self)
+
+
+class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
+    """A release and what it cost each event that it read: a line of the ledger."""
+
+    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
+    stream: str
+    partition: Natural
+    key: Annotated[str | None, Meta(description="The input record's key.")] | UnsetType = UNSET
+    key_base64: (
+        Annotated[str, Meta(description="Instead of `key` if that is not UTF-8.")] | UnsetType
+    ) = UNSET
+    epoch: Natural
+    born: Annotated[int, Meta(ge=0, description="Offset of the key's first record.")]
+    block: Natural
+    kind: Annotated[str, Meta(description="opening, action, or an estimate's name.")]
+    input: Annotated[str, Meta(description="The input topic, whose budget is charged.")]
+    first_offset: Annotated[int, Meta(ge=0, description="First input record that was read.")]
+    last_offset: Annotated[int, Meta(ge=0, description="Last input record that was read.")]
+    start: Annotated[int, Meta(ge=1, description="First charged slot.")]
+    stop: Annotated[int, Meta(ge=1, description="First slot after the charged ones.")]
+    mechanism: Annotated[str, Meta(description="How it was drawn.")]
+    epsilon: Exact
+    delta: Exact
+    commit_seq: Annotated[int, Meta(ge=0, description="The commit that recorded this.")]
+    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
+    version: Annotated[str, Meta(description="Version of the library.")]
+    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
+    withheld: Annotated[bool, Meta(description="Drawn, but not published.")] | UnsetType = UNSET
+    fallback: bool | UnsetType = UNSET
+    standard_error: (
+        Annotated[float, Meta(ge=0, description="Of the estimate's noise, in loss.")] | UnsetType
+    ) = UNSET
+    index: Natural | UnsetType = UNSET
+    action: str | UnsetType = UNSET
+    units: (
+        Annotated[int, Meta(description="What was drawn, in units of 2^-20 loss.")] | UnsetType
+    ) = UNSET
+    estimate: (
+        Annotated[
+            float, Meta(description="In loss: of the block, or per slot for means and shares.")
+        ]
+        | UnsetType
+    ) = UNSET
+
+    @property
+    def identity(self) -> Identity:
+        """What names the release, for good."""
+        return _identity(self)
+
+    @property
+    def charge(self) -> Fraction:
+        """The ε that each slot in [start, stop) was charged."""
+        return Fraction(self.epsilon)
+
+
+class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"):
+    """From this position on the stream has a new configuration: a line of the ledger."""
+
+    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
+    stream: str
+    partition: Natural
+    epoch: Natural
+    previous: Natural | None
+    input: Annotated[str, Meta(description="The input topic.")]
+    next_offset: Annotated[int, Meta(ge=0, description="First input record of the epoch.")]
+    commit_seq: Annotated[int, Meta(ge=0, description="The commit that began the epoch.")]
+    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
+    version: Annotated[str, Meta(description="Version of the library.")]
+    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
+
+
+LedgerLine = Charge | EpochMark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Writes the lines of one stream's releases; all of its configuration is public."""
+
+    stream: str
+    input: str
+    actions: tuple[str, ...]
+    mechanism: str  # of the selections
+    digest: str  # of the stream's configuration
+    version: str  # of the library
+    seeded: bool
+    estimates: tuple[Estimate, ...] = ()
+    _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Measure the actions: how much shorter than the longest is each?"""
+        widths = [_width(index) + _width(name) for index, name in enumerate(self.actions)]
+        fill = tuple(max(widths) - width for width in widths)
+        object.__setattr__(self, "_fill", fill)
+        object.__setattr__(self, "_estimates", {each.name: each for each in self.estimates})
+
+    def action(self, release: Release, *, mode: Mode) -> bytes | None:
+        """The value for the actions topic; none for an estimate and none in shadow mode."""
+        if mode is Mode.SHADOW or release.kind not in (OPENING, ACTION):
+            return None
+        line = ActionLine(
+            **self._named(release),
+            fallback=True if mode is Mode.FALLBACK else UNSET,
+            index=release.value,
+            action=self.actions[release.value],
+        )
+        return _filled(_encode(line), self._fill[release.value])
+
+    def ledger(self, release: Release, *, mode: Mode, commit_seq: int) -> bytes:
+        """The value for the ledger topic."""
+        drawn, fill = self._drawn(release, mode)
+        line = Charge(
+            **self._named(release),
+            mechanism=self._mechanism(release.kind),
+            epsilon=str(release.epsilon),
+            delta="0",
+            commit_seq=commit_seq,
+            digest=self.digest,
+            version=self.version,
+            seeded=self.seeded,
+            **drawn,
+        )
+        return _filled(_encode(line), fill)
+
+    def epoch(
+        self, *, partition: int, epoch: int, previous: int | None, next_offset: int, commit_seq: int
+    ) -> bytes:
+        """The ledger's mark where a new configuration begins."""
+        line = EpochMark(
+            schema=SCHEMA,
+            stream=self.stream,
+            partition=partition,
+            epoch=epoch,
+            previous=previous,
+            input=self.input,
+            next_offset=next_offset,
+            commit_seq=commit_seq,
+            digest=self.digest,
+            version=self.version,
+            seeded=self.seeded,
+        )
+        return _encode(line)
+
+    def _named(self, release: Release) -> dict[str, Any]:
+        """What both lines say first: the identity, and what was read."""
+        stream, partition, key, epoch, born, block, kind = release.identity
+        text, base64 = _key_fields(key)
+        return {
+            "schema": SCHEMA,
+            "stream": stream,
+            "partition": partition,
+            "key": text,
+            "key_base64": base64,
+            "epoch": epoch,
+            "born": born,
+            "block": block,
+            "kind": kind,
+            "input": self.input,
+            "first_offset": release.first_offset,
+            "last_offset": release.last_offset,
+            "start": release.start,
+            "stop": release.stop,
+        }
+
+    def _mechanism(self, kind: str) -> str:
+        if kind == OPENING:
+            return "uniform"
+        return self.mechanism if kind == ACTION else "discrete_laplace"
+
+    def _drawn(self, release: Release, mode: Mode) -> tuple[dict[str, Any], int]:
+        """What was drawn as the ledger shows it, and by how much that is shorter than can be."""
+        value = release.value
+        if release.kind not in (OPENING, ACTION):
+            return self._estimated(release)
+        if mode is Mode.SHADOW:
+            return {"withheld": True}, 0
+        drawn: dict[str, Any] = {"index": value, "action": self.actions[value]}
+        if mode is Mode.FALLBACK:
+            drawn["fallback"] = True
+        return drawn, self._fill[value]
+
+    def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
+        """An estimate, its standard error first because that is public."""
+        spec, length = self._estimates[release.kind], release.stop - release.start
+        reading = spec.reading(release.value, length=length)
+        fill = INTEGER_WIDTH + FLOAT_WIDTH - _width(release.value) - _width(reading)
+        error = _standard_error(spec, len(self.actions), length)
+        return {"standard_error": error, "units": release.value, "estimate": reading}, fill
+
+
+def decode_action(value: bytes) -> ActionLine:
+    """Read a record of an actions topic."""
+    return _decoded(_action_decoder, value, where="actions record")
+
+
+def decode_ledger(value: bytes) -> LedgerLine:
+    """Read a record of a ledger topic."""
+    return _decoded(_ledger_decoder, value, where="ledger line")
+
+
+def key_bytes(line: ActionLine | Charge) -> Key:
+    """The record key that a line is about.
+
+    >>> key_bytes(decode_action(b'{"type":"action","schema":1,"stream":"home","partition":0,'
+    ...     b'"key_base64":"/w==","epoch":1,"born":0,"block":0,"kind":"opening","input":"in",'
+    ...     b'"first_offset":0,"last_offset":0,"start":1,"stop":1,"index":0,"action":"a"}'))
+    b'\\xff'
+    """
+    if isinstance(line.key_base64, str):
+        return b64decode(line.key_base64, validate=True)
+    return line.key.encode() if isinstance(line.key, str) else None
+
+
+class _Version(Struct):
+    schema: int
+
+
+_action_decoder = msgspec.json.Decoder(ActionLine)
+_ledger_decoder: msgspec.json.Decoder[LedgerLine] = msgspec.json.Decoder(LedgerLine)
+_version_decoder = msgspec.json.Decoder(_Version)
+_encode = msgspec.json.Encoder().encode
+
+Line = TypeVar("Line", ActionLine, LedgerLine)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str) -> Line:
+    """The line, or `StateMismatch` that says what is wrong with it. Published lines are public."""
+    try:
+        line = decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        _refuse_newer(value, where=where)
+        expected = f"a line of schema {SCHEMA}"
+        raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
+    if line.schema > SCHEMA:
+        _refuse_newer(value, where=where)
+    if not isinstance(line, EpochMark):
+        _check_key(line, where=where)
+    return line
+
+
+def _refuse_newer(value: bytes, *, where: str) -> None:
+    """Say that a newer streamdp wrote this, if that is why it cannot be read."""
+    try:
+        schema = _version_decoder.decode(value).schema
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return
+    if schema > SCHEMA:
+        expected = f"schema {SCHEMA} or lower"
+        raise StateMismatch(
+            complaint(where, "written by a newer streamdp", expected=expected, got=schema)
+        )
+
+
+def _check_key(line: ActionLine | Charge, *, where: str) -> None:
+    """A line has exactly one of `key` and `key_base64`, and the latter is base64."""
+    try:
+        both = (line.key is UNSET) == (line.key_base64 is UNSET)
+        key_bytes(line)
+    except ValueError:
+        both = True
+    if both:
+        expected = "either key or key_base64"
+        raise StateMismatch(complaint(where, "no key", expected=expected, got="none or both"))
+
+
+def _identity(line: ActionLine | Charge) -> Identity:
+    return Identity(
+        line.stream, line.partition, key_bytes(line), line.epoch, line.born, line.block, line.kind
+    )
+
+
+@lru_cache(maxsize=1024)
+def _standard_error(spec: Estimate, actions: int, length: int) -> float:
+    """Six digits of it: more would depend on the platform's exponential function."""
+    return float(f"{spec.standard_error(actions=actions, length=length):.6g}")
+
+
+def _key_fields(key: Key) -> tuple[str | UnsetType | None, str | UnsetType]:
+    """`key` and `key_base64`: exactly one of them is set."""
+    if key is None:
+        return None, UNSET
+    try:
+        return key.decode(), UNSET
+    except UnicodeDecodeError:
+        return UNSET, b64encode(key).decode()
+
+
+def _width(content: object) -> int:
+    """How many bytes this takes in a line."""
+    return len(_encode(content))
+
+
+def _filled(line: bytes, spaces: int) -> bytes:
+    """The line with so many spaces before its end."""
+    return line[:-1] + b" " * spaces + b"}"

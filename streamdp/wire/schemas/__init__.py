@@ -1,0 +1,73 @@
+"""The published JSON Schemas (draft 2020-12): of events, and of what readers see.
+
+They are files beside this module, so that a producer or a reader can take them as they are; a
+test holds them equal to what the code reads and writes. `event-list` and `event-mapping` are the
+two layouts of JSON input; `action` and `ledger` are the lines of the topics of that name.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.wire.published import SCHEMA, ActionLine, LedgerLine
+
+NAMES = ("event-list", "event-mapping", "action", "ledger")
+
+_TITLES = {
+    "event-list": "An event: the loss of each action, in the order of the configuration.",
+    "event-mapping": "An event: the loss of each action by its name.",
+    "action": "The action in force for one key.",
+    "ledger": "What a release cost the events that it read, or the beginning of an epoch.",
+}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The published schema of that name.
+
+    >>> schema("event-list")["required"]
+    ['losses']
+    """
+    if name not in NAMES:
+        expected = " or ".join(NAMES)
+        raise InvalidConfig(complaint("schema", "unknown", expected=expected, got=repr(name)))
+    text = files(__name__).joinpath(f"{name}.json").read_bytes()
+    found: dict[str, Any] = msgspec.json.decode(text)
+    return found
+
+
+def build(name: str) -> dict[str, Any]:
+    """What the schema must be, from the types that read and write."""
+    if name.startswith("event"):
+        body = _event(name)
+    else:
+        body = msgspec.json.schema(ActionLine if name == "action" else LedgerLine)
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:streamdp:schema:{name}:{SCHEMA}",
+        "title": _TITLES[name],
+    }
+    return {**head, **body}
+
+
+def _event(name: str) -> dict[str, Any]:
+    """Input events; what they may hold beside the losses is the producer's own."""
+    number = {"type": "number", "description": "Clipped to [0, 1]."}
+    a_list = {"type": "array", "items": number, "minItems": 2}
+    a_mapping = {
+        "type": "object",
+        "additionalProperties": number,
+        "description": "A missing action is the constant 1/2, an unknown one is ignored.",
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "losses": a_list if name == "event-list" else a_mapping,
+            "event_id": {"description": "The producer's own; never read."},
+            "ts": {"description": "The producer's own; never read."},
+        },
+        "required": ["losses"],
+    }

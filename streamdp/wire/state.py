@@ -1,0 +1,393 @@
+"""The trusted state that a partition is rebuilt from: its entries' keys and values, as bytes.
+
+Each entry's key is a JSON array that begins with stream and partition, so that no two entries
+share a key, whatever is in names and record keys:
+
+    ["home",0,"checkpoint"]              the position, and what the state is a state of
+    ["home",0,"owner"]                   who took the partition last
+    ["home",0,"row",2,"fr"]              epoch, key: a learner saved (bytes of `core.snapshot`)
+    ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
+
+A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
+
+A recorded release is three lines: what was drawn (which a rebuild needs in every mode), the final
+bytes for the ledger, and the final bytes for the actions topic, empty where nothing goes there.
+Its size is independent of what was drawn: each of the three is filled to its longest.
+
+Reading is strict: what is not surely right raises `StateMismatch`, because going on could redraw
+a release. Every entry says by which version of the state's layout it was written and which is the
+oldest that may read it; a state that only a newer streamdp can read is refused, so that neither an
+upgrade nor a downgrade guesses. Errors name entries, never what was drawn.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.wire.published import (
+    INTEGER_WIDTH,
+    Charge,
+    Exact,
+    Lines,
+    Mode,
+    Natural,
+    decode_action,
+    decode_ledger,
+)
+
+VERSION = 1
+"""The layout that this library writes."""
+
+MIN_READER = 1
+"""The oldest layout version whose code may read what this library writes."""
+
+_LARGEST = 2**63 - 1
+_ESCAPED = b"\x01"  # a byte that JSON writes with the most characters: \u0001
+
+Positive = Annotated[int, Meta(ge=1)]
+Version = Annotated[int, Meta(ge=1)]
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The only trusted position of a partition, and what its state is a state of."""
+
+    version: Version = VERSION
+    min_reader: Version = MIN_READER
+    next_offset: Natural  # every record before it is in the state, and none after
+    low_water: Natural  # the oldest record that a rebuild must read again
+    rows: Natural  # how many learners there are
+    commit_seq: Natural
+    epoch: Natural
+    digest: str  # of the stream's configuration
+    partitions: Positive  # of the input topic: more of them move keys
+
+
+class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who took the partition last."""
+
+    version: Version = VERSION
+    min_reader: Version = MIN_READER
+    owner: Annotated[str, Meta(min_length=1)]  # different for each taking
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A release that is durable: what was drawn, and the bytes it is published with."""
+
+    release: Release = field(repr=False)  # in shadow mode nobody may see what was drawn
+    commit_seq: int
+    ledger: bytes = field(repr=False)
+    action: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The keys of one partition's entries."""
+
+    stream: str
+    partition: int
+
+    @property
+    def checkpoint(self) -> bytes:
+        """Where the checkpoint is."""
+        return _encode([self.stream, self.partition, "checkpoint"])
+
+    @property
+    def owner(self) -> bytes:
+        """Where the owner record is."""
+        return _encode([self.stream, self.partition, "owner"])
+
+    def row(self, key: Key, *, epoch: int) -> bytes:
+        """Where the saved row of a key is."""
+        return _encode([self.stream, self.partition, "row", epoch, _written(key)])
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """All live entries of a partition, read. Entries of older epochs are only there to go."""
+
+    checkpoint: Checkpoint | None
+    owner: Owner | None
+    rows: Mapping[Key, bytes] = field(repr=False)
+    releases: Mapping[Identity, Recorded] = field(repr=False)
+    stale: tuple[bytes, ...] = field(repr=False)  # entry keys, to be taken away
+
+
+def record(release: Release, *, lines: Lines, mode: Mode, commit_seq: int) -> Recorded:
+    """The release with its final bytes, as of the commit that makes it durable."""
+    return Recorded(
+        release=release,
+        commit_seq=commit_seq,
+        ledger=lines.ledger(release, mode=mode, commit_seq=commit_seq),
+        action=lines.action(release, mode=mode),
+    )
+
+
+def release_entry(identity: Identity) -> bytes:
+    """Where the recorded release of this identity is."""
+    stream, partition, key, epoch, born, block, kind = identity
+    return _encode([stream, partition, "release", epoch, born, block, kind, _written(key)])
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The value of a checkpoint entry."""
+    return _encode(checkpoint)
+
+
+def encode_owner(owner: Owner) -> bytes:
+    """The value of an owner entry."""
+    return _encode(owner)
+
+
+def encode_recorded(recorded: Recorded) -> bytes:
+    """The value of a recorded release's entry."""
+    release = recorded.release
+    drawn = _Drawn(
+        version=VERSION,
+        min_reader=MIN_READER,
+        start=release.start,
+        stop=release.stop,
+        first_offset=release.first_offset,
+        last_offset=release.last_offset,
+        epsilon=str(release.epsilon),
+        commit_seq=recorded.commit_seq,
+        value=release.value,
+    )
+    spaces = INTEGER_WIDTH - len(str(release.value))
+    line = _encode(drawn)[:-1] + b" " * spaces + b"}"
+    return b"\n".join((line, recorded.ledger, recorded.action or b""))
+
+
+def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
+    """Bytes, key included, that no recorded release of keys up to this length exceeds.
+
+    Checked at start against what the transport takes, so that no commit can fail for its size.
+    """
+    kinds = (OPENING, ACTION, *(each.name for each in lines.estimates))
+    keys: tuple[Key, ...] = (None, _ESCAPED * key_bytes, b"\xff" * key_bytes)
+    sizes = []
+    for key, kind, mode in product(keys, kinds, Mode):
+        identity = Identity(lines.stream, _LARGEST, key, _LARGEST, _LARGEST, _LARGEST, kind)
+        epsilon = Fraction(_LARGEST, _LARGEST - 1)
+        release = Release(identity, 0, _LARGEST - 1, _LARGEST, _LARGEST, _LARGEST, epsilon)
+        recorded = record(release, lines=lines, mode=mode, commit_seq=_LARGEST)
+        sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
+    return max(sizes)
+
+
+def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
+    """Read a checkpoint entry's value."""
+    return _decoded(_checkpoint_decoder, value, where=where)
+
+
+def decode_owner(value: bytes, *, where: str = "owner") -> Owner:
+    """Read an owner entry's value."""
+    return _decoded(_owner_decoder, value, where=where)
+
+
+def decode_recorded(identity: Identity, value: bytes) -> Recorded:
+    """Read a recorded release's value, and hold its parts against each other."""
+    where = _place(identity)
+    parts = value.split(b"\n")
+    if len(parts) != 3:
+        raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
+    drawn = _decoded(_drawn_decoder, parts[0], where=where)
+    release = Release(
+        identity=identity,
+        value=drawn.value,
+        start=drawn.start,
+        stop=drawn.stop,
+        first_offset=drawn.first_offset,
+        last_offset=drawn.last_offset,
+        epsilon=Fraction(drawn.epsilon),
+    )
+    recorded = Recorded(release, drawn.commit_seq, parts[1], parts[2] or None)
+    _check_lines(recorded, where=where)
+    return recorded
+
+
+def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -> SavedState:
+    """Read all live entries of a partition; `StateMismatch` unless they fit together."""
+    places = Entries(stream, partition)
+    where = f"state of {stream}/{partition}"
+    point, owner = entries.get(places.checkpoint), entries.get(places.owner)
+    checkpoint = None if point is None else decode_checkpoint(point, where=where)
+    rows: dict[Key, bytes] = {}
+    releases: dict[Identity, Recorded] = {}
+    stale: list[bytes] = []
+    for entry, value in entries.items():
+        what, epoch, rest = _parsed(entry, places, where=where)
+        if what in ("checkpoint", "owner"):
+            continue
+        if checkpoint is None or epoch > checkpoint.epoch:
+            newest = "no entry without a checkpoint" if checkpoint is None else checkpoint.epoch
+            raise StateMismatch(
+                complaint(where, f"a {what} ahead of all", expected=newest, got=f"epoch {epoch}")
+            )
+        if epoch < checkpoint.epoch:
+            stale.append(entry)
+        elif what == "row":
+            rows[_read_key(rest[0], where=where)] = value
+        else:
+            born, block, kind, key = rest
+            key_ = _read_key(key, where=where)
+            identity = Identity(stream, partition, key_, epoch, born, block, kind)
+            releases[identity] = decode_recorded(identity, value)
+    if checkpoint is not None:
+        _check_sequence(releases, checkpoint, where=where)
+    read_owner = None if owner is None else decode_owner(owner, where=where)
+    return SavedState(checkpoint, read_owner, rows, releases, tuple(stale))
+
+
+class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line of a recorded release; `value` comes last because it is filled."""
+
+    version: Version
+    min_reader: Version
+    start: Positive
+    stop: Positive
+    first_offset: Natural
+    last_offset: Natural
+    epsilon: Exact
+    commit_seq: Natural
+    value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Readers(Struct):
+    """What every versioned value says, whatever else it says."""
+
+    version: Version
+    min_reader: Version
+
+
+_encode = msgspec.json.Encoder().encode
+_key_decoder = msgspec.json.Decoder(list[Any])
+_checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
+_owner_decoder = msgspec.json.Decoder(Owner)
+_drawn_decoder = msgspec.json.Decoder(_Drawn)
+_readers_decoder = msgspec.json.Decoder(_Readers)
+
+_SHAPES: dict[str, tuple[type, ...]] = {
+    "checkpoint": (),
+    "owner": (),
+    "row": (int, object),  # epoch, key
+    "release": (int, int, int, str, object),  # epoch, born, block, kind, key
+}
+
+Read = TypeVar("Read", Checkpoint, Owner, _Drawn)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
+    """The value, or `StateMismatch`; what a decoder quotes is not passed on, this is trusted."""
+    try:
+        readers = _readers_decoder.decode(value)
+        if readers.min_reader > VERSION:
+            raise StateMismatch(
+                complaint(
+                    where,
+                    "written by a newer streamdp, use that or a newer one",
+                    expected=f"a layout that version {VERSION} can read",
+                    got=f"version {readers.version}, for {readers.min_reader} and later",
+                )
+            )
+        return decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        expected = f"layout version {VERSION}"
+        raise StateMismatch(
+            complaint(where, "damaged", expected=expected, got=f"{len(value)} bytes of another")
+        ) from None
+
+
+def _check_lines(recorded: Recorded, *, where: str) -> None:
+    """The lines must tell of this very release, and of the same thing drawn."""
+    release, line = recorded.release, decode_ledger(recorded.ledger)
+    fits = (
+        isinstance(line, Charge)
+        and line.identity == release.identity
+        and (line.start, line.stop) == (release.start, release.stop)
+        and (line.first_offset, line.last_offset) == (release.first_offset, release.last_offset)
+        and (line.charge, line.commit_seq) == (release.epsilon, recorded.commit_seq)
+        and (line.index is UNSET or line.index == release.value)
+        and (line.units is UNSET or line.units == release.value)
+        and (line.index is UNSET) == (recorded.action is None)
+    )
+    if fits and recorded.action is not None:
+        action = decode_action(recorded.action)
+        fits = (action.identity, action.index) == (release.identity, release.value)
+    if not fits:
+        expected = "lines of the release they are kept with"
+        raise StateMismatch(complaint(where, "damaged", expected=expected, got="others"))
+
+
+def _check_sequence(
+    releases: Mapping[Identity, Recorded], checkpoint: Checkpoint, *, where: str
+) -> None:
+    """Nothing can have been recorded by a commit after the checkpoint's."""
+    latest = max((each.commit_seq for each in releases.values()), default=0)
+    if latest > checkpoint.commit_seq:
+        expected = f"commit_seq up to {checkpoint.commit_seq}"
+        raise StateMismatch(complaint(where, "a release from later", expected=expected, got=latest))
+
+
+def _parsed(entry: bytes, places: Entries, *, where: str) -> tuple[str, int, list[Any]]:
+    """What an entry is, its epoch (0 if it has none), and what else its key says."""
+    try:
+        stream, partition, what, *rest = _key_decoder.decode(entry)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+        stream, partition, what, rest = None, None, None, []
+    shape = _SHAPES.get(what) if isinstance(what, str) else None
+    known = (
+        (stream, partition) == (places.stream, places.partition)
+        and shape is not None
+        and len(rest) == len(shape)
+        and all(
+            kind is object or type(each) is kind for each, kind in zip(rest, shape, strict=True)
+        )
+        and entry == _encode([stream, partition, what, *rest])  # one way to write each key
+    )
+    if not known:
+        raise StateMismatch(
+            complaint(where, "foreign entry", expected="keys of this partition", got=repr(entry))
+        )
+    return what, rest[0] if rest else 0, rest[1:]
+
+
+def _written(key: Key) -> object:
+    """A record's key as JSON can hold it, one way for each key."""
+    if key is None:
+        return None
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(key).decode()}
+
+
+def _read_key(written: object, *, where: str) -> Key:
+    """The record's key again, if it is written in the one way."""
+    key: Key = None
+    try:
+        if isinstance(written, str):
+            key = written.encode()
+        elif isinstance(written, dict):
+            key = b64decode(written["base64"], validate=True)
+    except (KeyError, TypeError, ValueError):
+        key = None
+    if _written(key) != written:
+        expected = "text, null or base64 of what is no text"
+        raise StateMismatch(complaint(where, "foreign key", expected=expected, got=repr(written)))
+    return key
+
+
+def _place(identity: Identity) -> str:
+    """Which recorded release, in words."""
+    return f"recorded release {release_entry(identity).decode()}"

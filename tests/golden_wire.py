@@ -1,0 +1,168 @@
+"""The golden files of the wire, made anew: `python -m tests.golden_wire`.
+
+A difference in them is a privacy event: bytes that were recorded would not be published as they
+are, or a record would come to another loss than it did before an upgrade, so that a rebuild
+arrives at other sums. Whoever makes them anew says why in the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from streamdp.core.events import Identity, Key, Release
+from streamdp.core.regret import estimate
+from streamdp.testing.formats import HOSTILE
+from streamdp.wire import configure, state
+from streamdp.wire.published import Lines, Mode
+from streamdp.wire.schemas import NAMES, build
+
+GOLDEN = Path(__file__).parent / "golden" / "wire"
+SCHEMAS = Path(__file__).parent.parent / "streamdp" / "wire" / "schemas"
+
+ACTIONS = ("a", "bb", 'qu"ote', "ünïcode")
+
+LINES = Lines(
+    stream="home",
+    input="feedback",
+    actions=ACTIONS,
+    mechanism="permute_and_flip",
+    digest="5e1f" * 8,
+    version="0.1.0",
+    seeded=False,
+    estimates=(
+        estimate("block_regret", epsilon="1/4", min_length=4),
+        estimate("mean_loss", epsilon="1/8", min_length=4),
+    ),
+)
+
+FORMATS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "json list": ("json", {}),
+    "json list, padded": ("json", {"padding": "fixed"}),
+    "json mapping": ("json", {"layout": "mapping"}),
+    "float32": ("float32", {}),
+    "float32 frames": ("float32", {"frames": True}),
+    "float32 frames, prefix": ("float32", {"frames": True, "prefix": "confluent"}),
+    "float16 frames": ("float16", {"frames": True}),
+}
+
+EVENTS: tuple[bytes, ...] = (
+    b'{"losses":[0.1,0.25,1]}',
+    b'{"losses":[-1,1e300,1e-300]}',
+    b'{"losses":{"c":1,"a":0.1,"z":"x"}}',
+    b'{"losses":{"a":1,"a":0}}',
+    b'{"losses":[0.1,0.2,0.3],"losses":[0.3,0.2,0.1]}',
+    b'{"x":' + b"[" * 127 + b"]" * 127 + b',"losses":[0,0,0]}' + b" " * 99,
+    b'{"x":' + b"[" * 128 + b"]" * 128 + b',"losses":[0,0,0]}' + b" " * 99,
+    np.array([0, 0.5, 1], dtype="<f4").tobytes(),
+    np.array([0, np.nan, 1, 0, 0.5, 1], dtype="<f4").tobytes(),
+    np.array([0, 0.5, 1, 0, np.inf, 1], dtype="<f2").tobytes(),
+)
+
+
+def release(
+    kind: str = "action", value: int = 1, *, key: Key = b"fr", block: int = 3, born: int = 17
+) -> Release:
+    """A release like those that an engine draws."""
+    start, stop = (1, 1) if kind == "opening" else (4, 8)
+    epsilon = {"opening": Fraction(0), "action": Fraction(1, 2), "mean_loss": Fraction(1, 8)}
+    return Release(
+        identity=Identity("home", 0, key, 2, born, 0 if kind == "opening" else block, kind),
+        value=value,
+        start=start,
+        stop=stop,
+        first_offset=100,
+        last_offset=200,
+        epsilon=epsilon.get(kind, Fraction(1, 4)),
+    )
+
+
+SHOWN = {
+    "opening": release("opening", 0),
+    "action": release(),
+    "action with escapes": release(value=2, key="clé\n".encode()),
+    "action of the null key": release(value=3, key=None),
+    "action of a binary key": release(value=0, key=b"\xff\x00"),
+    "block regret": release("block_regret", -12_345_678),
+    "mean loss": release("mean_loss", 1 << 20),
+}
+
+
+def published() -> object:
+    """Every line that is published, by what it tells and by mode."""
+    lines: dict[str, dict[str, str | None]] = {}
+    for name, shown in SHOWN.items():
+        for mode in Mode:
+            recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=9)
+            action = None if recorded.action is None else recorded.action.decode()
+            lines[f"{name}, {mode}"] = {"action": action, "ledger": recorded.ledger.decode()}
+    mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, commit_seq=10)
+    return {**lines, "epoch": {"action": None, "ledger": mark.decode()}}
+
+
+def saved() -> dict[bytes, bytes]:
+    """A state as a partition leaves it, with something of an older epoch."""
+    places = state.Entries("home", 0)
+    point = state.Checkpoint(
+        next_offset=201, low_water=150, rows=2, commit_seq=9, epoch=2, digest="d1", partitions=4
+    )
+    entries = {
+        places.checkpoint: state.encode_checkpoint(point),
+        places.owner: state.encode_owner(state.Owner(owner="0f-1")),
+        places.row(b"fr", epoch=2): b"row of fr",
+        places.row(None, epoch=2): b"row of null",
+        places.row(b"fr", epoch=1): b"old row",
+    }
+    for shown in SHOWN.values():
+        recorded = state.record(shown, lines=LINES, mode=Mode.SHADOW, commit_seq=9)
+        entries[state.release_entry(shown.identity)] = state.encode_recorded(recorded)
+    return entries
+
+
+def decoded() -> object:
+    """What each format makes of the same bytes: float32 in hexadecimal, null for a null loss."""
+    found: dict[str, list[list[str | None]]] = {}
+    for name, (format_name, options) in FORMATS.items():
+        format_ = configure(format_name, actions=("a", "b", "c"), options=options)
+        found[name] = [
+            [
+                row.astype("<f4").tobytes().hex() if np.isfinite(row).all() else None
+                for row in format_.decode([value]).losses[:4]
+            ]
+            for value in (*EVENTS, *HOSTILE)
+        ]
+    return found
+
+
+def encoded() -> object:
+    """What each format writes."""
+    row = np.array([[0.1, 1 / 3, 1]], dtype=np.float32)
+    return {
+        name: configure(format_name, actions=("a", "b", "c"), options=options).encode(row).hex()
+        for name, (format_name, options) in FORMATS.items()
+    }
+
+
+def texts() -> dict[Path, str]:
+    """Every golden file with what must be in it."""
+    contents = {
+        GOLDEN / "published.json": published(),
+        GOLDEN / "state.json": {key.decode(): value.decode() for key, value in saved().items()},
+        GOLDEN / "decoded.json": decoded(),
+        GOLDEN / "encoded.json": encoded(),
+        **{SCHEMAS / f"{name}.json": build(name) for name in NAMES},
+    }
+    return {
+        path: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for path, content in contents.items()
+    }
+
+
+if __name__ == "__main__":
+    for path, text in texts().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)

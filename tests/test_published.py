@@ -1,0 +1,199 @@
+"""Are published lines what their schema says, of one length whatever was drawn, and for good?"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import Key
+from streamdp.wire import schema
+from streamdp.wire.published import (
+    Charge,
+    EpochMark,
+    Mode,
+    decode_action,
+    decode_ledger,
+    key_bytes,
+)
+from streamdp.wire.schemas import NAMES
+from tests.golden_wire import ACTIONS, LINES, SHOWN, release, texts
+
+KEYS = st.one_of(st.none(), st.binary(max_size=12), st.text(max_size=6).map(str.encode))
+
+
+@pytest.mark.parametrize("path", list(texts()), ids=lambda path: path.name)
+def test_golden_files(path: Path) -> None:
+    """Bytes on the wire are as they were; otherwise see `tests/golden_wire.py`."""
+    assert path.read_text() == texts()[path]
+
+
+# Length and bytes
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("kind", ["opening", "action"])
+def test_a_lines_length_is_independent_of_the_action(kind: str, mode: Mode) -> None:
+    drawn = [release(kind, value) for value in range(len(ACTIONS))]
+    assert len({len(LINES.ledger(each, mode=mode, commit_seq=9)) for each in drawn}) == 1
+    assert len({len(LINES.action(each, mode=mode) or b"") for each in drawn}) == 1
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=9))
+def test_a_lines_length_is_independent_of_the_estimate(values: list[int]) -> None:
+    for kind in ("block_regret", "mean_loss"):
+        drawn = [release(kind, value) for value in (0, -(2**63), 3 * 10**15 + 1, *values)]
+        assert len({len(LINES.ledger(each, mode=Mode.LIVE, commit_seq=9)) for each in drawn}) == 1
+
+
+def test_a_line_without_filling_shows_the_action_by_its_length() -> None:
+    """The mutant: this is why lines are filled."""
+    lengths = set()
+    for value in range(len(ACTIONS)):
+        line = LINES.action(release(value=value), mode=Mode.LIVE)
+        assert line is not None
+        lengths.add(len(line.replace(b" ", b"")))
+    assert len(lengths) > 1
+
+
+def test_the_same_release_is_the_same_bytes() -> None:
+    """No timestamp, no counter: publishing again is byte-equal."""
+    for shown in SHOWN.values():
+        for mode in Mode:
+            assert LINES.action(shown, mode=mode) == LINES.action(shown, mode=mode)
+            first, again = (LINES.ledger(shown, mode=mode, commit_seq=9) for _ in range(2))
+            assert first == again
+
+
+# Modes
+
+
+def test_shadow_withholds_the_action() -> None:
+    assert LINES.action(release(), mode=Mode.SHADOW) is None
+    drawn = {LINES.ledger(release(value=at), mode=Mode.SHADOW, commit_seq=9) for at in range(4)}
+    assert len(drawn) == 1
+    line = decode_ledger(drawn.pop())
+    assert isinstance(line, Charge)
+    assert line.withheld is True
+    assert line.charge == Fraction(1, 2)
+
+
+def test_shadow_still_shows_estimates() -> None:
+    line = decode_ledger(LINES.ledger(SHOWN["block regret"], mode=Mode.SHADOW, commit_seq=9))
+    assert isinstance(line, Charge)
+    assert (line.units, line.estimate) == (-12_345_678, -12_345_678 / 2**20)
+
+
+def test_fallback_says_so_and_live_does_not() -> None:
+    for mode, said in ((Mode.FALLBACK, True), (Mode.LIVE, None)):
+        action = json.loads(LINES.action(release(), mode=mode) or b"")
+        ledger = json.loads(LINES.ledger(release(), mode=mode, commit_seq=9))
+        assert action.get("fallback") is ledger.get("fallback") is said
+        assert action["action"] == ledger["action"] == "bb"
+
+
+# Reading
+
+
+@given(KEYS, st.integers(0, 3), st.sampled_from(["opening", "action"]), st.sampled_from(Mode))
+def test_what_is_written_is_read(key: Key, value: int, kind: str, mode: Mode) -> None:
+    shown = release(kind, value, key=key)
+    charge = decode_ledger(LINES.ledger(shown, mode=mode, commit_seq=9))
+    assert isinstance(charge, Charge)
+    assert charge.identity == shown.identity
+    assert (charge.start, charge.stop, charge.charge) == (shown.start, shown.stop, shown.epsilon)
+    assert (charge.first_offset, charge.last_offset, charge.commit_seq) == (100, 200, 9)
+    value_bytes = LINES.action(shown, mode=mode)
+    if value_bytes is not None:
+        action = decode_action(value_bytes)
+        assert (action.identity, key_bytes(action)) == (shown.identity, key)
+        assert (action.index, action.action) == (value, ACTIONS[value])
+
+
+def test_an_epochs_mark_is_read() -> None:
+    mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, commit_seq=10)
+    line = decode_ledger(mark)
+    assert isinstance(line, EpochMark)
+    assert (line.epoch, line.previous, line.next_offset, line.input) == (3, 2, 201, "feedback")
+
+
+def test_an_estimate_carries_its_error() -> None:
+    """Per slot for a mean: both the reading and the noise are divided by the public length."""
+    line = decode_ledger(LINES.ledger(SHOWN["mean loss"], mode=Mode.LIVE, commit_seq=9))
+    assert isinstance(line, Charge)
+    assert line.estimate == 0.25
+    assert line.standard_error == pytest.approx(2**0.5 * 8 / 4, rel=1e-4)
+
+
+def test_a_reader_ignores_what_it_does_not_know() -> None:
+    line = (LINES.action(release(), mode=Mode.LIVE) or b"")[:-1] + b',"new":[1,{}]}'
+    assert decode_action(line).action == "bb"
+
+
+ACTION_LINE = LINES.action(release(), mode=Mode.LIVE) or b""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (ACTION_LINE.replace(b'"schema":1', b'"schema":2'), "newer streamdp; .* got 2"),
+        (b'{"type":"action","schema":7}', "newer streamdp; expected schema 1 or lower, got 7"),
+        (ACTION_LINE.replace(b'"key":"fr",', b""), "no key"),
+        (ACTION_LINE.replace(b'"key":', b'"key_base64":"/w==","key":'), "no key"),
+        (ACTION_LINE.replace(b'"key":"fr"', b'"key_base64":"?"'), "no key"),
+        (ACTION_LINE.replace(b'"index":1', b'"index":true'), "unreadable"),
+        (ACTION_LINE.replace(b'"type":"action"', b'"type":"charge"'), "unreadable"),
+        (b"", "unreadable"),
+        (b"\xff", "unreadable"),
+    ],
+)
+def test_a_line_that_is_none_is_refused(line: bytes, message: str) -> None:
+    with pytest.raises(StateMismatch, match=message):
+        decode_action(line)
+
+
+# Schemas
+
+
+def test_lines_keep_their_schema() -> None:
+    action, ledger = (
+        jsonschema.Draft202012Validator(schema(name)) for name in ("action", "ledger")
+    )
+    for shown in SHOWN.values():
+        for mode in Mode:
+            ledger.validate(json.loads(LINES.ledger(shown, mode=mode, commit_seq=9)))
+            line = LINES.action(shown, mode=mode)
+            if line is not None:
+                action.validate(json.loads(line))
+    mark = LINES.epoch(partition=0, epoch=3, previous=None, next_offset=0, commit_seq=0)
+    ledger.validate(json.loads(mark))
+    assert not action.is_valid({**json.loads(ACTION_LINE), "index": -1})
+    assert not ledger.is_valid(json.loads(ACTION_LINE))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schemas_are_schemas(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+
+
+def test_events_keep_their_schema() -> None:
+    a_list, a_mapping = (
+        jsonschema.Draft202012Validator(schema(f"event-{layout}")) for layout in ("list", "mapping")
+    )
+    for valid in ({"losses": [0, 0.5]}, {"losses": [0, 1], "ts": "noon", "event_id": 7, "x": None}):
+        a_list.validate(valid)
+        assert not a_mapping.is_valid(valid)
+    a_mapping.validate({"losses": {"a": 0.5}})
+    for invalid in ({}, {"losses": ["0", True]}, {"losses": [0]}, [0, 1]):
+        assert not a_list.is_valid(invalid)
+
+
+def test_an_unknown_schema_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="schema: unknown"):
+        schema("avro")

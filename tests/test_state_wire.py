@@ -1,0 +1,195 @@
+"""Is the trusted state read back exactly or not at all, and of one size whatever was drawn?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import Identity, Key, Release
+from streamdp.wire import state
+from streamdp.wire.published import Mode
+from streamdp.wire.state import Checkpoint, Entries, Owner, read_state
+from tests.golden_wire import ACTIONS, LINES, SHOWN, release, saved
+
+PLACES = Entries("home", 0)
+POINT = PLACES.checkpoint
+ACTION = state.release_entry(SHOWN["action"].identity)
+NAMES = st.text(max_size=5)
+KEYS = st.one_of(st.none(), st.binary(max_size=8), st.sampled_from([b"\xff", b"/", b'","', b"[]"]))
+SMALL = st.integers(0, 3)
+
+
+def read(entries: Mapping[bytes, bytes]) -> state.SavedState:
+    return read_state(entries, stream="home", partition=0)
+
+
+# Reading what was written
+
+
+def test_a_state_comes_back() -> None:
+    found = read(saved())
+    assert found.checkpoint == Checkpoint(
+        next_offset=201, low_water=150, rows=2, commit_seq=9, epoch=2, digest="d1", partitions=4
+    )
+    assert found.owner == Owner(owner="0f-1")
+    assert found.rows == {b"fr": b"row of fr", None: b"row of null"}
+    assert {each.release for each in found.releases.values()} == set(SHOWN.values())
+    assert found.stale == (PLACES.row(b"fr", epoch=1),)
+
+
+def test_an_empty_state_is_a_first_start() -> None:
+    assert read({}) == state.SavedState(None, None, {}, {}, ())
+
+
+@given(st.sampled_from(list(SHOWN.values())), st.sampled_from(Mode), st.integers(0, 2**63 - 1))
+def test_a_recorded_release_comes_back(shown: Release, mode: Mode, commit_seq: int) -> None:
+    """In shadow mode too: a rebuild needs what was drawn in every mode."""
+    recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=commit_seq)
+    again = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
+    assert again == recorded
+    assert again.action == LINES.action(shown, mode=mode)
+
+
+@given(st.tuples(NAMES, SMALL, KEYS, SMALL, SMALL, SMALL, NAMES), st.data())
+def test_no_two_entries_share_a_key(parts: tuple[object, ...], data: st.DataObject) -> None:
+    """Whatever stands in streams, kinds and record keys, and rows beside releases."""
+    identity = Identity(*parts)  # type: ignore[arg-type]
+    places = Entries(identity.stream, identity.partition)
+    other = data.draw(
+        st.tuples(NAMES, SMALL, KEYS, SMALL, SMALL, SMALL, NAMES).map(lambda x: Identity(*x))
+    )
+    mine = {
+        places.checkpoint,
+        places.owner,
+        places.row(identity.key, epoch=identity.epoch),
+        state.release_entry(identity),
+    }
+    assert len(mine) == 4
+    if other != identity:
+        assert state.release_entry(other) not in mine
+
+
+# Size
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_recorded_releases_size_is_independent_of_what_was_drawn(mode: Mode) -> None:
+    extremes = (0, -1, 2**63 - 1, -(2**63))
+    for drawn in (
+        [release(value=at) for at in range(len(ACTIONS))],
+        [release("opening", at) for at in range(len(ACTIONS))],
+        [release("block_regret", value) for value in extremes],
+        [release("mean_loss", value) for value in extremes],
+    ):
+        sizes = {
+            len(state.encode_recorded(state.record(each, lines=LINES, mode=mode, commit_seq=9)))
+            for each in drawn
+        }
+        assert len(sizes) == 1
+
+
+@given(
+    st.one_of(
+        st.none(), st.binary(max_size=20), st.text('\x00\x1f"\\é', max_size=20).map(str.encode)
+    )
+)
+def test_no_recorded_release_is_larger_than_announced(key: Key) -> None:
+    bound = state.largest_recorded(LINES, key_bytes=len(key or b""))
+    for kind in ("opening", "action", "block_regret", "mean_loss"):
+        shown = release(kind, 2, key=key)
+        for mode in Mode:
+            recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=2**63 - 1)
+            entry = state.release_entry(shown.identity)
+            assert len(entry) + len(state.encode_recorded(recorded)) <= bound
+
+
+def test_nobody_sees_what_was_withheld() -> None:
+    """Reprs of trusted state end up in logs."""
+    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, commit_seq=9)
+    assert repr(recorded) == "Recorded(commit_seq=9)"
+    assert "row of" not in repr(read(saved()))
+    assert "value" not in repr(read(saved()))
+
+
+# Refusing what does not fit
+
+Change = Callable[[dict[bytes, bytes]], object]
+
+
+def replaced(entry: bytes, old: bytes, new: bytes) -> Change:
+    def change(entries: dict[bytes, bytes]) -> None:
+        assert old in entries[entry]
+        entries[entry] = entries[entry].replace(old, new)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda entries: entries.pop(POINT), "ahead of all; expected no entry without"),
+        (replaced(POINT, b'"epoch":2', b'"epoch":1'), "ahead of all; expected 1, got epoch 2"),
+        (replaced(POINT, b'"commit_seq":9', b'"commit_seq":8'), "up to 8, got 9"),
+        (replaced(POINT, b'"min_reader":1', b'"min_reader":2'), "newer .* version 1, for 2 and"),
+        (replaced(POINT, b'"rows":2', b'"rows":-2'), "state of home/0: damaged"),
+        (replaced(POINT, b'"rows":2', b'"rows":2,"new":1'), "damaged"),
+        (replaced(POINT, b'"low_water":150,', b""), "damaged"),
+        (replaced(POINT, b"{", b""), "damaged"),
+        (replaced(PLACES.owner, b"0f-1", b""), "damaged"),
+        (replaced(ACTION, b'"value":1', b'"value":true'), "recorded release .*: damaged"),
+        (replaced(ACTION, b'"start":4', b'"start":5'), None),
+        (replaced(ACTION, b"\n", b""), "expected 3 lines, got 1"),
+        (replaced(ACTION, b'"epsilon":"1/2","d', b'"epsilon":"1/3","d'), "damaged"),
+        (replaced(ACTION, b'"commit_seq":9,"value"', b'"commit_seq":8,"value"'), "damaged"),
+        (replaced(ACTION, b'"born":17', b'"born":16'), "damaged"),
+        (lambda entries: entries.update({b"checkpoint": b""}), "foreign entry"),
+        (lambda entries: entries.update({b'["home",1,"owner"]': b""}), "foreign entry"),
+        (lambda entries: entries.update({b'["home",0,"row",true,"fr"]': b""}), "foreign entry"),
+        (lambda entries: entries.update({b'["home",0,"row",2, "fr"]': b""}), "foreign entry"),
+        (lambda entries: entries.update({b'["home",0,"row",2,7]': b""}), "foreign key"),
+        (
+            lambda entries: entries.update({b'["home",0,"row",2,{"base64":"ZnI="}]': b""}),
+            "foreign key",
+        ),
+        (lambda entries: entries.update({b"[" * 9999: b""}), "foreign entry"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: Change, message: str | None) -> None:
+    entries = saved()
+    change(entries)
+    if message is None:  # both lines were changed alike: only the engine can know better
+        assert read(entries).releases
+        return
+    with pytest.raises(StateMismatch, match=message):
+        read(entries)
+
+
+def test_lines_of_another_release_are_refused() -> None:
+    mine, other = (
+        state.encode_recorded(
+            state.record(release(value=at), lines=LINES, mode=Mode.LIVE, commit_seq=9)
+        )
+        for at in (1, 2)
+    )
+    drawn, ledger, action = mine.split(b"\n")
+    for parts in (
+        (other.split(b"\n")[0], ledger, action),
+        (drawn, other.split(b"\n")[1], action),
+        (drawn, ledger, other.split(b"\n")[2]),
+        (drawn, ledger, b""),
+    ):
+        with pytest.raises(StateMismatch, match="expected lines of the release they are kept with"):
+            state.decode_recorded(release().identity, b"\n".join(parts))
+
+
+def test_a_refusal_does_not_show_what_was_drawn() -> None:
+    """Messages go to logs, and in shadow mode what was drawn is nobody's."""
+    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, commit_seq=9)
+    damaged = state.encode_recorded(recorded).replace(b'"value":2', b'"value":"2 drawn"')
+    with pytest.raises(StateMismatch) as refusal:
+        state.decode_recorded(release().identity, damaged)
+    assert "drawn" not in str(refusal.value)
