@@ -146,6 +146,20 @@ async def _resume_and_pause(room: Room) -> None:
     room.expect("after the pause", expected=numbered(5, start=50), got=went_on)
 
 
+async def _pause_stops_a_waiting_poll(room: Room) -> None:
+    worker = await room.lone_worker()
+    taken = await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), taken.first_offset)
+    poll = asyncio.create_task(worker.transport.poll(max_records=10, timeout=0.3))
+    await asyncio.sleep(0.05)  # it waits; nothing depends on how long
+    worker.transport.pause(room.at())
+    await room.send(numbered(5), partition=0)
+    room.expect("delivered after the pause", expected=0, got=sum(map(len, await poll)))
+    worker.transport.resume(room.at(), taken.first_offset)
+    came = [row[1:] for row in rows(await worker.collect(5))]
+    room.expect("delivered when resumed", expected=numbered(5), got=came)
+
+
 async def _reads_ranges(room: Room) -> None:
     worker = await room.lone_worker()
     for start in range(0, 40, 10):
@@ -267,6 +281,21 @@ async def _commit_needs_take(room: Room) -> None:
     late = worker.transport.commit(room.at(), step(1))
     await room.refuses("a commit after leaving", TransportLost, late)
     await _expect_durable(room, [], worker)
+
+
+async def _leaving_ends_it(room: Room) -> None:
+    """A commit in flight may go through, but the partition is no longer this worker's."""
+    worker = await room.lone_worker()
+    await worker.transport.take(room.at())
+    commit = asyncio.create_task(worker.transport.commit(room.at(), step(1)))
+    await asyncio.sleep(0)
+    await worker.transport.leave(room.at())
+    await asyncio.gather(commit, return_exceptions=True)
+    late = worker.transport.commit(room.at(), step(2))
+    await room.refuses("a commit after leaving in mid-commit", TransportLost, late)
+    taken = await worker.transport.take(room.at())
+    survived = [step(1)] if b"row 1" in taken.state else []
+    await _expect_durable(room, survived, worker)
 
 
 async def _all_or_nothing(room: Room) -> None:
@@ -551,6 +580,8 @@ CHECKS = tuple(
             ("partitions can be added", _expand),
             ("the newest records can be looked at", _newest),
             ("a position is handed over", _handover),
+            ("pause stops a poll that waits", _pause_stops_a_waiting_poll),
+            ("leaving in mid-commit ends it", _leaving_ends_it),
         ],
         start=1,
     )

@@ -21,6 +21,7 @@ from streamdp.ports import (
 )
 
 PATIENCE = 60.0  # seconds that anything may take before it counts as hanging
+QUIET = 5.0  # seconds without a record after which no more are expected
 
 Make = Callable[[str], Technology]
 """Opens the technology under test for an application of this name."""
@@ -90,7 +91,10 @@ class Worker:
         """Poll until so many records have come, and then once more to see that no more do."""
         found: list[Records] = []
         while sum(map(len, found)) < count:
-            found.extend(await self.transport.poll(max_records=max_records, timeout=1.0))
+            came = await self.transport.poll(max_records=max_records, timeout=QUIET)
+            if not came:
+                return found
+            found.extend(came)
         found.extend(await self.transport.poll(max_records=max_records, timeout=0.05))
         return found
 

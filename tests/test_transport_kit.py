@@ -1,0 +1,207 @@
+"""Would the conformance kit notice? Transports that break one promise each, and are caught."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from streamdp.core.errors import TransportLost
+from streamdp.ports import (
+    Commit,
+    Key,
+    Partition,
+    Publications,
+    Published,
+    Records,
+    StreamTopics,
+    Taken,
+    Transport,
+    Value,
+)
+from streamdp.testing import transport_room
+from streamdp.testing.memory import Memory, MemoryPublications, MemoryTransport
+from streamdp.testing.memory_log import Attempt, Isolation, MemoryLog
+from streamdp.testing.transport import CHECKS, Broken
+
+
+class UnfencedLog(MemoryLog):
+    def check_owner(self, topics: StreamTopics, number: int, epoch: int) -> None:
+        return
+
+
+class SharedStateLog(MemoryLog):
+    """Keeps the state of all partitions in one place."""
+
+    def state(self, topics: StreamTopics, number: int) -> dict[bytes, bytes]:
+        return super().state(topics, 0)
+
+    def decide(self, attempt: Attempt) -> None:
+        attempt.partition = Partition(attempt.partition.stream, 0)
+        super().decide(attempt)
+
+
+class ForgetfulLog(MemoryLog):
+    """Does not remember the group's position."""
+
+    def position(self, topics: StreamTopics, number: int) -> int | None:
+        return None
+
+
+class StateFirst(MemoryTransport):
+    """Makes the state durable in one step and publishes in another."""
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        await super().commit(partition, replace(commit, actions=(), ledger=()))
+        await super().commit(partition, replace(commit, state=()))
+
+
+class DeafToTombstones(MemoryTransport):
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        kept = [(key, value) for key, value in commit.state if value is not None]
+        await super().commit(partition, replace(commit, state=kept))
+
+
+class GoesOnAfterLoss(MemoryTransport):
+    """Takes an unknown outcome for a failure and keeps the partition."""
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        epoch = self._owned.get(partition)
+        try:
+            await super().commit(partition, commit)
+        except asyncio.CancelledError:
+            if epoch is not None:
+                self._owned[partition] = epoch
+            raise
+
+
+class ReadsBeforeFencing(MemoryTransport):
+    async def take(
+        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+    ) -> Taken:
+        stale = self._log.state(self._stream(partition), partition.number)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return replace(await super().take(partition), state=stale)
+
+
+class NeverLeaves(MemoryTransport):
+    async def leave(self, partition: Partition) -> None:
+        return
+
+
+class AdvancesEarly(MemoryTransport):
+    """Moves its position before it can be sure that the caller gets the records."""
+
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        found = await super().poll(max_records=max_records, timeout=timeout)
+        await asyncio.sleep(0)
+        return found
+
+
+class Boundless(MemoryTransport):
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        return await super().poll(max_records=10 * max_records, timeout=timeout)
+
+
+class Stutters(MemoryTransport):
+    """Delivers the last record of a poll again."""
+
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        found = await super().poll(max_records=max_records, timeout=timeout)
+        for records in found:
+            self.resume(records.partition, max(records.offsets[-1], 1))
+        return found
+
+
+class EmptiesTombstones(MemoryTransport):
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        found = await super().poll(max_records=max_records, timeout=timeout)
+        return [replace(r, values=[value or b"" for value in r.values]) for r in found]
+
+
+class ReadsOneMore(MemoryTransport):
+    def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        return super().read(partition, start, stop + 1)
+
+
+class ReadsUncommitted(MemoryPublications):
+    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        return self._all(stream)
+
+    async def _all(self, stream: StreamTopics) -> AsyncIterator[Sequence[Published]]:
+        yield self._log.ledger(stream, Isolation.UNCOMMITTED)
+
+
+class ScattersKeys(MemoryLog):
+    def append(
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        partition: int | None = None,
+    ) -> None:
+        for at, record in enumerate(records):
+            home = at % self.partitions(topic) if partition is None else partition
+            super().append(topic, [record], partition=home)
+
+
+class Bent:
+    """The memory technology with one of its parts exchanged."""
+
+    def __init__(
+        self,
+        *,
+        log: type[MemoryLog] = MemoryLog,
+        transport: type[MemoryTransport] = MemoryTransport,
+        publications: type[MemoryPublications] = MemoryPublications,
+    ) -> None:
+        self.parts = log, transport, publications
+
+    def __call__(self, app: str) -> Memory:
+        log, transport, publications = self.parts
+
+        class BentMemory(Memory):
+            def transport(self, *, worker: str) -> Transport:
+                return transport(self.log, worker=worker)
+
+            def publications(self) -> Publications:
+                return publications(self.log)
+
+        return BentMemory(log())
+
+
+@pytest.mark.parametrize(
+    ("bent", "number"),
+    [
+        (Bent(log=UnfencedLog), 14),
+        (Bent(log=SharedStateLog), 19),
+        (Bent(log=ForgetfulLog), 11),
+        (Bent(log=ScattersKeys), 23),
+        (Bent(transport=StateFirst), 16),
+        (Bent(transport=DeafToTombstones), 10),
+        (Bent(transport=GoesOnAfterLoss), 17),
+        (Bent(transport=ReadsBeforeFencing), 18),
+        (Bent(transport=NeverLeaves), 15),
+        (Bent(transport=AdvancesEarly), 6),
+        (Bent(transport=Boundless), 5),
+        (Bent(transport=Stutters), 4),
+        (Bent(transport=EmptiesTombstones), 4),
+        (Bent(transport=ReadsOneMore), 8),
+        (Bent(publications=ReadsUncommitted), 16),
+    ],
+    ids=lambda value: (
+        "-".join(p.__name__ for p in value.parts) if isinstance(value, Bent) else str(value)
+    ),
+)
+def test_a_broken_promise_is_named(
+    bent: Bent, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_room, "QUIET", 0.2)  # a record that is lost never comes
+    check = CHECKS[number - 1]
+    with pytest.raises((Broken, TransportLost)) as caught:
+        asyncio.run(check.run(bent))
+    assert isinstance(caught.value, Broken), caught.value
+    assert str(caught.value).startswith(f"promise {number:02d}")
