@@ -13,7 +13,6 @@ from streamdp.core.randomness import WORD_BITS, Bits
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
 
-
 _DIGITS = 52  # of V: what the significand of a float in [1, 2) holds
 _SHIFT = np.uint64(WORD_BITS - _DIGITS)
 _ONE_AS_BITS = np.uint64(0x3FF0000000000000)  # float64(1): the bits of 1 + w/2^52 are this plus w

@@ -13,7 +13,6 @@ from streamdp.core.randomness import WORD_BITS, Bits
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
 
-
 _DIGITS = 53  # of V that a float holds
 _SHIFT = np.uint64(WORD_BITS - _DIGITS)
 

@@ -191,12 +191,12 @@ def _run_blocks(
     step = max(1, _BLOCK // actions)
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        words = bits.part(start, stop).words(0, actions)
+        words = bits.part(start, stop).words(0, actions).T  # lies so already
         losses = sums[start:stop].T.copy()
         losses -= losses.min(axis=0)
         keys = losses.astype(np.float64)
         keys *= grid
-        noise.add_lower(keys, words.T, bits.width)
+        noise.add_lower(keys, words, bits.width)
         if prior is not None:
             prior.part(start, stop).subtract_columns(keys)
         winners[start:stop] = _leaders(noise, keys, words, bits.width, slack)
@@ -214,12 +214,12 @@ def _leaders(
     rows = keys.shape[1]
     tolerance = max(_BLOCK_TOLERANCE, 2 * slack)
     contenders = np.flatnonzero(keys <= keys.min(axis=0) + tolerance)
-    action, row = np.divmod(contenders, rows)
+    row = contenders - contenders // rows * rows
     leaders = np.zeros(rows, np.int64)
-    leaders[row] = action
-    gaps = noise.gap(words[np.arange(rows), leaders], width)
+    leaders[row] = contenders
+    gaps = noise.gap(words.ravel()[leaders], width)
     decided = (np.bincount(row, minlength=rows) == 1) & (gaps + slack <= tolerance)
-    return np.where(decided, leaders, -1)
+    return np.where(decided, leaders // rows, -1)
 
 
 def _settle(
