@@ -1,8 +1,12 @@
 """What every test stands on: which streamdp is tested, and that nothing is left out in silence."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import streamdp
 
@@ -18,3 +22,16 @@ if "STREAMDP_WHEEL" in os.environ and not Path(streamdp.__file__).is_relative_to
     os.environ["STREAMDP_WHEEL"]
 ):
     raise RuntimeError(f"the built wheel was to be tested, but streamdp is {streamdp.__file__}")
+
+
+@pytest.fixture(scope="session")
+def dashboard() -> ModuleType:
+    """The script that makes the Grafana dashboard, as a module."""
+    path = ROOT / "deploy" / "grafana" / "dashboard.py"
+    spec = importlib.util.spec_from_file_location("streamdp_dashboard", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
