@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import Identity, Key, Release
+from streamdp.core.events import Identity, Key, Release, Releases
 from streamdp.wire import state
 from streamdp.wire.published import Mode
+from streamdp.wire.recording import record_all
 from streamdp.wire.state import Checkpoint, Entries, Owner, read_state
 from tests.golden_wire import ACTIONS, LINES, SHOWN, release, saved
 
@@ -71,6 +75,58 @@ def test_no_two_entries_share_a_key(parts: tuple[object, ...], data: st.DataObje
     assert len(mine) == 4
     if other != identity:
         assert state.release_entry(other) not in mine
+
+
+def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
+    """The same releases as an engine gives them."""
+
+    def column(name: str) -> NDArray[np.int64]:
+        found = [getattr(each, name, None) for each in drawn]
+        named = [getattr(each.identity, name, None) for each in drawn]
+        return np.array(
+            [a if a is not None else b for a, b in zip(found, named, strict=True)], np.int64
+        )
+
+    charges = tuple(release(kind).epsilon for kind in kinds)
+    return Releases(
+        stream="home",
+        partition=0,
+        epoch=2,
+        kinds=kinds,
+        charges=charges,
+        keys=[each.key for each in drawn],
+        kind=np.array([kinds.index(each.kind) for each in drawn], np.uint8),
+        **{name: column(name) for name in ("born", "block", "value", "start", "stop")},
+        first_offset=column("first_offset"),
+        last_offset=column("last_offset"),
+    )
+
+
+KINDS = ("opening", "action", "block_regret", "mean_loss")
+DRAWN = st.builds(
+    lambda kind, value, key, born, first, start: replace(
+        release(kind, value, key=key, born=born), first_offset=first, start=start, stop=start + 4
+    ),
+    st.sampled_from(KINDS),
+    st.integers(0, 3),
+    st.one_of(KEYS, st.sampled_from([b"%d", b"100%", b'"key":"', "é\n".encode()])),
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+    st.integers(1, 2**62),
+)
+
+
+@given(st.lists(DRAWN, max_size=8), st.sampled_from(Mode), st.integers(0, 2**62))
+def test_many_at_once_are_the_same_bytes(drawn: list[Release], mode: Mode, seq: int) -> None:
+    """The fast way against the plain one."""
+    entries = record_all(columns(drawn, KINDS), lines=LINES, mode=mode, commit_seq=seq)
+    assert len(entries) == len(drawn)
+    for each, entry in zip(drawn, entries, strict=True):
+        plain = state.record(each, lines=LINES, mode=mode, commit_seq=seq)
+        assert entry.key == each.key
+        assert entry.place == state.release_entry(each.identity)
+        assert entry.recorded == state.encode_recorded(plain)
+        assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
 
 
 # Size

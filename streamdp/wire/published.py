@@ -376,6 +376,20 @@ def _key_fields(key: Key) -> tuple[str | UnsetType | None, str | UnsetType]:
         return UNSET, b64encode(key).decode()
 
 
+def key_field(key: Key) -> bytes:
+    """How a line says the key.
+
+    >>> key_field(b"fr"), key_field(None), key_field(b"\\xff")
+    (b'"key":"fr"', b'"key":null', b'"key_base64":"/w=="')
+    """
+    if key is None:
+        return b'"key":null'
+    try:
+        return b'"key":' + _encode(key.decode())
+    except UnicodeDecodeError:
+        return b'"key_base64":"' + b64encode(key) + b'"'
+
+
 def _width(content: object) -> int:
     """How many bytes this takes in a line."""
     return len(_encode(content))

@@ -139,6 +139,11 @@ def release_entry(identity: Identity) -> bytes:
     return _encode([stream, partition, "release", epoch, born, block, kind, _written(key)])
 
 
+def written_key(key: Key) -> bytes:
+    """How an entry's key says the record's key."""
+    return _encode(_written(key))
+
+
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The value of a checkpoint entry."""
     return _encode(checkpoint)
@@ -290,22 +295,33 @@ Read = TypeVar("Read", Checkpoint, Owner, _Drawn)
 def _decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
     """The value, or `StateMismatch`; what a decoder quotes is not passed on, this is trusted."""
     try:
-        readers = _readers_decoder.decode(value)
-        if readers.min_reader > VERSION:
-            raise StateMismatch(
-                complaint(
-                    where,
-                    "written by a newer streamdp, use that or a newer one",
-                    expected=f"a layout that version {VERSION} can read",
-                    got=f"version {readers.version}, for {readers.min_reader} and later",
-                )
-            )
-        return decoder.decode(value)
+        found = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        _refuse_newer(value, where=where)
         expected = f"layout version {VERSION}"
         raise StateMismatch(
             complaint(where, "damaged", expected=expected, got=f"{len(value)} bytes of another")
         ) from None
+    if found.min_reader > VERSION:
+        _refuse_newer(value, where=where)
+    return found
+
+
+def _refuse_newer(value: bytes, *, where: str) -> None:
+    """Say that a newer streamdp wrote this, if that is why it cannot be read."""
+    try:
+        readers = _readers_decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return
+    if readers.min_reader > VERSION:
+        raise StateMismatch(
+            complaint(
+                where,
+                "written by a newer streamdp, use that or a newer one",
+                expected=f"a layout that version {VERSION} can read",
+                got=f"version {readers.version}, for {readers.min_reader} and later",
+            )
+        )
 
 
 def _check_lines(recorded: Recorded, *, where: str) -> None:
