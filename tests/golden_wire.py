@@ -18,6 +18,7 @@ from streamdp.core.events import Identity, Key, Release
 from streamdp.core.regret import estimate
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
+from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
 from streamdp.wire.schemas import NAMES, build
 
@@ -32,7 +33,7 @@ LINES = Lines(
     actions=ACTIONS,
     mechanism="permute_and_flip",
     digest="5e1f" * 8,
-    version="0.1.0",
+    version="1.2.3",
     seeded=False,
     estimates=(
         estimate("block_regret", epsilon="1/4", min_length=4),
@@ -106,7 +107,7 @@ def published() -> object:
 
 def saved() -> dict[bytes, bytes]:
     """A state as a partition leaves it, with something of an older epoch."""
-    places = state.Entries("home", 0)
+    places = Entries("home", 0)
     point = state.Checkpoint(
         next_offset=201, low_water=150, rows=2, commit_seq=9, epoch=2, digest="d1", partitions=4
     )
@@ -119,7 +120,7 @@ def saved() -> dict[bytes, bytes]:
     }
     for shown in SHOWN.values():
         recorded = state.record(shown, lines=LINES, mode=Mode.SHADOW, commit_seq=9)
-        entries[state.release_entry(shown.identity)] = state.encode_recorded(recorded)
+        entries[release_entry(shown.identity)] = state.encode_recorded(recorded)
     return entries
 
 

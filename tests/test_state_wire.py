@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Identity, Key, Release, Releases
 from streamdp.wire import state
+from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import record_all
-from streamdp.wire.state import Checkpoint, Entries, Owner, read_state
+from streamdp.wire.state import Checkpoint, Owner, read_state
 from tests.golden_wire import ACTIONS, LINES, SHOWN, release, saved
 
 PLACES = Entries("home", 0)
 POINT = PLACES.checkpoint
-ACTION = state.release_entry(SHOWN["action"].identity)
+ACTION = release_entry(SHOWN["action"].identity)
 NAMES = st.text(max_size=5)
 KEYS = st.one_of(st.none(), st.binary(max_size=8), st.sampled_from([b"\xff", b"/", b'","', b"[]"]))
 SMALL = st.integers(0, 3)
@@ -70,11 +71,11 @@ def test_no_two_entries_share_a_key(parts: tuple[object, ...], data: st.DataObje
         places.checkpoint,
         places.owner,
         places.row(identity.key, epoch=identity.epoch),
-        state.release_entry(identity),
+        release_entry(identity),
     }
     assert len(mine) == 4
     if other != identity:
-        assert state.release_entry(other) not in mine
+        assert release_entry(other) not in mine
 
 
 def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
@@ -124,7 +125,7 @@ def test_many_at_once_are_the_same_bytes(drawn: list[Release], mode: Mode, seq: 
     for each, entry in zip(drawn, entries, strict=True):
         plain = state.record(each, lines=LINES, mode=mode, commit_seq=seq)
         assert entry.key == each.key
-        assert entry.place == state.release_entry(each.identity)
+        assert entry.place == release_entry(each.identity)
         assert entry.recorded == state.encode_recorded(plain)
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
 
@@ -159,7 +160,7 @@ def test_no_recorded_release_is_larger_than_announced(key: Key) -> None:
         shown = release(kind, 2, key=key)
         for mode in Mode:
             recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=2**63 - 1)
-            entry = state.release_entry(shown.identity)
+            entry = release_entry(shown.identity)
             assert len(entry) + len(state.encode_recorded(recorded)) <= bound
 
 

@@ -15,8 +15,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release, Releases
+from streamdp.wire.entries import release_entry, written_key
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, key_field
-from streamdp.wire.state import encode_recorded, record, release_entry, written_key
+from streamdp.wire.state import encode_recorded, record
 
 
 class Entry(NamedTuple):

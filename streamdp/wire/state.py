@@ -1,14 +1,6 @@
 """The trusted state that a partition is rebuilt from: its entries' keys and values, as bytes.
 
-Each entry's key is a JSON array that begins with stream and partition, so that no two entries
-share a key, whatever is in names and record keys:
-
-    ["home",0,"checkpoint"]              the position, and what the state is a state of
-    ["home",0,"owner"]                   who took the partition last
-    ["home",0,"row",2,"fr"]              epoch, key: a learner saved (bytes of `core.snapshot`)
-    ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
-
-A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
+Where each entry is, `entries` says.
 
 A recorded release is three lines: what was drawn (which a rebuild needs in every mode), the final
 bytes for the ledger, and the final bytes for the actions topic, empty where nothing goes there.
@@ -22,18 +14,18 @@ upgrade nor a downgrade guesses. Errors name entries, never what was drawn.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.published import (
     INTEGER_WIDTH,
     Charge,
@@ -91,28 +83,6 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """The keys of one partition's entries."""
-
-    stream: str
-    partition: int
-
-    @property
-    def checkpoint(self) -> bytes:
-        """Where the checkpoint is."""
-        return _encode([self.stream, self.partition, "checkpoint"])
-
-    @property
-    def owner(self) -> bytes:
-        """Where the owner record is."""
-        return _encode([self.stream, self.partition, "owner"])
-
-    def row(self, key: Key, *, epoch: int) -> bytes:
-        """Where the saved row of a key is."""
-        return _encode([self.stream, self.partition, "row", epoch, _written(key)])
-
-
-@dataclass(frozen=True, slots=True)
 class SavedState:
     """All live entries of a partition, read. Entries of older epochs are only there to go."""
 
@@ -131,17 +101,6 @@ def record(release: Release, *, lines: Lines, mode: Mode, commit_seq: int) -> Re
         ledger=lines.ledger(release, mode=mode, commit_seq=commit_seq),
         action=lines.action(release, mode=mode),
     )
-
-
-def release_entry(identity: Identity) -> bytes:
-    """Where the recorded release of this identity is."""
-    stream, partition, key, epoch, born, block, kind = identity
-    return _encode([stream, partition, "release", epoch, born, block, kind, _written(key)])
-
-
-def written_key(key: Key) -> bytes:
-    """How an entry's key says the record's key."""
-    return _encode(_written(key))
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -231,7 +190,7 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
     releases: dict[Identity, Recorded] = {}
     stale: list[bytes] = []
     for entry, value in entries.items():
-        what, epoch, rest = _parsed(entry, places, where=where)
+        what, epoch, rest = parse_entry(entry, places, where=where)
         if what in ("checkpoint", "owner"):
             continue
         if checkpoint is None or epoch > checkpoint.epoch:
@@ -242,10 +201,10 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
         if epoch < checkpoint.epoch:
             stale.append(entry)
         elif what == "row":
-            rows[_read_key(rest[0], where=where)] = value
+            rows[read_key(rest[0], where=where)] = value
         else:
             born, block, kind, key = rest
-            key_ = _read_key(key, where=where)
+            key_ = read_key(key, where=where)
             identity = Identity(stream, partition, key_, epoch, born, block, kind)
             releases[identity] = decode_recorded(identity, value)
     if checkpoint is not None:
@@ -276,18 +235,10 @@ class _Readers(Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_key_decoder = msgspec.json.Decoder(list[Any])
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
 _owner_decoder = msgspec.json.Decoder(Owner)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)
 _readers_decoder = msgspec.json.Decoder(_Readers)
-
-_SHAPES: dict[str, tuple[type, ...]] = {
-    "checkpoint": (),
-    "owner": (),
-    "row": (int, object),  # epoch, key
-    "release": (int, int, int, str, object),  # epoch, born, block, kind, key
-}
 
 Read = TypeVar("Read", Checkpoint, Owner, _Drawn)
 
@@ -353,55 +304,6 @@ def _check_sequence(
     if latest > checkpoint.commit_seq:
         expected = f"commit_seq up to {checkpoint.commit_seq}"
         raise StateMismatch(complaint(where, "a release from later", expected=expected, got=latest))
-
-
-def _parsed(entry: bytes, places: Entries, *, where: str) -> tuple[str, int, list[Any]]:
-    """What an entry is, its epoch (0 if it has none), and what else its key says."""
-    try:
-        stream, partition, what, *rest = _key_decoder.decode(entry)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-        stream, partition, what, rest = None, None, None, []
-    shape = _SHAPES.get(what) if isinstance(what, str) else None
-    known = (
-        (stream, partition) == (places.stream, places.partition)
-        and shape is not None
-        and len(rest) == len(shape)
-        and all(
-            kind is object or type(each) is kind for each, kind in zip(rest, shape, strict=True)
-        )
-        and entry == _encode([stream, partition, what, *rest])  # one way to write each key
-    )
-    if not known:
-        raise StateMismatch(
-            complaint(where, "foreign entry", expected="keys of this partition", got=repr(entry))
-        )
-    return what, rest[0] if rest else 0, rest[1:]
-
-
-def _written(key: Key) -> object:
-    """A record's key as JSON can hold it, one way for each key."""
-    if key is None:
-        return None
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(key).decode()}
-
-
-def _read_key(written: object, *, where: str) -> Key:
-    """The record's key again, if it is written in the one way."""
-    key: Key = None
-    try:
-        if isinstance(written, str):
-            key = written.encode()
-        elif isinstance(written, dict):
-            key = b64decode(written["base64"], validate=True)
-    except (KeyError, TypeError, ValueError):
-        key = None
-    if _written(key) != written:
-        expected = "text, null or base64 of what is no text"
-        raise StateMismatch(complaint(where, "foreign key", expected=expected, got=repr(written)))
-    return key
 
 
 def _place(identity: Identity) -> str:

@@ -100,7 +100,7 @@ def releases(rounds: int) -> list[dict[str, Any]]:
         actions=tuple(f"action-{at}" for at in range(10)),
         mechanism="permute_and_flip",
         digest="5e1f" * 8,
-        version="0.1.0",
+        version="1.2.3",
         seeded=False,
     )
     numbers = np.arange(POLL)

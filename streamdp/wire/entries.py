@@ -1,0 +1,115 @@
+"""Where the trusted state's entries are: their keys, written and read.
+
+Each entry's key is a JSON array that begins with stream and partition, so that no two entries
+share a key, whatever is in names and record keys:
+
+    ["home",0,"checkpoint"]              the position, and what the state is a state of
+    ["home",0,"owner"]                   who took the partition last
+    ["home",0,"row",2,"fr"]              epoch, key: a learner saved (bytes of `core.snapshot`)
+    ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
+
+A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import Identity, Key
+
+_encode = msgspec.json.Encoder().encode
+_key_decoder = msgspec.json.Decoder(list[Any])
+
+_SHAPES: dict[str, tuple[type, ...]] = {
+    "checkpoint": (),
+    "owner": (),
+    "row": (int, object),  # epoch, key
+    "release": (int, int, int, str, object),  # epoch, born, block, kind, key
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The keys of one partition's entries."""
+
+    stream: str
+    partition: int
+
+    @property
+    def checkpoint(self) -> bytes:
+        """Where the checkpoint is."""
+        return _encode([self.stream, self.partition, "checkpoint"])
+
+    @property
+    def owner(self) -> bytes:
+        """Where the owner record is."""
+        return _encode([self.stream, self.partition, "owner"])
+
+    def row(self, key: Key, *, epoch: int) -> bytes:
+        """Where the saved row of a key is."""
+        return _encode([self.stream, self.partition, "row", epoch, _written(key)])
+
+
+def release_entry(identity: Identity) -> bytes:
+    """Where the recorded release of this identity is."""
+    stream, partition, key, epoch, born, block, kind = identity
+    return _encode([stream, partition, "release", epoch, born, block, kind, _written(key)])
+
+
+def written_key(key: Key) -> bytes:
+    """How an entry's key says the record's key."""
+    return _encode(_written(key))
+
+
+def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int, list[Any]]:
+    """What an entry is, its epoch (0 if it has none), and what else its key says."""
+    try:
+        stream, partition, what, *rest = _key_decoder.decode(entry)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+        stream, partition, what, rest = None, None, None, []
+    shape = _SHAPES.get(what) if isinstance(what, str) else None
+    known = (
+        (stream, partition) == (places.stream, places.partition)
+        and shape is not None
+        and len(rest) == len(shape)
+        and all(
+            kind is object or type(each) is kind for each, kind in zip(rest, shape, strict=True)
+        )
+        and entry == _encode([stream, partition, what, *rest])  # one way to write each key
+    )
+    if not known:
+        raise StateMismatch(
+            complaint(where, "foreign entry", expected="keys of this partition", got=repr(entry))
+        )
+    return what, rest[0] if rest else 0, rest[1:]
+
+
+def read_key(written: object, *, where: str) -> Key:
+    """The record's key again, if it is written in the one way."""
+    key: Key = None
+    try:
+        if isinstance(written, str):
+            key = written.encode()
+        elif isinstance(written, dict):
+            key = b64decode(written["base64"], validate=True)
+    except (KeyError, TypeError, ValueError):
+        key = None
+    if _written(key) != written:
+        expected = "text, null or base64 of what is no text"
+        raise StateMismatch(complaint(where, "foreign key", expected=expected, got=repr(written)))
+    return key
+
+
+def _written(key: Key) -> object:
+    """A record's key as JSON can hold it, one way for each key."""
+    if key is None:
+        return None
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(key).decode()}
