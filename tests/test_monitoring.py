@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+import streamdp
 from tests.prometheus_server import PrometheusServer, eventually, prometheus
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
@@ -42,7 +43,7 @@ PAGE = {
     f'streamdp_poll_seconds_bucket{{{STREAM},le="+Inf"}}': 100,
     f"streamdp_keys{{{PARTITION}}}": 3,
     f"streamdp_keys_beyond_limit_total{{{PARTITION}}}": 0,
-    'streamdp_build_info{version="0.1.0"}': 1,
+    f'streamdp_build_info{{version="{streamdp.__version__}"}}': 1,
 }
 """One sample of each metric, as a process in good health shows them."""
 

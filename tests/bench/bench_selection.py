@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -128,9 +129,8 @@ def shapes(rounds: int) -> list[dict[str, Any]]:
 def opendp(rounds: int) -> list[dict[str, Any]]:
     """OpenDP's permute-and-flip at K = 1e4: public call, and core alone."""
     try:
-        import opendp.prelude as dp
-        from opendp._convert import py_to_c
-        from opendp._lib import AnyObjectPtr, lib, unwrap
+        dp = import_module("opendp.prelude")  # by name: only `make bench` has it, mypy does not
+        convert, library = import_module("opendp._convert"), import_module("opendp._lib")
     except ImportError:
         print("OpenDP is not installed: left out", file=sys.stderr)
         return []
@@ -145,12 +145,12 @@ def opendp(rounds: int) -> list[dict[str, Any]]:
     }.items():
         values = sums.tolist()
         peer(values)  # sets up the foreign function that is called below
-        invoke = lib.opendp_core__measurement_invoke
+        invoke = library.lib.opendp_core__measurement_invoke
 
         def core(converted: object, invoke: Any = invoke) -> object:
-            return unwrap(invoke(peer, converted), AnyObjectPtr)
+            return library.unwrap(invoke(peer, converted), library.AnyObjectPtr)
 
-        argument = py_to_c(values, c_type=AnyObjectPtr, type_name="Vec<i32>")
+        argument = convert.py_to_c(values, c_type=library.AnyObjectPtr, type_name="Vec<i32>")
         runs: dict[str, Run] = {
             "ours": drawn(MECHANISMS[0], sums[None, :], SystemRandomness()),
             "OpenDP, public call": partial(peer, values),
