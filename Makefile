@@ -39,7 +39,7 @@ bench: python
 		$(BIN)/python $$file --json bench-results/$$(basename $$file .py).json || exit 1; done
 
 soak: tools
-	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_crash*.py
+	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 $(wildcard tests/test_crash*.py tests/*/test_crash*.py)
 
 lint:
 	$(BIN)/ruff format --check .
