@@ -296,6 +296,28 @@ def test_a_producers_mistake_is_refused(format_: Format, bad: list[list[float]])
         format_.encode(np.array(bad, dtype=np.float32))
 
 
+def test_very_many_actions() -> None:
+    """Beyond 10,000 the list is read by another type, with the same meaning."""
+    actions = tuple(f"action-{at}" for at in range(10_001))
+    rows = np.linspace(0, 1, len(actions), dtype=np.float32)[None, :]
+    for layout in ("list", "mapping"):
+        format_ = configure("json", actions=actions, options={"layout": layout})
+        short = b'{"losses":[0,1]}' if layout == "list" else b'{"losses":7}'
+        decoded = format_.decode([format_.encode(rows), short, None])
+        assert np.array_equal(decoded.losses[:1], rows)
+        assert np.isnan(decoded.losses[1:]).all()
+
+
+def test_a_record_has_at_least_one_row() -> None:
+    with pytest.raises(InvalidConfig, match="rows_per_record: too few"):
+        list(records(FRAMES, np.zeros((2, 3), dtype=np.float32), rows_per_record=0))
+
+
+def test_nothing_shows_content() -> None:
+    """Reprs end up in logs."""
+    assert repr(LIST.decode([b'{"losses":[0.25,0,1]}'])) == "Decoded(1 slots of 1 records)"
+
+
 def test_only_frames_carry_many_rows() -> None:
     two = np.zeros((2, 3), dtype=np.float32)
     assert FRAMES.decode([FRAMES.encode(two)]).slots_per_record.tolist() == [2]

@@ -130,6 +130,13 @@ def test_many_at_once_are_the_same_bytes(drawn: list[Release], mode: Mode, seq: 
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
 
 
+def test_names_like_the_templates_marks_are_refused() -> None:
+    """Rather than written wrongly."""
+    lines = replace(LINES, digest="7905316482000000001")
+    with pytest.raises(ValueError, match="looks like a mark"):
+        record_all(columns([release()], KINDS), lines=lines, mode=Mode.LIVE, commit_seq=1)
+
+
 # Size
 
 
@@ -210,6 +217,10 @@ def replaced(entry: bytes, old: bytes, new: bytes) -> Change:
         (lambda entries: entries.update({b'["home",0,"row",2,7]': b""}), "foreign key"),
         (
             lambda entries: entries.update({b'["home",0,"row",2,{"base64":"ZnI="}]': b""}),
+            "foreign key",
+        ),
+        (
+            lambda entries: entries.update({b'["home",0,"row",2,{"base64":"?"}]': b""}),
             "foreign key",
         ),
         (lambda entries: entries.update({b"[" * 9999: b""}), "foreign entry"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from typing import Annotated, TypeVar
 
@@ -173,7 +174,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         stop=drawn.stop,
         first_offset=drawn.first_offset,
         last_offset=drawn.last_offset,
-        epsilon=Fraction(drawn.epsilon),
+        epsilon=_exact(drawn.epsilon),
     )
     recorded = Recorded(release, drawn.commit_seq, parts[1], parts[2] or None)
     _check_lines(recorded, where=where)
@@ -275,6 +276,12 @@ def _refuse_newer(value: bytes, *, where: str) -> None:
         )
 
 
+@lru_cache(maxsize=1024)
+def _exact(epsilon: str) -> Fraction:
+    """A stream has few charges, and reading a fraction takes longer than the rest of a line."""
+    return Fraction(epsilon)
+
+
 def _check_lines(recorded: Recorded, *, where: str) -> None:
     """The lines must tell of this very release, and of the same thing drawn."""
     release, line = recorded.release, decode_ledger(recorded.ledger)
@@ -283,7 +290,7 @@ def _check_lines(recorded: Recorded, *, where: str) -> None:
         and line.identity == release.identity
         and (line.start, line.stop) == (release.start, release.stop)
         and (line.first_offset, line.last_offset) == (release.first_offset, release.last_offset)
-        and (line.charge, line.commit_seq) == (release.epsilon, recorded.commit_seq)
+        and (line.epsilon, line.commit_seq) == (str(release.epsilon), recorded.commit_seq)
         and (line.index is UNSET or line.index == release.value)
         and (line.units is UNSET or line.units == release.value)
         and (line.index is UNSET) == (recorded.action is None)
