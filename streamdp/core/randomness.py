@@ -115,6 +115,8 @@ class CounterBits:
     def words(self, start: int, count: int) -> NDArray[np.uint64]:
         """Rows × `count` words of level 0; one AES block holds an even position and the next."""
         first, rows = start >> 1, len(self._high)
+        if not rows:
+            return np.empty((0, count), _LITTLE)
         blocks = ((start + count + 1) >> 1) - first
         if self._low is _ORIGIN and first + blocks <= len(_PAIRS):
             counters = _COUNTERS[16 * first : 16 * (first + blocks)]
