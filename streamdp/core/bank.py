@@ -9,7 +9,7 @@ Columns, one entry per row:
     key, born          who the learner is: a record's key and the offset of its first record
     slots              how many slots it has taken
     block              the block that its next slot, or its latest open one, belongs to
-    window             how many slots of that block count
+    window             how many slots of that block count; only where that is drawn
     action             the action in force
     first_offset       the first record of the open block
     first_unsaved      the first record that its latest save does not hold (`CLEAN`: none)
@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 CLEAN = np.iinfo(np.int64).max
 """`first_unsaved` of a row whose latest save holds everything."""
 
-_GROWTH = 1.25
+_GROWTH = 1.125
 _FIRST_ROWS = 64
 
 
@@ -57,8 +57,11 @@ class Bank:
     totals: Ints
     window: Ints
 
-    def __init__(self, actions: int, *, whole: str, tagged: str) -> None:
-        """`whole`: "counted" or also "summed"; `tagged`: "seeded" or "system"."""
+    def __init__(self, actions: int, *, windows: str, whole: str, tagged: str) -> None:
+        """`windows`: "drawn" or "fixed"; `whole`: "counted" or "summed"; `tagged`: "seeded" or not.
+
+        The choices decide which columns there are: one that nobody reads has no width.
+        """
         wide = actions if whole == "summed" else 0
         self._columns: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
             "action": (np.int32, ()),
@@ -71,7 +74,7 @@ class Bank:
             "sums": (np.int64, (actions,)),
             "tags": (np.uint8, (16 if tagged == "seeded" else 0,)),
             "totals": (np.int64, (wide,)),
-            "window": (np.int64, ()),
+            "window": (np.int64, () if windows == "drawn" else (0,)),
         }
         self.keys: list[Key] = []
         self._rows: dict[Key, int] = {}
@@ -85,6 +88,11 @@ class Bank:
     def __repr__(self) -> str:
         """Say how many, never what."""
         return f"Bank({len(self)} rows)"
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The columns that hold anything."""
+        return frozenset(name for name, (_, shape) in self._columns.items() if 0 not in shape)
 
     def row(self, key: Key) -> int | None:
         """The row of a key, if it has one."""
@@ -113,6 +121,10 @@ class Bank:
         if not self.keys:
             return position
         return min(position, int(self.first_unsaved[: len(self)].min()))
+
+    def unsaved(self, *, before: int) -> int:
+        """How many rows' saves do not hold a record that is older than `before`."""
+        return int(np.count_nonzero(self.first_unsaved[: len(self)] < before))
 
     def longest_unsaved(self, most: int) -> Ints:
         """At most so many rows that have changed since their save, the longest unsaved first."""

@@ -25,7 +25,7 @@ _NINE = np.float32(9)
 _NULL_SHIFTED = np.float32(8.5)
 _EIGHT_AS_BITS = 0x41000000  # float32(8); the bits of 8 + g·2**-20 are this plus g
 _MOST_ROWS_A_CHUNK = 4095  # 4095·2**20 < 2**32: a chunk's sums are exact modulo 2**32
-_CHUNK_BYTES = 1 << 19
+_CHUNK_BYTES = 1 << 20
 _WIDE = 512
 
 
@@ -100,7 +100,7 @@ class Quantiser:
             # Σ 0·x is NaN where a value is not finite, else 0
             null = np.isnan(np.einsum("ij,j->i", losses, self._zeros))
             np.add(losses, _EIGHT, out=shifted)
-            np.clip(shifted, _EIGHT, _NINE, out=shifted)
+            shifted.clip(_EIGHT, _NINE, out=shifted)
         shifted[null] = _NULL_SHIFTED
         return shifted, null
 

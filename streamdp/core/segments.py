@@ -2,13 +2,14 @@
 
 A *segment* is the part of one block of one key that lies in one batch. Where a segment begins and
 ends follows from slot numbers alone (P4). The slots of a segment are added in three ways, chosen
-by shape and never by content: a long run of neighbouring rows is streamed; short runs are laid
-side by side as pieces of at most 32 rows, the longest first, and the j-th rows of all pieces are
-added in one step.
+by shape and never by content: a long run of neighbouring rows is streamed; what else there is is
+gathered in pieces of 32 rows, many pieces a step; the rests of fewer rows are laid side by side,
+the longest first, and their j-th rows added together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,124 +79,157 @@ def cut(schedule: Schedule, grouped: Grouped, taken: Ints) -> Segments:
 class Adder:
     """Adds the slots of many segments of one width; keeps its working memory between calls."""
 
-    __slots__ = ("_actions", "_quantiser")
+    __slots__ = ("_actions", "_piece", "_quantiser", "_steps")
 
     def __init__(self, actions: int) -> None:
         self._actions = actions
         self._quantiser = Quantiser(actions)
+        self._piece = min(_PIECE, self._quantiser.chunk)
+        self._steps = np.arange(self._piece)[:, None]
 
     def sums(
         self, losses: NDArray[np.float32], grouped: Grouped, begin: Ints, length: Ints
     ) -> tuple[Ints, NDArray[np.bool_]]:
         """Exact sums of each segment's first `length` slots; which slots of the batch were null."""
-        sums = np.zeros((len(begin), self._actions), dtype=np.int64)
-        nulls = np.zeros(len(losses), dtype=np.bool_)
-        runs = _runs(grouped, begin, length)
-        long = runs.length >= _LONG_RUN
-        streamed = zip(
-            runs.of[long].tolist(),
-            runs.place[long].tolist(),
-            runs.length[long].tolist(),
-            strict=True,
+        into = _Sums(
+            losses=losses,
+            sums=np.zeros((len(begin), self._actions), dtype=np.int64),
+            nulls=np.zeros(len(losses), dtype=np.bool_),
         )
-        for of, place, rows in streamed:
-            added, null = column_sums(self._quantiser, losses[place : place + rows])
-            sums[of] += added
-            nulls[place : place + rows] = null
-        of, place = runs.rows(~long)
-        for begun in range(0, len(of), self._quantiser.chunk):
-            some = slice(begun, begun + self._quantiser.chunk)
-            self._add_scattered(losses, of[some], place[some], sums, nulls)
-        return sums, nulls
+        rows = _rows(grouped, begin, length)
+        runs = _long_runs(rows)
+        for run in zip(runs.of.tolist(), runs.place.tolist(), runs.length.tolist(), strict=True):
+            self._add_run(into, *run)
+        if len(runs.of):
+            rows = _without(rows, runs)
+        self._add_full_pieces(into, rows)
+        self._add_rests(into, rows)
+        return into.sums, into.nulls
 
-    def _add_scattered(
-        self,
-        losses: NDArray[np.float32],
-        of: Ints,
-        place: Ints,
-        sums: Ints,
-        nulls: NDArray[np.bool_],
-    ) -> None:
-        """Add a chunk of rows, ordered by segment, that stand anywhere in the batch."""
-        ladder = _ladder(of)
-        from_where = place[ladder.rows]
-        shifted, null = self._quantiser.shift_at(losses, from_where)
-        nulls[from_where] = null
-        bits = shifted.view(np.uint32)
-        wrapped = bits[: ladder.widths[0]].copy()
-        done = len(wrapped)
-        for width in ladder.widths[1:]:
-            wrapped[:width] += bits[done : done + width]
-            done += width
-        added = unshift(wrapped, ladder.length[:, None]).astype(np.int64)[ladder.by_segment]
-        segments = of[ladder.first]
-        if len(segments) != len(added):
-            added = np.add.reduceat(added, ladder.first_piece, axis=0)
-        sums[segments] += added
+    def _add_run(self, into: _Sums, of: int, place: int, rows: int) -> None:
+        """Stream neighbouring rows of one segment."""
+        added, null = column_sums(self._quantiser, into.losses[place : place + rows])
+        into.sums[of] += added
+        into.nulls[place : place + rows] = null
+
+    def _add_full_pieces(self, into: _Sums, rows: _Rows) -> None:
+        """Add what fills pieces; a segment may have many, next to each other."""
+        full = rows.length // self._piece
+        of = np.repeat(np.arange(len(full)), full)
+        nth = np.arange(len(of)) - np.repeat(np.cumsum(full) - full, full)
+        begin = rows.begin[of] + nth * self._piece
+        at_once = self._quantiser.chunk // self._piece
+        for first in range(0, len(of), at_once):
+            some = slice(first, first + at_once)
+            bits = self._shifted(into, rows.place[begin[some] + self._steps].ravel())
+            wrapped = np.add.reduce(bits.reshape(self._piece, -1), axis=0, dtype=np.uint32)
+            wrapped = wrapped.reshape(-1, self._actions)
+            added = unshift(wrapped, np.array(self._piece)).astype(np.int64)
+            owners = of[some]
+            changes = np.flatnonzero(owners[1:] != owners[:-1]) + 1
+            if len(changes) + 1 < len(owners):
+                each = np.concatenate([[0], changes])
+                owners, added = owners[each], np.add.reduceat(added, each, axis=0)
+            into.sums[owners] += added
+
+    def _add_rests(self, into: _Sums, rows: _Rows) -> None:
+        """Add what fills no piece: at most one rest a segment, the longest first."""
+        rest = rows.length % self._piece
+        of = np.flatnonzero(rest)
+        of = of[np.argsort(-rest[of].astype(np.int8), kind="stable")]  # of bytes: a radix sort
+        length = rest[of]
+        begin = rows.begin[of] + rows.length[of] - length
+        first = 0
+        while first < len(of):
+            last = first + max(1, self._quantiser.chunk // int(length[first]))
+            some = slice(first, last)
+            self._add_ladder(into, rows.place, of[some], begin[some], length[some])
+            first = last
+
+    def _add_ladder(self, into: _Sums, place: Ints, of: Ints, begin: Ints, length: Ints) -> None:
+        """Add rests side by side: those that are at least j rows long have a j-th row."""
+        steps = self._steps[: length[0]]
+        bits = self._shifted(into, place[(begin + steps)[steps < length]])
+        wrapped = np.zeros((len(of), self._actions), dtype=np.uint32)
+        done = added = 0
+        for high, width in _rungs(length):
+            size = (high - added) * width
+            part = bits[done : done + size].reshape(high - added, width, self._actions)
+            wrapped[:width] += np.add.reduce(part, axis=0, dtype=np.uint32)
+            done, added = done + size, high
+        into.sums[of] += unshift(wrapped, length[:, None])
+
+    def _shifted(self, into: _Sums, places: Ints) -> NDArray[np.uint32]:
+        """The rows at some places on the grid; notes which were null."""
+        shifted, null = self._quantiser.shift_at(into.losses, places)
+        into.nulls[places] = null
+        return shifted.view(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Losses, and what is being made of them."""
+
+    losses: NDArray[np.float32]
+    sums: Ints  # S × K
+    nulls: NDArray[np.bool_]  # n
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where the rows that count stand in the batch, all of one segment, then of the next."""
+
+    place: Ints
+    begin: Ints  # S: where a segment's begin in `place`
+    length: Ints  # S: how many it has
+
+
+def _rows(grouped: Grouped, begin: Ints, length: Ints) -> _Rows:
+    """The first `length` rows of each segment."""
+    total = int(length.sum())
+    ends = np.cumsum(length)
+    at = np.arange(total)
+    if total != int(grouped.counts.sum()):  # else they are all there, as they are
+        at += np.repeat(begin - (ends - length), length)
+    return _Rows(grouped.places(at), ends - length, length)
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Neighbouring rows of a batch that belong to one segment, ordered by segment."""
+    """Long runs of rows that are neighbours in the batch and of one segment."""
 
     of: Ints
-    place: Ints
+    first: Ints  # where each begins in `_Rows.place`
+    place: Ints  # and in the batch
     length: Ints
 
-    def rows(self, which: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-        """Segment and place of each row of some runs."""
-        length = self.length[which]
-        within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        return np.repeat(self.of[which], length), np.repeat(self.place[which], length) + within
+
+def _long_runs(rows: _Rows) -> _Runs:
+    """Runs that are worth a call of their own."""
+    breaks = np.empty(len(rows.place) + 1, dtype=np.bool_)
+    breaks[0] = breaks[-1] = True
+    np.not_equal(rows.place[1:], rows.place[:-1] + 1, out=breaks[1:-1])
+    breaks[rows.begin] = True
+    borders = np.flatnonzero(breaks)
+    length = np.diff(borders)
+    long = np.flatnonzero(length >= _LONG_RUN)
+    first = borders[long]
+    of = np.searchsorted(rows.begin, first, side="right") - 1
+    return _Runs(of, first, rows.place[first], length[long])
 
 
-def _runs(grouped: Grouped, begin: Ints, length: Ints) -> _Runs:
-    """The longest stretches of neighbouring rows within each segment."""
-    segments = np.flatnonzero(length)
-    if grouped.order is None:
-        return _Runs(segments, begin[segments], length[segments])
-    of, place = _Runs(segments, begin[segments], length[segments]).rows(
-        np.ones(len(segments), dtype=np.bool_)
-    )
-    place = grouped.places(place)
-    if not len(of):
-        return _Runs(of, place, of)
-    breaks = np.ones(len(of), dtype=np.bool_)
-    breaks[1:] = (place[1:] - place[:-1] != 1) | (of[1:] != of[:-1])
-    starts = np.flatnonzero(breaks)
-    return _Runs(of[starts], place[starts], np.diff(starts, append=len(of)))
+def _without(rows: _Rows, runs: _Runs) -> _Rows:
+    """The rows that are in none of these runs."""
+    keep = np.zeros(len(rows.place) + 1, dtype=np.int64)
+    keep[runs.first] += 1
+    keep[runs.first + runs.length] -= 1
+    left = rows.length - np.bincount(
+        runs.of, weights=runs.length, minlength=len(rows.length)
+    ).astype(np.int64)
+    return _Rows(rows.place[np.cumsum(keep[:-1]) == 0], np.cumsum(left) - left, left)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ladder:
-    """Rows cut into pieces of one segment and laid side by side: step j adds every j-th row."""
-
-    rows: Ints  # which row comes when
-    widths: list[int]  # how many pieces have a row at each step
-    length: Ints  # how many rows each piece has, longest first
-    by_segment: Ints  # the pieces in the order of their segments
-    first: Ints  # the first row of each segment
-    first_piece: Ints  # the first piece of each segment, in the order of segments
-
-
-def _ladder(of: Ints) -> _Ladder:
-    """Lay out rows that are ordered by segment."""
-    n = len(of)
-    breaks = np.ones(n, dtype=np.bool_)
-    breaks[1:] = of[1:] != of[:-1]
-    first = np.flatnonzero(breaks)
-    rows_of = np.diff(first, append=n)
-    pieces_of = -(-rows_of // _PIECE)
-    first_piece = np.cumsum(pieces_of) - pieces_of
-    nth = np.arange(int(pieces_of.sum())) - np.repeat(first_piece, pieces_of)
-    begin = np.repeat(first, pieces_of) + nth * _PIECE
-    length = np.minimum(np.repeat(first + rows_of, pieces_of) - begin, _PIECE)
-    longest_first = np.argsort(-length, kind="stable")
-    rank = np.empty_like(longest_first)
-    rank[longest_first] = np.arange(len(rank))
-    widths = len(length) - np.cumsum(np.bincount(length, minlength=int(length.max()) + 1))[:-1]
-    step = np.arange(n) - np.repeat(begin, length)
-    at = (np.cumsum(widths) - widths)[step] + np.repeat(rank, length)
-    rows = np.empty(n, dtype=np.int64)
-    rows[at] = np.arange(n)
-    return _Ladder(rows, widths.tolist(), length[longest_first], rank, first, first_piece)
+def _rungs(length: Ints) -> Iterator[tuple[int, int]]:
+    """For lengths that fall: each one that occurs, the shortest first, and how many reach it."""
+    lasts = np.flatnonzero(np.diff(length, append=0))
+    return zip(length[lasts[::-1]].tolist(), (lasts[::-1] + 1).tolist(), strict=True)

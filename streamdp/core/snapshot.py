@@ -31,7 +31,7 @@ MIN_READER = 1
 
 _MAGIC = b"sdpr"
 _CRC_BYTES = 4
-_SCALARS = ("born", "slots", "block", "window", "first_offset", "action")
+_SAVED = ("born", "slots", "block", "window", "first_offset", "nulls", "action", "sums", "totals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,8 @@ def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tup
     table["magic"], table["version"], table["min_reader"] = _MAGIC, VERSION, MIN_READER
     table["digest"] = np.void(layout.digest)
     table["epoch"], table["valid_at"] = layout.epoch, valid_at
-    for name in _SCALARS:
+    for name in bank.kept.intersection(_SAVED):  # the others stay 0
         table[name] = getattr(bank, name)[rows]
-    table["sums"] = bank.sums[rows]
-    if layout.wide:
-        table["totals"] = bank.totals[rows]
-        table["nulls"] = bank.nulls[rows]
     keys = [bank.keys[row] for row in rows.tolist()]
     return [(key, _sealed(key, row.tobytes())) for key, row in zip(keys, table, strict=True)]
 
@@ -88,12 +84,8 @@ def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints
             complaint("saved row", "a key twice", expected="one row a key", got="two")
         )
     _check_ranges(layout, table)
-    for name in _SCALARS:
+    for name in bank.kept.intersection(_SAVED):
         getattr(bank, name)[rows] = table[name]
-    bank.sums[rows] = table["sums"]
-    if layout.wide:
-        bank.totals[rows] = table["totals"]
-        bank.nulls[rows] = table["nulls"]
     return table["valid_at"].astype(np.int64)
 
 

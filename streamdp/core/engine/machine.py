@@ -85,6 +85,7 @@ class Engine:
         self._ledger = None if share is None else Ledger(share)
         self._bank = Bank(
             len(learner.actions),
+            windows="drawn" if learner.window == "random_prefix" else "fixed",
             whole="summed" if self.estimates else "counted",
             tagged="seeded" if randomness.seeded else "system",
         )
@@ -161,6 +162,10 @@ class Engine:
     def low_water(self) -> int:
         """The oldest record that a rebuild from what is saved would read again."""
         return self._bank.low_water(self.position)
+
+    def unsaved(self, *, before: int) -> int:
+        """How many rows have changed since their save by a record older than `before`."""
+        return self._bank.unsaved(before=before)
 
     def save(self, *, most: int | None = None) -> list[tuple[Key, bytes]]:
         """Rows that changed since their save, the longest unsaved first, at most so many.

@@ -52,6 +52,11 @@ class Rebuilding:
         self._bank.first_unsaved[: len(rows)] = CLEAN
         engine._book_past()
 
+    def valid_at(self) -> dict[Key, int]:
+        """The position that each saved row holds its learner at."""
+        keys = self._bank.keys[: len(self._valid_at)]
+        return dict(zip(keys, self._valid_at.tolist(), strict=True))
+
     def feed(self, batch: LossBatch) -> None:
         """Records again, in order; each goes only to rows that are older than it."""
         engine = self._engine

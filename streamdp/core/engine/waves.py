@@ -157,7 +157,8 @@ class Applier:
         begins = segments.into[which] == 0
         bank.first_offset[rows[begins]] = plan.offset_at(segments.begin[which][begins])
         bank.block[rows] = segments.block[which]
-        bank.window[rows] = added.windows[which]
+        if self._learner.window == "random_prefix":
+            bank.window[rows] = added.windows[which]
         bank.slots[rows] += segments.length[which]
         bank.sums[rows] += added.counted[which]
         if added.totals is not None and added.nulls is not None:
