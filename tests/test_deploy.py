@@ -1,5 +1,6 @@
 """Would what is shipped for deployment be accepted, and does it keep to what it promises?"""
 
+import os
 import re
 import shutil
 import subprocess
@@ -27,7 +28,12 @@ LARGEST_EXPOSURE = 1.5  # of 10, by `systemd-analyze security`; it was 1.2
 
 def run(*command: str | Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(part) for part in command], cwd=folder, capture_output=True, check=False, text=True
+        [str(part) for part in command],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        check=False,
+        text=True,
     )
 
 
