@@ -7,6 +7,9 @@ second (`transport` says how and what a crash in between leaves); the second is 
 a first that was lost or rolled back. Two files rolled back together cannot be told from a younger
 pair: back them up for reading, never put an older pair back to write on.
 
+Anyone who may read the published file can do so while a service or producer has it open; when none
+has, SQLite asks for the right to write beside it.
+
 Both files belong on a local disk (SQLite's locks do not hold on network file systems).
 """
 

@@ -61,8 +61,7 @@ class Kind:
 
 def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
     """What an error of SQLite means to whoever must act."""
-    code = getattr(error, "sqlite_errorcode", None) or 0
-    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    code, name = _told(error)
     if code in _NO_ROOM or code & 0xFF == sqlite3.SQLITE_FULL:
         return DiskFull(
             complaint(
@@ -80,6 +79,12 @@ def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
     return TransportLost(complaint(f"{path}", "failed", expected="a working file", got=name))
 
 
+def _told(error: sqlite3.Error) -> tuple[int, str]:
+    """SQLite's own code and name of an error; an error of Python's module has none."""
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    return code, getattr(error, "sqlite_errorname", None) or type(error).__name__
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Raise SQLite's errors as ours."""
@@ -95,14 +100,10 @@ def _opening(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if error.sqlite_errorcode & 0xFF in _CLOSED_TO_US:
+        code, name = _told(error)
+        if code & 0xFF in _CLOSED_TO_US:
             raise InvalidConfig(
-                complaint(
-                    f"{path}",
-                    "cannot be opened",
-                    expected="a file we may use",
-                    got=error.sqlite_errorname,
-                )
+                complaint(f"{path}", "cannot be opened", expected="a file we may use", got=name)
             ) from error
         raise mapped(error, path) from error
 
@@ -220,7 +221,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            busy = _told(error)[0] & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
             if not busy or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

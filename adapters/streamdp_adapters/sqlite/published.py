@@ -69,8 +69,9 @@ class PublishedFile:
 
     def pair(self) -> bytes | None:
         """What names the trusted file that this one belongs to."""
-        row = self._connection.execute("SELECT id FROM pair").fetchone()
-        return bytes(row[0]) if row else None
+        with reading(self._connection, self._path) as file:
+            row = file.execute("SELECT id FROM pair").fetchone()
+            return bytes(row[0]) if row else None
 
     def pair_with(self, name: bytes) -> None:
         """Belong to a trusted file, unless this one already belongs to one."""

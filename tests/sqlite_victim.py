@@ -1,0 +1,192 @@
+"""A small service on SQLite that can be killed anywhere; forked, so that kills are cheap.
+
+It does what the real service does with the transport: draw, make durable, then publish. Each round
+of a partition commits what is drawn for the next block and publishes what the last round recorded.
+A draw is fresh randomness, so that one made twice shows.
+
+The parent reads a line of JSON a job from standard input and answers with the child's exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from streamdp.core.errors import DiskFull, StreamdpError, TransportLost
+from streamdp.ports import Commit, Partition, StreamTopics, Taken
+from streamdp.testing.faults import Kill
+from streamdp_adapters.sqlite import Settings, SqliteProducer, SqliteTransport
+from streamdp_adapters.sqlite import files as sqlite_files
+from streamdp_adapters.sqlite.published import Publication, Witness
+from streamdp_adapters.sqlite.transport import Tenure
+from streamdp_adapters.sqlite.trusted import Owner, TrustedFile
+
+TOPICS = StreamTopics(app="shop", stream="home", input="events")
+PARTITIONS = 2
+FULL, LOST = 3, 4
+
+
+class Deaf:
+    """A listener that does not mind."""
+
+    def assigned(self, partitions: Sequence[Partition]) -> None: ...
+
+    def revoked(self, partitions: Sequence[Partition]) -> None: ...
+
+    def failed(self, partition: Partition, error: StreamdpError) -> None: ...
+
+
+class MortalConnection(sqlite3.Connection):
+    """Dies at the n-th statement of the writing thread."""
+
+    left = 0
+
+    def _count(self, statement: str) -> None:
+        if threading.current_thread().name.startswith("streamdp-sqlite-write"):
+            MortalConnection.left -= 1
+            if MortalConnection.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_trace_callback(self._count)
+
+
+def die_at_statement(number: int) -> None:
+    MortalConnection.left = number
+    connect = sqlite3.connect
+    sqlite_files.sqlite3.connect = (  # type: ignore[attr-defined]
+        lambda *args, **kwargs: connect(*args, factory=MortalConnection, **kwargs)
+    )
+
+
+def break_promise(name: str) -> None:
+    """Mutants: what the judge must catch."""
+    if name == "no outbox":
+
+        def empty(
+            self: TrustedFile, topics: StreamTopics, number: int, owner: Owner, seen: Witness
+        ) -> list[Publication]:
+            return []
+
+        TrustedFile.outbox = empty  # type: ignore[method-assign]
+    if name == "publish first":
+
+        def commit(
+            self: SqliteTransport,
+            topics: StreamTopics,
+            partition: Partition,
+            tenure: Tenure,
+            commit: Commit,
+        ) -> Tenure:
+            pair, number = self._files(), partition.number
+            early = Publication(
+                tenure.published + 1, commit.next_offset, commit.actions, commit.ledger
+            )
+            pair.published.publish(topics, number, [early] if commit.ledger else [])
+            self._reached("commit: recorded", partition)
+            pair.trusted.record(
+                topics, number, tenure.owner, commit, published=tenure.published, retain=None
+            )
+            self._reached("commit: published", partition)
+            return replace(tenure, published=tenure.published + bool(commit.ledger))
+
+        SqliteTransport._commit = commit  # type: ignore[method-assign]
+
+
+def drawn(taken: Taken) -> dict[str, Any]:
+    """What the checkpoint says: the next block, and what was drawn and not yet published."""
+    found: dict[str, Any] = json.loads(
+        taken.state.get(b"checkpoint", b'{"block": 0, "pending": []}')
+    )
+    return found
+
+
+async def work(transport: SqliteTransport, partition: Partition, job: dict[str, Any]) -> None:
+    checkpoint = drawn(await transport.take(partition))
+    for _ in range(job["rounds"]):
+        pending = checkpoint["pending"]
+        block = checkpoint["block"]
+        checkpoint = {
+            "block": block + 1,
+            "pending": [[block, os.urandom(job.get("size", 8)).hex()]],
+        }
+        if job.get("publish") == "at once":  # a mutant: nothing is durable before it is shown
+            pending, checkpoint["pending"] = checkpoint["pending"], []
+        lines = [(b"key", f"{at}:{value}".encode()) for at, value in pending]
+        state = [
+            (b"checkpoint", json.dumps(checkpoint).encode()),
+            (b"row %d" % (block % 3), os.urandom(200)),
+            (b"row %d" % ((block + 1) % 3), None),
+        ]
+        await transport.commit(partition, Commit(block, state, lines, lines))
+
+
+async def serve(job: dict[str, Any]) -> int:
+    settings = Settings.from_mapping({"path": job["path"], "partitions": PARTITIONS})
+    kill = Kill(job["step"], passage=job["passage"]) if "step" in job else None
+    for _ in range(job.get("attempts", 1)):
+        extra = {"reached": kill} if kill else {}
+        transport = SqliteTransport(settings, worker=f"worker {os.getpid()}", **extra)
+        try:
+            await transport.join([TOPICS], Deaf())
+            for number in range(PARTITIONS):
+                partition = Partition("home", number)
+                await work(transport, partition, job)
+        except DiskFull:
+            return FULL
+        except TransportLost:  # fenced, or published by who has fenced us
+            continue
+        finally:
+            await transport.close()
+        return 0
+    return LOST
+
+
+async def send(job: dict[str, Any]) -> int:
+    producer = SqliteProducer(
+        Settings.from_mapping({"path": job["path"], "partitions": PARTITIONS})
+    )
+    for start in range(0, job["send"], 5):
+        batch = [
+            (b"%d" % (i % 4), b"%s %d" % (job["name"].encode(), i)) for i in range(start, start + 5)
+        ]
+        await producer.send(TOPICS.input, batch)
+    await producer.close()
+    return 0
+
+
+def child(job: dict[str, Any]) -> int:
+    if "statement" in job:
+        die_at_statement(job["statement"])
+    if "mutant" in job:
+        break_promise(job["mutant"])
+    if "file_limit" in job:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_limit"], job["file_limit"]))
+    return asyncio.run(send(job) if "send" in job else serve(job))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        jobs = json.loads(line)
+        pids = []
+        for job in jobs:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(child(job))
+            pids.append(pid)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        print(json.dumps(codes), flush=True)
+
+
+if __name__ == "__main__":
+    main()
