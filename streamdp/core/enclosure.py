@@ -19,7 +19,7 @@ from typing import NamedTuple
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.randomness import WORD_BITS, Bits
 
-_DIGITS = 32  # of the first round: 64 bits are 19.3 digits; doubled each round
+_DIGITS = 32  # of the first round, when 64 or 128 bits are known; doubled each round
 _MOST_ROUNDS = 64  # two healthy sources agree on 64 · 64 bits with probability 2**-4096
 _MOST_DIGITS = 4096  # more digits than 64 · 64 bits can use
 

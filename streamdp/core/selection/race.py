@@ -10,8 +10,8 @@ same on every platform; floats only say who cannot win.
 2. Whoever's lower bound exceeds the least one's *upper* bound has lost: keys within
    ``gap(word) + slack`` of the least contend. Almost always one is left, and it has won.
 3. Otherwise compute upper bounds for all, keep those whose lower bound reaches the least of them,
-   and settle these few in `decimal` (`core.enclosure`): directed rounding, 64 more bits and twice
-   the digits each round, losers dropped.
+   and settle these few in `decimal` (`core.enclosure`): directed rounding, 64 more bits each round,
+   ever more digits, losers dropped.
 
 The true winner is never dropped and ties have probability zero: the law is exact whatever the
 quality of the floats. Extreme words have an infinite gap and so come to step 3.
@@ -30,7 +30,6 @@ each row of a block, whatever the scores.
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -261,13 +260,13 @@ def _refine(
         for action, offset in zip(actions, offsets, strict=True)
         for word in [int(own.words(action, 1)[0, 0])]
     ]
-    for number in count():
+    number = 0
+    while len(running) > 1:
+        for _, _, digits in running:
+            digits.extend(own)
         precision = Precision.of_round(number)
         keys = [noise.enclose(d, precision).plus(offset, precision) for _, offset, d in running]
         reach = min(key.high for key in keys)
         running = [runner for runner, key in zip(running, keys, strict=True) if key.low <= reach]
-        if len(running) == 1:
-            break
-        for _, _, digits in running:
-            digits.extend(own)
+        number += 1
     return running[0][0]
