@@ -1,0 +1,42 @@
+"""Records → losses: one array for each batch, no object for each record.
+
+What a record is worth is decided by its format from its own bytes (P1, P2). A record whose key is
+longer than the stream allows gets no learner, like a key beyond the limit: keys are public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from streamdp.core.events import LossBatch
+from streamdp.ports import Key, Records, Value
+from streamdp.wire.formats import Format
+
+
+def decode(
+    format_: Format, records: Sequence[Records], *, most_key_bytes: int
+) -> tuple[LossBatch, int]:
+    """Consecutive records of one partition as a batch; how many had a key that is too long."""
+    keys: list[Key] = list(chain.from_iterable(part.keys for part in records))
+    values: list[Value] = list(chain.from_iterable(part.values for part in records))
+    offsets = np.fromiter(
+        chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
+    )
+    distinct = list(dict.fromkeys(keys))
+    long = {key for key in distinct if key is not None and len(key) > most_key_bytes}
+    if long:
+        kept = [at for at, key in enumerate(keys) if key not in long]
+        keys, values = [keys[at] for at in kept], [values[at] for at in kept]
+        offsets = offsets[kept]
+        distinct = [key for key in distinct if key not in long]
+    refused = sum(len(part) for part in records) - len(keys)
+    number = dict(zip(distinct, range(len(distinct)), strict=True))
+    index = np.fromiter(map(number.__getitem__, keys), dtype=np.int64, count=len(keys))
+    decoded = format_.decode(values)
+    slots = decoded.slots_per_record
+    if len(decoded.losses) != len(keys):
+        index, offsets = np.repeat(index, slots), np.repeat(offsets, slots)
+    return LossBatch(distinct, index, decoded.losses, offsets), refused

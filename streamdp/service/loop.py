@@ -1,0 +1,193 @@
+"""The loop: many streams and partitions in one process, applying while commits are in flight.
+
+One task polls and applies; each taken partition has a task of its own that takes, rebuilds and
+commits. A partition's failure is its own. Back-pressure is not polling: a paused consumer would
+throw away what it has fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from streamdp.core.errors import StreamdpError, TransportLost
+from streamdp.ports import Partition, Transport
+from streamdp.service.spec import StreamSpec
+from streamdp.service.view import Status, View
+from streamdp.service.worker import (
+    Clock,
+    Log,
+    LoopSettings,
+    Observe,
+    Surroundings,
+    Worker,
+    total_waiting,
+)
+from streamdp.wire.published import Mode
+
+
+def unobserved(step: str, seconds: float) -> None:
+    """Nobody asked."""
+
+
+class Service:
+    """Runs streams on a transport until it is told to drain."""
+
+    def __init__(
+        self,
+        specs: Sequence[StreamSpec],
+        transport: Transport,
+        *,
+        view: View,
+        log: Log,
+        settings: LoopSettings | None = None,
+        modes: Mapping[str, Mode] | None = None,
+        clock: Clock = time.monotonic,
+        observe: Observe = unobserved,
+    ) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._transport = transport
+        self._settings = settings or LoopSettings()
+        self._view = view
+        self._log = log
+        self._modes = dict(modes or {})
+        self._observe = observe
+        self._workers: dict[Partition, Worker] = {}
+        self._tasks: dict[Partition, asyncio.Task[None]] = {}
+        self._draining = asyncio.Event()
+        self._around = Surroundings(
+            transport, self._settings, view, log, clock, self._mode, observe
+        )
+
+    def set_modes(self, modes: Mapping[str, Mode]) -> None:
+        """From the next draw on, these streams are live, shadow or fallback."""
+        for stream, mode in modes.items():
+            if self._mode(stream) is not mode:
+                self._log.info("mode_changed", stream=stream, mode=str(mode))
+            self._modes[stream] = mode
+            self._view.streams[stream].mode = mode
+
+    def drain(self) -> None:
+        """Make what was drawn durable and public, then stop."""
+        self._draining.set()
+
+    async def run(self, *, ready: Callable[[], None] | None = None) -> None:
+        """Join, work, drain, leave. Raises what the user must mend, such as a missing topic."""
+        try:
+            await self._transport.join([spec.topics for spec in self._specs.values()], self)
+            self._log.info("joined", streams=sorted(self._specs))
+            if ready is not None:
+                ready()
+            await self._poll()
+            await self._drain()
+        finally:
+            await self._stop()
+
+    # -- the transport's listener ----------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """Begin to take these, in tasks of their own."""
+        for partition in partitions:
+            if self._draining.is_set():
+                return
+            before = self._tasks.pop(partition, None)
+            worker = Worker(self._specs[partition.stream], partition, self._around)
+            self._workers[partition] = worker
+            self._tasks[partition] = asyncio.get_running_loop().create_task(
+                _after(before, worker), name=f"partition {partition}"
+            )
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """Stop working on these; what was drawn and is not durable was never seen."""
+        for partition in partitions:
+            self._workers.pop(partition, None)
+            task = self._tasks.get(partition)
+            if task is not None:
+                task.cancel()
+            self._view.forget(partition)
+            self._log.info("partition_revoked", partition=str(partition))
+
+    def failed(self, partition: Partition, error: StreamdpError) -> None:
+        """The transport cannot go on with this one."""
+        worker = self._workers.get(partition)
+        if worker is not None:
+            worker.fail(error)
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        """Read and apply until drained."""
+        settings, attempt = self._settings, 0
+        while not self._draining.is_set():
+            try:
+                await self._poll_once()
+                attempt = 0
+            except TransportLost as error:
+                seconds = settings.retry_seconds[min(attempt, len(settings.retry_seconds) - 1)]
+                self._log.warning("poll_lost", detail=str(error), retry_in=seconds)
+                attempt += 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self._draining.wait()
+
+    async def _poll_once(self) -> None:
+        """One batch: poll until it is large enough or nothing more is ready, then apply."""
+        settings, clock = self._settings, self._around.clock
+        gathered, timeout = 0, settings.poll_seconds
+        while gathered < settings.batch_records:
+            begun = clock()
+            found = await self._transport.poll(max_records=settings.poll_records, timeout=timeout)
+            self._observe("poll", clock() - begun)
+            for records in found:
+                worker = self._workers.get(records.partition)
+                if worker is not None:
+                    worker.deliver(records)
+            count = sum(len(records) for records in found)
+            gathered, timeout = gathered + count, 0.0
+            if count < settings.poll_records:
+                break
+        for worker in list(self._workers.values()):
+            worker.apply()
+        await asyncio.sleep(0)
+        while total_waiting(list(self._workers.values())) > settings.most_waiting:
+            await asyncio.sleep(settings.commit_seconds)
+
+    async def _drain(self) -> None:
+        """Let every partition publish what it has drawn, within a bounded time."""
+        self._log.info("draining", partitions=len(self._tasks))
+        for worker in self._workers.values():
+            worker.apply()
+            worker.drain()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks.values(), timeout=self._settings.drain_seconds)
+            if late:
+                self._log.warning("drain_incomplete", partitions=len(late))
+
+    async def _stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._transport.close()
+        self._log.info("stopped")
+
+    def _mode(self, stream: str) -> Mode:
+        return self._modes.get(stream, Mode.LIVE)
+
+    @property
+    def halted(self) -> list[Partition]:
+        """The partitions that have stopped for good."""
+        return [
+            Partition(stream, number)
+            for stream, shown in self._view.streams.items()
+            for number, part in shown.partitions.items()
+            if part.status is Status.HALTED
+        ]
+
+
+async def _after(before: asyncio.Task[None] | None, worker: Worker) -> None:
+    """Run a worker once the one before it on this partition has ended."""
+    if before is not None:
+        await asyncio.wait({before})
+    await worker.run()

@@ -1,0 +1,282 @@
+"""The life of one partition, pure: what is committed when, and how it is brought back.
+
+No clock, no transport, no task: a partition is taken with what is durable of it (`Taken`), fed
+with records, and asked for cuts. Whoever runs it makes each cut durable before the next, or drops
+it and takes the partition again. Everything that must hold through crashes is decided here and in
+`opening`.
+
+**The cut.** One kind of commit. All that is in it is as of one position:
+
+1. the releases drawn since the last cut, recorded with their final bytes;
+2. the releases that the last cut recorded, now published to actions and ledger;
+3. the checkpoint;
+4. a share of saved rows, the longest unsaved first; recorded releases that are published and
+   behind their saved row are taken away.
+
+Nothing is published by the commit that records it: what an aborted transaction wrote can be read
+by those who ask for it, so everything public must have been durable before it was first sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from streamdp.core.engine import Drawn, Engine, Rebuilding
+from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
+from streamdp.ports import Commit, Partition, Records, Taken
+from streamdp.service.batches import decode
+from streamdp.service.opening import Opening, open_partition
+from streamdp.service.spec import StreamSpec
+from streamdp.wire.entries import Entries, release_entry
+from streamdp.wire.published import Mode
+from streamdp.wire.recording import Entry, record_all
+from streamdp.wire.state import Checkpoint, Recorded, encode_checkpoint
+
+_MOST_GONE = 20_000
+"""Entries that one cut takes away at most, so that a transaction stays short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far saving may fall behind: what bounds the time that a rebuild takes."""
+
+    records: int = 2_000_000
+    """`low_water` is kept within so many records of the position."""
+    seconds: float = 30.0
+    """Every changed row is saved about so often."""
+    bytes_a_cut: int = 4 << 20
+    """Saved rows of one cut, so that a transaction stays short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A commit, and what it publishes: to be shown only once it is durable."""
+
+    commit: Commit = field(repr=False)
+    checkpoint: Checkpoint
+    published: tuple[Sequence[Release], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What one commit recorded and the next will publish."""
+
+    entries: list[Entry]
+    held: list[bool]  # whether the row's save of that commit is past the release
+    shown: list[Sequence[Release]]
+
+
+class Restoring:
+    """Brings a taken partition back to where it was: feed it the input, then finish."""
+
+    def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken) -> None:
+        self._spec, self._partition, self._taken = spec, partition, taken
+        self._opening = open_partition(spec, partition, taken)
+        continues = self._opening.new_epoch is None
+        saved = self._opening.saved
+        self._rebuilding = Rebuilding(
+            spec.engine(partition.number),
+            rows=list(saved.rows.items()) if continues else [],
+            releases={
+                Drawn(name.key, name.born, name.block, name.kind): each.release.value
+                for name, each in saved.releases.items()
+            }
+            if continues
+            else {},
+        )
+
+    @property
+    def span(self) -> range:
+        """The input offsets that must be read again."""
+        return range(self._opening.low_water, self._opening.position)
+
+    def feed(self, records: Records) -> None:
+        """Some of that input, in order."""
+        batch, _ = decode(self._spec.format, [records], most_key_bytes=self._spec.most_key_bytes)
+        self._rebuilding.feed(batch)
+
+    def finish(self) -> PartitionWork:
+        """The partition at its committed position, ready to go on."""
+        opening = self._opening
+        engine = self._rebuilding.finish(position=opening.position, rows=opening.rows)
+        return PartitionWork(
+            self._spec,
+            self._partition,
+            engine=engine,
+            opening=opening,
+            saved_at=self._rebuilding.valid_at(),
+            partitions=self._taken.partitions,
+        )
+
+
+class PartitionWork:
+    """A partition at work: absorbs records, and makes cuts.
+
+    At most one cut may be on its way; absorbing goes on meanwhile. When a cut's outcome is unknown
+    this object must be dropped and the partition taken again.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        partition: Partition,
+        *,
+        engine: Engine,
+        opening: Opening,
+        saved_at: Mapping[Key, int],
+        partitions: int,
+    ) -> None:
+        self.spec, self.partition, self.engine = spec, partition, engine
+        self.commit_seq = opening.commit_seq
+        self.low_water = opening.low_water
+        self.committed = opening.position
+        self.keys_refused = 0
+        self._partitions = partitions
+        self._entries = Entries(partition.stream, partition.number)
+        self._drawn: list[tuple[Releases, Mode]] = []
+        self._tombstones: list[bytes] = list(opening.saved.stale)
+        self._published: defaultdict[Key, list[bytes]] = defaultdict(list)
+        self._waiting = _Waiting([], [], [])
+        self._mark: int | None = opening.new_epoch
+        self._first = opening.saved.checkpoint is None or opening.new_epoch is not None
+        self._last_save: float | None = None
+        self._adopt(opening, saved_at)
+
+    def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
+        """Sort what was recorded before: what still has to be published, and what may go."""
+        latest = 0 if opening.saved.checkpoint is None else opening.saved.checkpoint.commit_seq
+        for recorded in sorted(opening.saved.releases.values(), key=self._order):
+            identity = recorded.release.identity
+            place = release_entry(identity)
+            gone = recorded.release.last_offset < saved_at.get(identity.key, 0)
+            gone = gone or opening.new_epoch is not None
+            if recorded.commit_seq == latest:
+                entry = Entry(identity.key, place, b"", recorded.ledger, recorded.action)
+                self._waiting.entries.append(entry)
+                self._waiting.held.append(gone)
+                self._waiting.shown.append([recorded.release])
+            elif gone:
+                self._tombstones.append(place)
+            else:
+                self._published[identity.key].append(place)
+        if opening.new_epoch is not None:
+            self._tombstones += [
+                self._entries.row(key, epoch=opening.new_epoch) for key in opening.saved.rows
+            ]
+
+    def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
+        """Apply consecutive records; what is drawn waits for the next cut."""
+        batch, refused = decode(self.spec.format, records, most_key_bytes=self.spec.most_key_bytes)
+        self.keys_refused += refused
+        releases = self.engine.apply_batch(batch)
+        self.engine.skip_to(records[-1].next_offset)
+        if len(releases):
+            self._drawn.append((releases, mode))
+
+    @property
+    def urgent(self) -> bool:
+        """Whether something was drawn or waits to be published."""
+        return self._first or bool(self._drawn) or bool(self._waiting.entries)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the durable position, `low_water` or what may go is behind."""
+        moved = self.engine.position > self.committed or self.low_water < self.engine.position
+        return moved or bool(self._tombstones)
+
+    def cut(self, *, now: float, pace: Pace) -> Cut:
+        """Everything as of this moment; `now` only paces how many rows are saved."""
+        self.commit_seq += 1
+        rows = self.engine.save(most=self._share(now, pace))
+        saved = {key for key, _ in rows}
+        publishing = self._waiting
+        self._let_go(publishing, saved)
+        self._waiting = self._record(saved)
+        gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
+        self.low_water, self.committed = self.engine.low_water(), self.engine.position
+        self._first = False
+        checkpoint = self._checkpoint()
+        state: list[tuple[bytes, bytes | None]] = [
+            *((each.place, each.recorded) for each in self._waiting.entries),
+            *((self._entries.row(key, epoch=self.spec.epoch), row) for key, row in rows),
+            *((entry, None) for entry in gone),
+            (self._entries.checkpoint, encode_checkpoint(checkpoint)),
+        ]
+        actions = [(e.key, e.action) for e in publishing.entries if e.action is not None]
+        ledger = [(each.key, each.ledger) for each in publishing.entries]
+        return Cut(
+            commit=Commit(
+                next_offset=self.committed,
+                state=state,
+                actions=actions,
+                ledger=[*ledger, *self._epoch_mark()],
+                low_water=self.low_water,
+            ),
+            checkpoint=checkpoint,
+            published=tuple(publishing.shown),
+        )
+
+    def _record(self, saved: Set[Key]) -> _Waiting:
+        """What was drawn, with its final bytes, as recorded by this commit."""
+        drawn, self._drawn = self._drawn, []
+        entries = [
+            entry
+            for releases, mode in drawn
+            for entry in record_all(
+                releases, lines=self.spec.lines, mode=mode, commit_seq=self.commit_seq
+            )
+        ]
+        held = [entry.key in saved for entry in entries]
+        return _Waiting(entries, held, [releases for releases, _ in drawn])
+
+    def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
+        """Published releases whose saved row is past them need not be kept any more."""
+        for entry, held in zip(publishing.entries, publishing.held, strict=True):
+            if held:
+                self._tombstones.append(entry.place)
+            else:
+                self._published[entry.key].append(entry.place)
+        for key in saved:
+            self._tombstones += self._published.pop(key, ())
+
+    def _share(self, now: float, pace: Pace) -> int:
+        """How many rows this cut saves."""
+        since = 0.0 if self._last_save is None else now - self._last_save
+        self._last_save = now
+        due = self.engine.unsaved(before=self.engine.position - pace.records // 2)
+        share = int(len(self.engine) * min(1.0, since / pace.seconds)) + 1
+        return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            next_offset=self.committed,
+            low_water=self.low_water,
+            rows=len(self.engine),
+            commit_seq=self.commit_seq,
+            epoch=self.spec.epoch,
+            digest=self.spec.digest,
+            partitions=self._partitions,
+        )
+
+    def _order(self, recorded: Recorded) -> tuple[int, int, int]:
+        """Releases of one commit in the order in which they were drawn."""
+        release = recorded.release
+        kinds = (OPENING, ACTION, *(estimate.name for estimate in self.spec.estimates))
+        kind = kinds.index(release.kind) if release.kind in kinds else len(kinds)
+        return release.last_offset, release.stop, kind
+
+    def _epoch_mark(self) -> list[tuple[Key, bytes]]:
+        """The ledger's line where an epoch begins, once."""
+        if self._mark is None:
+            return []
+        previous, self._mark = self._mark, None
+        line = self.spec.lines.epoch(
+            partition=self.partition.number,
+            epoch=self.spec.epoch,
+            previous=previous,
+            next_offset=self.committed,
+            commit_seq=self.commit_seq,
+        )
+        return [(None, line)]

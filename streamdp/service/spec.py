@@ -1,0 +1,119 @@
+"""What a stream is, resolved: learner, format, topics, budget, and the digest of all that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from functools import cached_property
+from hashlib import sha256
+
+from streamdp import __version__
+from streamdp.core.engine import Engine, configuration_digest, row_layout
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.learners import Leader
+from streamdp.core.randomness import Randomness
+from streamdp.core.regret import Estimate
+from streamdp.ports import StreamTopics
+from streamdp.wire.formats import Format
+from streamdp.wire.published import Lines
+from streamdp.wire.state import largest_recorded
+
+
+class Start(StrEnum):
+    """Where a stream without any state begins. There is no default."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """One stream of the service, as its configuration says."""
+
+    topics: StreamTopics
+    learner: Leader
+    estimates: tuple[Estimate, ...]
+    format: Format
+    budget: Fraction  # this stream's share of the input topic's
+    epoch: int
+    start: Start
+    randomness: Randomness
+    most_keys: int = 1_000_000  # learners per partition
+    most_key_bytes: int = 1024
+
+    def __post_init__(self) -> None:
+        """Refuse what must not run as a service."""
+        if not self.learner.private:
+            raise InvalidConfig(
+                complaint(
+                    f"streams.{self.name}.learner",
+                    "not private",
+                    expected="a learner with a charge",
+                    got=self.learner.recipe,
+                )
+            )
+        if self.epoch < 1:
+            raise InvalidConfig(
+                complaint(f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch)
+            )
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.topics.stream
+
+    @property
+    def charge(self) -> Fraction:
+        """The most that the stream charges an event: the action and every estimate."""
+        action = self.learner.charge or Fraction(0)
+        return action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
+
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of what state and releases depend on; another one needs a new epoch."""
+        parts = {
+            "learner": configuration_digest(self.learner, self.estimates),
+            "format": dict(sorted(self.format.settings().items())),
+            "input": self.topics.input,
+            "seeded": self.randomness.seeded,
+        }
+        return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+    @cached_property
+    def lines(self) -> Lines:
+        """What writes the stream's public lines."""
+        return Lines(
+            stream=self.name,
+            input=self.topics.input,
+            actions=self.learner.actions,
+            mechanism=self.learner.choose.name,
+            digest=self.digest,
+            version=__version__,
+            seeded=self.randomness.seeded,
+            estimates=self.estimates,
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """What a saved row takes."""
+        return row_layout(self.learner, self.estimates, epoch=self.epoch).size
+
+    @property
+    def largest_value(self) -> int:
+        """No value of a commit is larger, whatever is drawn."""
+        return max(self.row_bytes, largest_recorded(self.lines, key_bytes=self.most_key_bytes))
+
+    def engine(self, partition: int) -> Engine:
+        """A new engine for one partition."""
+        return Engine(
+            stream=self.name,
+            partition=partition,
+            learner=self.learner,
+            budget=self.budget,
+            randomness=self.randomness,
+            epoch=self.epoch,
+            estimates=self.estimates,
+            limit=self.most_keys,
+        )

@@ -1,0 +1,191 @@
+"""What was published: the only thing that metrics, pages and HTTP ever read.
+
+The view is told of a commit after it is durable, and of nothing before. What is in it is public:
+charges, blocks, slots, keys, positions, and estimates that were released and paid for. It cannot
+be asked for a loss or a sum, because it was never told one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
+from streamdp.ports import Partition
+from streamdp.service.protocol import Cut
+from streamdp.service.spec import StreamSpec
+from streamdp.wire.published import Mode
+
+Ints = NDArray[np.int64]
+
+_KEPT_ESTIMATES = 512
+
+
+class Status(StrEnum):
+    """Where a partition is in its life."""
+
+    TAKING = "taking"
+    REBUILDING = "rebuilding"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    HALTED = "halted"
+    DRAINED = "drained"
+
+
+class Reason(StrEnum):
+    """Why a partition is halted: who must act."""
+
+    STATE = "state_mismatch"
+    BUDGET = "budget_exceeded"
+    CONFIG = "invalid_config"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEstimate:
+    """One released estimate, as readers see it."""
+
+    kind: str
+    key: Key
+    block: int
+    start: int
+    stop: int
+    value: float
+    standard_error: float
+    shown_at: float
+
+
+@dataclass(slots=True)
+class PartitionView:
+    """What may be known of one partition."""
+
+    status: Status = Status.TAKING
+    reason: Reason | None = None
+    message: str = ""
+    progress: float = 0.0  # of a rebuild, 0 … 1
+    position: int = 0
+    low_water: int = 0
+    end_offset: int | None = None
+    first_offset: int | None = None
+    commit_seq: int = 0
+    keys: int = 0
+    keys_refused: int = 0
+    slots: int = 0
+    blocks: int = 0
+    releases: int = 0
+    charge: Fraction = Fraction(0)
+    published_at: float | None = None
+    estimates: deque[ShownEstimate] = field(default_factory=lambda: deque(maxlen=_KEPT_ESTIMATES))
+
+    @property
+    def lag(self) -> int | None:
+        """Records that are not yet durable in the state."""
+        return None if self.end_offset is None else max(0, self.end_offset - self.position)
+
+    @property
+    def headroom(self) -> int | None:
+        """Records between the oldest that is retained and the oldest that a rebuild needs."""
+        return None if self.first_offset is None else self.low_water - self.first_offset
+
+
+@dataclass(slots=True)
+class StreamView:
+    """What may be known of one stream."""
+
+    spec: StreamSpec
+    mode: Mode
+    partitions: dict[int, PartitionView] = field(default_factory=dict)
+
+    @property
+    def charge(self) -> Fraction:
+        """The highest charge on any slot that this process has published."""
+        return max((part.charge for part in self.partitions.values()), default=Fraction(0))
+
+
+class View:
+    """Every stream of one process."""
+
+    def __init__(self, specs: Iterable[StreamSpec], *, mode: Mode = Mode.LIVE) -> None:
+        self.streams: Mapping[str, StreamView] = {
+            spec.name: StreamView(spec, mode) for spec in specs
+        }
+
+    def part(self, partition: Partition) -> PartitionView:
+        """The view of one partition."""
+        parts = self.streams[partition.stream].partitions
+        return parts.setdefault(partition.number, PartitionView())
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is another process's now."""
+        self.streams[partition.stream].partitions.pop(partition.number, None)
+
+    def turn(self, partition: Partition, status: Status) -> None:
+        """The partition has come to a new stage of its life."""
+        part = self.part(partition)
+        part.status, part.reason, part.message = status, None, ""
+
+    def halt(self, partition: Partition, reason: Reason, message: str) -> None:
+        """The partition has stopped; somebody must act."""
+        part = self.part(partition)
+        part.status, part.reason, part.message = Status.HALTED, reason, message
+
+    def committed(self, partition: Partition, cut: Cut, *, keys_refused: int, now: float) -> None:
+        """A commit is durable: what it published may be seen from now on."""
+        part = self.part(partition)
+        point = cut.checkpoint
+        part.position, part.low_water = point.next_offset, point.low_water
+        part.commit_seq, part.keys, part.keys_refused = point.commit_seq, point.rows, keys_refused
+        spec = self.streams[partition.stream].spec
+        for releases in cut.published:
+            part.published_at = now
+            codes, lengths = _columns(spec, releases)
+            _count(part, spec, codes, lengths)
+            estimates = np.flatnonzero(codes >= _FIRST_ESTIMATE).tolist()
+            part.estimates.extend(_shown(spec, releases[at], now) for at in estimates)
+
+
+_ACTION, _FIRST_ESTIMATE = 1, 2
+"""Codes of kinds: opening 0, action 1, estimates from 2 on."""
+
+
+def _columns(spec: StreamSpec, releases: Sequence[Release]) -> tuple[NDArray[Any], Ints]:
+    """The kind and the length of each release; another epoch's estimates count as openings."""
+    if isinstance(releases, Releases):
+        return releases.kind, releases.stop - releases.start
+    kinds = (OPENING, ACTION, *(estimate.name for estimate in spec.estimates))
+    codes = [kinds.index(each.kind) if each.kind in kinds else 0 for each in releases]
+    return np.array(codes), np.array([each.stop - each.start for each in releases])
+
+
+def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: Ints) -> None:
+    """Count blocks and slots, and see what the longest block was charged."""
+    blocks = lengths[codes == _ACTION]
+    part.releases += len(codes)
+    part.blocks += len(blocks)
+    part.slots += int(blocks.sum())
+    if len(blocks):
+        longest = np.array([blocks.max()])
+        due = (each.epsilon for each in spec.estimates if each.due(longest)[0])
+        part.charge = max(part.charge, sum(due, spec.learner.charge or Fraction(0)))
+
+
+def _shown(spec: StreamSpec, release: Release, now: float) -> ShownEstimate:
+    estimate = next(each for each in spec.estimates if each.name == release.kind)
+    length, actions = release.stop - release.start, len(spec.learner.actions)
+    return ShownEstimate(
+        kind=release.kind,
+        key=release.key,
+        block=release.identity.block,
+        start=release.start,
+        stop=release.stop,
+        value=estimate.reading(release.value, length=length),
+        standard_error=estimate.standard_error(actions=actions, length=length),
+        shown_at=now,
+    )

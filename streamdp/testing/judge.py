@@ -1,0 +1,157 @@
+"""The judge: says from what was published, and from nothing else, whether a promise was broken.
+
+It is independent of the service: it reads the input, the actions and the ledger, and folds the
+input with an engine of its own. What it holds against a partition:
+
+1. Exactly one ledger line for each release, and exactly one action record for each action that was
+   not withheld, telling of the same action.
+2. The blocks of each learner are consecutive from 0, after one opening, and their slots tile the
+   input from slot 1 on.
+3. `commit_seq` never falls, and a line was published after the commit that recorded it.
+4. Under seeded randomness the ledger is, `commit_seq` aside, the offline fold of the input, byte
+   for byte and in the same order for each key.
+5. Whoever looked at uncommitted data never saw two different releases of one identity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from streamdp.core.engine import Engine
+from streamdp.core.events import ACTION, OPENING, Identity, Key, LossBatch
+from streamdp.ports import Partition, Published
+from streamdp.wire.published import (
+    ActionLine,
+    Charge,
+    Lines,
+    Mode,
+    decode_action,
+    decode_ledger,
+)
+
+_SEQ = re.compile(rb'"commit_seq":[0-9]+')
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What can be seen of one partition from outside."""
+
+    partition: Partition
+    actions: Sequence[Published] = field(repr=False)  # committed
+    ledger: Sequence[Published] = field(repr=False)  # committed
+    seen: Sequence[bytes] = field(repr=False, default=())  # lines that were ever visible to anyone
+
+
+def judge(evidence: Evidence) -> list[str]:
+    """What is wrong by rules 1, 2, 3 and 5; nothing if the promise held."""
+    charges = [line for line in map(_ledger_line, evidence.ledger) if isinstance(line, Charge)]
+    records = [decode_action(record.value) for record in evidence.actions]
+    return [
+        *_once(charges, records),
+        *_tiles(charges),
+        *_rising(charges),
+        *_one_face([*evidence.seen, *(record.value for record in evidence.ledger)]),
+    ]
+
+
+def judge_fold(
+    evidence: Evidence, *, engine: Engine, lines: Lines, log: Iterable[LossBatch], whole: str
+) -> list[str]:
+    """What differs from the offline fold (rule 4); `whole` is "whole" or "prefix"."""
+    expected: defaultdict[Key, list[bytes]] = defaultdict(list)
+    for batch in log:
+        for release in engine.apply_batch(batch):
+            line = lines.ledger(release, mode=Mode.LIVE, commit_seq=0)
+            expected[release.key].append(_SEQ.sub(b"", line))
+    found: defaultdict[Key, list[bytes]] = defaultdict(list)
+    for record in evidence.ledger:
+        if isinstance(_ledger_line(record), Charge):
+            found[record.key].append(_SEQ.sub(b"", record.value))
+    return list(_differences(expected, found, whole))
+
+
+def _differences(
+    expected: dict[Key, list[bytes]], found: dict[Key, list[bytes]], whole: str
+) -> Iterator[str]:
+    for key in expected.keys() | found.keys():
+        wanted, got = expected.get(key, []), found.get(key, [])
+        same = wanted[: len(got)] == got if whole == "prefix" else wanted == got
+        if not same:
+            first = next(
+                (
+                    at
+                    for at, pair in enumerate(zip(wanted, got, strict=False))
+                    if len(set(pair)) > 1
+                ),
+                min(len(wanted), len(got)),
+            )
+            yield (
+                f"{key!r}: the ledger is not the fold of the input from line {first} on:"
+                f" {len(wanted)} lines expected, {len(got)} found"
+            )
+
+
+def _ledger_line(record: Published) -> object:
+    return decode_ledger(record.value)
+
+
+def _once(charges: Sequence[Charge], records: Sequence[ActionLine]) -> Iterator[str]:
+    lines: defaultdict[Identity, list[Charge]] = defaultdict(list)
+    shown: defaultdict[Identity, list[ActionLine]] = defaultdict(list)
+    for line in charges:
+        lines[line.identity].append(line)
+    for record in records:
+        shown[record.identity].append(record)
+    for identity, same in lines.items():
+        if len(same) != 1:
+            yield f"{identity}: {len(same)} ledger lines"
+        wanted = int(identity.kind in (OPENING, ACTION) and same[0].withheld is not True)
+        if len(shown[identity]) != wanted:
+            yield f"{identity}: {len(shown[identity])} action records, not {wanted}"
+        elif wanted and shown[identity][0].index != same[0].index:
+            yield f"{identity}: the action record and the ledger tell of different actions"
+    yield from (
+        f"{identity}: an action without a charge" for identity in shown.keys() - lines.keys()
+    )
+
+
+def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
+    learners: defaultdict[Identity, list[Charge]] = defaultdict(list)
+    for line in charges:
+        learners[line.identity._replace(block=0, kind="")].append(line)
+    for learner, lines in learners.items():
+        if [line.kind for line in lines].count(OPENING) != 1 or lines[0].kind != OPENING:
+            yield f"{learner}: does not begin with one opening"
+        blocks = [line for line in lines if line.kind == ACTION]
+        stop, offset = 1, -1
+        for number, line in enumerate(blocks):
+            if line.identity.block != number:
+                yield f"{learner}: block {line.identity.block} where {number} was due"
+            if line.start != stop or line.stop <= line.start:
+                yield f"{learner}: slots [{line.start}, {line.stop}) where {stop} was due"
+            if line.first_offset < offset or line.last_offset < line.first_offset:
+                yield f"{learner}: block {number} reads records of the block before"
+            stop, offset = line.stop, line.last_offset
+
+
+def _rising(charges: Sequence[Charge]) -> Iterator[str]:
+    latest = 0
+    for line in charges:
+        if line.commit_seq < latest:
+            yield f"{line.identity}: commit_seq falls from {latest} to {line.commit_seq}"
+        latest = max(latest, line.commit_seq)
+
+
+def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
+    """No identity was ever seen with two different releases."""
+    faces: dict[Identity, object] = {}
+    for value in lines:
+        line = decode_ledger(value)
+        if not isinstance(line, Charge):
+            continue
+        drawn = (line.index, line.units, line.withheld)
+        if faces.setdefault(line.identity, drawn) != drawn:
+            yield f"{line.identity}: seen with two different releases"
