@@ -20,7 +20,7 @@ from streamdp.core.schedule import Schedule
 
 Ints = NDArray[np.int64]
 
-_LONG_RUN = 48  # rows; a run this long is worth a call of its own
+_LONG_RUN = 1 << 16  # values; a run of so many is worth calls of its own: about 15 µs
 _PIECE = 32  # rows; 32 · 2**20 < 2**32, so a piece's sums are exact modulo 2**32
 
 
@@ -97,7 +97,7 @@ class Adder:
             nulls=np.zeros(len(losses), dtype=np.bool_),
         )
         rows = _rows(grouped, begin, length)
-        runs = _long_runs(rows)
+        runs = _long_runs(rows, at_least=-(-_LONG_RUN // self._actions))
         for run in zip(runs.of.tolist(), runs.place.tolist(), runs.length.tolist(), strict=True):
             self._add_run(into, *run)
         if len(runs.of):
@@ -141,7 +141,7 @@ class Adder:
         begin = rows.begin[of] + rows.length[of] - length
         first = 0
         while first < len(of):
-            last = first + max(1, self._quantiser.chunk // int(length[first]))
+            last = first + self._quantiser.chunk // int(length[first])
             some = slice(first, last)
             self._add_ladder(into, rows.place, of[some], begin[some], length[some])
             first = last
@@ -204,7 +204,7 @@ class _Runs:
     length: Ints
 
 
-def _long_runs(rows: _Rows) -> _Runs:
+def _long_runs(rows: _Rows, *, at_least: int) -> _Runs:
     """Runs that are worth a call of their own."""
     breaks = np.empty(len(rows.place) + 1, dtype=np.bool_)
     breaks[0] = breaks[-1] = True
@@ -212,7 +212,7 @@ def _long_runs(rows: _Rows) -> _Runs:
     breaks[rows.begin] = True
     borders = np.flatnonzero(breaks)
     length = np.diff(borders)
-    long = np.flatnonzero(length >= _LONG_RUN)
+    long = np.flatnonzero(length >= at_least)
     first = borders[long]
     of = np.searchsorted(rows.begin, first, side="right") - 1
     return _Runs(of, first, rows.place[first], length[long])
