@@ -104,7 +104,7 @@ class Records:
 class Taken:
     """What is durable of a partition at the moment that it was taken."""
 
-    state: Mapping[bytes, bytes]  # every live entry of the trusted state
+    state: Mapping[bytes, bytes] = field(repr=False)  # every live entry of the trusted state
     first_offset: int  # the oldest input record that is still retained
     end_offset: int  # where the next input record will go
     group_offset: int | None  # what a consumer group remembers: evidence, never trusted
@@ -117,9 +117,9 @@ class Commit:
     """One atomic step: trusted state, what is published, and the position, all or nothing."""
 
     next_offset: int
-    state: Sequence[tuple[bytes, Value]]  # None takes an entry away
-    actions: Sequence[tuple[Key, bytes]] = field(default=())  # in this order
-    ledger: Sequence[tuple[Key, bytes]] = field(default=())
+    state: Sequence[tuple[bytes, Value]] = field(repr=False)  # None takes an entry away
+    actions: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)  # in this order
+    ledger: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)
     low_water: int | None = None  # older input is not needed again; a transport may forget it
 
 

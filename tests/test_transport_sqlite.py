@@ -24,7 +24,7 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Technology, Verdict
 from streamdp.testing.transport import CHECKS, Check
-from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
+from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport, files
 
 TOPICS = StreamTopics(app="shop", stream="home", input="events")
 AT = Partition("home", 0)
@@ -322,6 +322,41 @@ def test_a_producer_without_room_appends_nothing(tmp_path: Path) -> None:
         await transport.close()
 
     asyncio.run(run())
+
+
+def test_a_file_that_another_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so after a while, loses nothing, and goes on when the other lets go."""
+    monkeypatch.setattr(files, "BUSY", 0.05)
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        other = sqlite3.connect(chosen.path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TransportLost, match="locked by another"):
+            await transport.commit(AT, step(1))
+        other.execute("ROLLBACK")
+        other.close()
+        assert dict((await transport.take(AT)).state) == {}
+        await transport.commit(AT, step(2))
+        assert await ledger(chosen) == [b"line 2"]
+        await transport.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_that_is_trusted_shows_in_a_repr(tmp_path: Path) -> None:
+    async def run() -> str:
+        transport, _ = await joined(settings(tmp_path))
+        await transport.take(AT)
+        secret = Commit(1, [(b"SECRET", b"SECRET")], [(b"k", b"SECRET")], ())
+        await transport.commit(AT, secret)
+        shown = [secret, await transport.take(AT), transport, transport._owned]
+        await transport.close()
+        return repr(shown)
+
+    assert "SECRET" not in asyncio.run(run())
 
 
 async def _filled(folder: Path, *, commits: int = 5) -> Settings:

@@ -51,6 +51,8 @@ class Check:
                 await self.body(room)
         except TimeoutError as error:
             raise Broken(f"promise {self}: not within {PATIENCE} s") from error
+        except StreamdpError as error:
+            raise Broken(f"promise {self}: {type(error).__name__}: {error}") from error
         finally:
             await room.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamdp.core.errors import TransportLost, complaint
@@ -43,8 +43,8 @@ class Publication:
 
     sequence: int
     position: int
-    actions: Sequence[tuple[Key, bytes]]
-    ledger: Sequence[tuple[Key, bytes]]
+    actions: Sequence[tuple[Key, bytes]] = field(repr=False)  # not public before it is durable
+    ledger: Sequence[tuple[Key, bytes]] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

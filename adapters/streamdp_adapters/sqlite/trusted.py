@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
@@ -68,7 +68,7 @@ class Owner:
 class Durable:
     """What the trusted file holds of a partition of a stream."""
 
-    state: Mapping[bytes, bytes]
+    state: Mapping[bytes, bytes] = field(repr=False)
     head: Head
     position: int | None
     partitions: int
