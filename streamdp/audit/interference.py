@@ -1,0 +1,179 @@
+"""Does anything but the charged releases depend on content? It must not, byte for byte.
+
+The same story is told to the shipped engine twice, with one record's content replaced and with
+selections and noise by a script. Everything that can be observed and is not a charged release must
+then be the same bytes: the releases' other columns, ledger and refusals, counts and positions, the
+number, names and sizes of saved rows, what objects say of themselves, and what errors say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.audit.exposure import unusable, vertices
+from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
+from streamdp.core.engine import Drawn, Engine, Rebuilding
+from streamdp.core.errors import StreamdpError
+from streamdp.core.events import Key, LossBatch, Releases
+from streamdp.core.learners import Leader
+from streamdp.core.regret import Estimate
+
+_RUNS = 5
+_LIMIT = 4  # the fifth key gets no learner
+_RECORDS = 40
+_BLOCKS = 30
+
+Observed = dict[str, bytes]
+Content = NDArray[np.float32]
+
+
+def leaks(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[str]:
+    """The names of observables that differ between neighbouring inputs; none, if all is well."""
+    found: set[str] = set()
+    for place in _places():
+        told = [observe(learner, estimates, place, content) for content in _contents(learner)]
+        found.update(name for other in told for name in other if other[name] != told[0].get(name))
+        found.update(name for other in told for name in told[0] if name not in other)
+    return sorted(found)
+
+
+def observe(
+    learner: Leader, estimates: tuple[Estimate, ...], place: int, content: Content
+) -> Observed:
+    """All that can be observed of an engine that reads one content at one place."""
+    engine = _engine(learner, estimates)
+    seen: Observed = {}
+    drawn: dict[Drawn, int] = {}
+    log = list(_story(learner, place, content))
+    for number, batch in enumerate(log):
+        releases = engine.apply_batch(batch)
+        drawn.update(
+            (Drawn(r.key, r.identity.born, r.identity.block, r.kind), r.value) for r in releases
+        )
+        seen |= _of_releases(f"batch {number}: ", releases)
+        if number == 1:
+            seen |= _of_saves("early save: ", engine.save(most=2))
+    single = engine.apply(key_of(1), content)
+    seen |= _of_releases("apply: ", single)
+    seen["repr of a batch"] = repr(log[0]).encode()
+    seen |= _of_engine(engine)
+    seen["error: a record again"] = _said(lambda: engine.apply_batch(log[0]))
+    rows = engine.save()
+    seen |= _of_saves("save: ", rows)
+    without = {name: value for name, value in drawn.items() if name.block != 1}
+    seen["error: a release missing"] = _said(lambda: _again(learner, estimates, log, without))
+    seen["error: rows too many"] = _said(lambda: _again(learner, estimates, log, drawn, rows=99))
+    seen |= {
+        f"again: {name}": told
+        for name, told in _of_engine(_again(learner, estimates, log, drawn)).items()
+    }
+    return seen
+
+
+def _engine(learner: Leader, estimates: tuple[Estimate, ...]) -> Engine:
+    """The shipped engine, its selections by a script and its noise 0."""
+    actions = len(learner.actions)
+    runs, blocks = np.arange(_RUNS)[:, None], np.arange(_BLOCKS + 1)
+    script = Script(
+        actions=(runs + blocks) % actions,
+        windows=np.full((_RUNS, _BLOCKS + 1), 1 << 63, dtype=np.uint64),
+        coins=np.zeros((_RUNS, _RECORDS, actions), dtype=np.bool_),
+    )
+    randomness = ScriptedRandomness(script, Seen.nothing(_RUNS, _BLOCKS, actions))
+    charge = learner.charge or Fraction(0)
+    return Engine(
+        stream="audit",
+        partition=0,
+        learner=replace(learner, choose=Scripted()),
+        estimates=estimates,
+        budget=sum((estimate.epsilon for estimate in estimates), charge),
+        randomness=randomness,
+        limit=_LIMIT,
+    )
+
+
+def _places() -> list[int]:
+    """Which record is replaced: a key's first, block ends and beginnings, a frame's, the last."""
+    return [0, 4, 11, 16, 17, 23, 30, _RECORDS - 1]
+
+
+def _contents(learner: Leader) -> Iterator[Content]:
+    """What may be in its place: two vertices, something between, and what is unusable."""
+    actions = len(learner.actions)
+    corners = vertices(min(actions, 3))
+    for row in [corners[0], corners[-2], corners[1] / 3, *unusable(min(actions, 3))]:
+        yield np.resize(row, (1, actions))
+
+
+def _story(learner: Leader, place: int, content: Content) -> Iterator[LossBatch]:
+    """Three batches of records of five keys, one of them the null key; some records are frames."""
+    actions = len(learner.actions)
+    keys: list[Key] = [None, *(key_of(run) for run in range(1, _RUNS))]
+    losses = (np.arange(_RECORDS * actions).reshape(_RECORDS, actions) * 37 % 101 / 100).astype(
+        np.float32
+    )
+    losses[place] = content
+    index = np.arange(_RECORDS) * 3 % 11 % _RUNS
+    index[20:24] = 2  # two frames of one key
+    offsets = np.arange(_RECORDS)
+    offsets[20:24] = [20, 20, 22, 22]
+    for part in (slice(0, 13), slice(13, 25), slice(25, _RECORDS)):
+        yield LossBatch(keys, index[part], losses[part], offsets[part])
+
+
+def _again(
+    learner: Leader,
+    estimates: tuple[Estimate, ...],
+    log: list[LossBatch],
+    drawn: dict[Drawn, int],
+    *,
+    rows: int = _LIMIT,
+) -> Engine:
+    """The engine rebuilt from nothing but the log and what was recorded."""
+    rebuilding = Rebuilding(_engine(learner, estimates), rows=[], releases=drawn)
+    for batch in log:
+        rebuilding.feed(batch)
+    return rebuilding.finish(position=_RECORDS, rows=rows)
+
+
+def _of_releases(where: str, releases: Releases) -> Observed:
+    """Every column; of the values those of actions, which the script fixes."""
+    names = ("born", "block", "kind", "start", "stop", "first_offset", "last_offset")
+    seen = {where + name: np.asarray(getattr(releases, name)).tobytes() for name in names}
+    seen[where + "actions"] = np.where(releases.kind < 2, releases.value, 0).tobytes()
+    told = (releases.keys, releases.kinds, releases.charges, len(releases))
+    seen[where + "keys and charges"] = repr(told).encode()
+    seen[where + "repr"] = repr(releases).encode()
+    return seen
+
+
+def _of_saves(where: str, rows: list[tuple[Key, bytes]]) -> Observed:
+    return {where + "rows and sizes": repr([(key, len(row)) for key, row in rows]).encode()}
+
+
+def _of_engine(engine: Engine) -> Observed:
+    """What an engine says of itself without being asked for a row's bytes."""
+    numbers = (len(engine), engine.position, engine.slots_refused, engine.low_water())
+    keys = [None, *(key_of(run) for run in range(1, _RUNS))]
+    return {
+        "repr of the engine": repr(engine).encode(),
+        "ledger": repr(list(engine.ledger.export())).encode(),
+        "highest charge": repr(engine.ledger.highest()).encode(),
+        "numbers": repr(numbers).encode(),
+        "slots and actions": repr([(engine.slots(k), engine.action(k)) for k in keys]).encode(),
+        "layout": repr(engine.layout).encode(),
+    }
+
+
+def _said(act: Callable[[], object]) -> bytes:
+    """What an error says."""
+    try:
+        act()
+    except StreamdpError as error:
+        return repr(error).encode()
+    return b"nothing"

@@ -1,0 +1,168 @@
+"""The audit of one learner: all engine-level layers, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import inf
+
+from streamdp.audit.exposure import Design, Exposure, designs, engine_subject, frames
+from streamdp.audit.interference import leaks
+from streamdp.audit.sampler import sample
+from streamdp.audit.script import Scripted, key_of
+from streamdp.audit.sweep import LONGEST, sweep
+from streamdp.audit.transcripts import TOLERANCE, worst_ratios
+from streamdp.core.engine import Engine
+from streamdp.core.learners import RECIPES, Leader, learner_of
+from streamdp.core.randomness import Randomness, SeededRandomness
+from streamdp.core.regret import Estimate
+
+MOST_ACTIONS = 3
+"""How many actions streams are enumerated for; a learner of more is audited with its first."""
+
+Memo = dict[object, Exposure]
+"""What engines let releases read, which learners of equal structure share whatever their ε is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the audit found out about one learner."""
+
+    learner: str
+    actions: int
+    configured: str  # ε as the user wrote it
+    charged: Fraction | None  # ε as the ledger booked it, estimates included; None: not private
+    worst: float  # the largest exact log-ratio
+    samples: int
+    failures: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against what the ledger says."""
+        return not self.failures
+
+    @property
+    def verdict(self) -> str:
+        """One word for tables."""
+        if self.charged is None:
+            return "not private"
+        return "holds" if self.passed else "FAILS"
+
+
+def audit_learner(
+    learner: Leader,
+    *,
+    estimates: Sequence[Estimate] = (),
+    samples: int = 20_000,
+    randomness: Randomness | None = None,
+    longest: int = LONGEST,
+    memo: Memo | None = None,
+) -> Audit:
+    """Check that what a learner releases costs each event at most what the ledger says.
+
+    Exactly (all short streams with every replacement on the shipped engine; base sums up to
+    `longest`), by sampling the shipped engine, and for observables that depend on content. The
+    sampler's bits are seeded unless `randomness` is given, so that a verdict can be repeated.
+
+    >>> import streamdp as sd
+    >>> learner = sd.incumbent_leader(actions=["a", "b"], epsilon="0.5")
+    >>> audit = audit_learner(learner, samples=2000, longest=16)
+    >>> audit.verdict, audit.charged, round(audit.worst, 9)
+    ('holds', Fraction(1, 2), 0.5)
+    """
+    specs = tuple(estimates)
+    findings = _Findings(_small(learner), specs, {} if memo is None else memo)
+    if learner.charge is not None:
+        findings.enumerate_streams()
+        findings.sweep_sums(learner.charge, longest)
+        findings.sample_engine(randomness or SeededRandomness("audit"), samples)
+        findings.look_for_leaks()
+    return Audit(
+        learner=str(learner),
+        actions=len(findings.learner.actions),
+        configured=dict(learner.options).get("epsilon", "∞"),
+        charged=None if learner.charge is None else findings.charged,
+        worst=inf if learner.charge is None else findings.worst,
+        samples=findings.samples,
+        failures=tuple(findings.failures),
+    )
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What the layers find, one after the other."""
+
+    learner: Leader
+    estimates: tuple[Estimate, ...]
+    memo: Memo
+    worst: float = 0.0
+    charged: Fraction = Fraction(0)
+    samples: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def enumerate_streams(self) -> None:
+        """Layer 1: every replacement in every short stream against what its slot was charged."""
+        for design in designs(self.learner, self.estimates):
+            exposure = self._exposure(design)
+            paid = _paid(self.learner, self.estimates, design)
+            ratios = worst_ratios(exposure, self.learner.choose, self.estimates)
+            self.charged = max(self.charged, *paid.values())
+            self.worst = max(self.worst, *ratios.values())
+            beyond = {slot: ratio - float(paid[slot]) for slot, ratio in ratios.items()}
+            slot = max(beyond, key=lambda at: beyond[at])
+            if beyond[slot] > TOLERANCE:
+                where = f"slot {slot} of {design.slots}"
+                self.failures.append(f"{where}: log-ratio {ratios[slot]:.6g} > {paid[slot]}")
+
+    def sweep_sums(self, charge: Fraction, longest: int) -> None:
+        """Layer 1: one selection after long blocks against the charge of an action."""
+        ratio = sweep(self.learner, longest=longest)
+        self.worst = max(self.worst, ratio)
+        if ratio > charge + TOLERANCE:
+            self.failures.append(f"{longest} slots: log-ratio {ratio:.6g} > {charge}")
+
+    def sample_engine(self, randomness: Randomness, samples: int) -> None:
+        """Layer 2: whole transcripts of the shipped engine against their law."""
+        fit = sample(self.learner, randomness=randomness, samples=samples)
+        self.samples += fit.samples
+        if not fit.passed:
+            self.failures.append(f"transcripts: χ² {fit.statistic:.6g} > {fit.limit:.6g}")
+
+    def look_for_leaks(self) -> None:
+        """Layer 4: what is not a charged release must not depend on content."""
+        found = leaks(self.learner, self.estimates)
+        self.failures += [f"depends on content: {name}" for name in found]
+
+    def _exposure(self, design: Design) -> Exposure:
+        """Learners of one structure expose the same, whatever their ε is."""
+        shape = replace(self.learner, choose=Scripted(), charge=None, recipe="", options=())
+        specs = tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
+        name = (shape, specs, design.slots)
+        if name not in self.memo:
+            self.memo[name] = engine_subject(self.learner, self.estimates)(design)
+        return self.memo[name]
+
+
+def _small(learner: Leader) -> Leader:
+    """The same learner of at most three actions; its recipe is run again, as rates may read K."""
+    names = learner.actions[:MOST_ACTIONS]
+    if learner.recipe in RECIPES and len(names) < len(learner.actions):
+        return learner_of(learner.to_config(), actions=names)
+    return replace(learner, actions=names)
+
+
+def _paid(learner: Leader, estimates: tuple[Estimate, ...], design: Design) -> dict[int, Fraction]:
+    """What the ledger of the shipped engine says that each slot of a design has paid."""
+    charge = learner.charge or Fraction(0)
+    engine = Engine(
+        stream="audit",
+        partition=0,
+        learner=learner,
+        estimates=estimates,
+        budget=sum((estimate.epsilon for estimate in estimates), charge),
+        randomness=SeededRandomness("audit"),
+    )
+    for batch in frames(design.losses()[:1]):
+        engine.apply_batch(batch)
+    return {slot: engine.ledger.spent(key_of(0), slot=slot) for slot in range(1, design.slots + 1)}
