@@ -12,15 +12,56 @@ promise::
     def test_promise(check):
         asyncio.run(check.run(make))
 
-The checks themselves are in `streamdp.testing.transport_promises`.
+The checks themselves are in `transport_input`, `transport_commits` and `transport_tools`, beside
+this module; none of them knows a technology.
 """
 
 from __future__ import annotations
 
-from streamdp.testing.transport_promises import CHECKS, GROUP_CHECKS
+from streamdp.testing import transport_commits, transport_input, transport_tools
 from streamdp.testing.transport_room import Broken, Check, Make
 
 __all__ = ["CHECKS", "GROUP_CHECKS", "Broken", "Check", "Make", "check_group", "check_transport"]
+
+CHECKS = tuple(
+    Check(number, promise, body)
+    for number, (promise, body) in enumerate(
+        [
+            ("a missing input is refused by join", transport_input.missing_input),
+            ("a lone worker is assigned every partition", transport_input.assigns_everything),
+            ("a fresh partition is empty", transport_input.fresh_is_empty),
+            ("records arrive once, in order, byte by byte", transport_input.delivers_once_in_order),
+            ("a poll is bounded in number and time", transport_input.poll_is_bounded),
+            ("an interrupted poll loses nothing", transport_input.interrupted_poll_loses_nothing),
+            ("resume goes anywhere and pause stops", transport_input.resume_and_pause),
+            ("read gives any range", transport_input.reads_ranges),
+            ("read leaves poll alone", transport_input.read_leaves_poll_alone),
+            ("a commit is kept, all of it", transport_commits.commit_is_kept),
+            ("the group remembers the position", transport_commits.group_remembers),
+            ("a large commit is one commit", transport_commits.large_commit),
+            ("a partition can be taken again", transport_commits.take_again),
+            ("taking fences", transport_commits.fencing),
+            ("a commit needs a take", transport_commits.commit_needs_take),
+            ("an interrupted commit is all or nothing", transport_commits.all_or_nothing),
+            ("after an unknown outcome comes a take", transport_commits.lost_means_take),
+            ("a commit and a take have an order", transport_commits.race),
+            ("partitions are apart", transport_commits.partitions_apart),
+            ("streams are apart", transport_commits.streams_apart),
+            ("publications can be followed", transport_tools.publications_follow),
+            ("giving up is bounded", transport_commits.gives_up_in_time),
+            ("a producer keeps order and keys' homes", transport_tools.producer),
+            ("the administrator makes, checks and peeks", transport_tools.administrator),
+            ("partitions can be added", transport_tools.expand),
+            ("the newest records can be looked at", transport_tools.newest),
+            ("a position is handed over", transport_input.handover),
+            ("pause stops a poll that waits", transport_input.pause_stops_a_waiting_poll),
+            ("leaving in mid-commit ends it", transport_commits.leaving_ends_it),
+        ],
+        start=1,
+    )
+)
+
+GROUP_CHECKS = (Check(51, "workers share partitions", transport_input.share),)
 
 
 async def check_transport(make: Make) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
 
-from streamdp.core.errors import StreamdpError
+from streamdp.core.errors import StreamdpError, TransportLost
 from streamdp.ports import (
     Commit,
     Key,
@@ -20,7 +22,10 @@ from streamdp.ports import (
     Value,
 )
 
+T = TypeVar("T")
+
 PATIENCE = 60.0  # seconds that anything may take before it counts as hanging
+BOUNDED = 20.0  # seconds within which a worker must have given everything up
 QUIET = 5.0  # seconds without a record after which no more are expected
 
 Make = Callable[[str], Technology]
@@ -230,3 +235,38 @@ def rows(batches: Iterable[Records]) -> list[tuple[int, Key, Value]]:
         for batch in batches
         for row in zip(batch.offsets, batch.keys, batch.values, strict=True)
     ]
+
+
+def numbered(count: int, *, start: int = 0) -> list[tuple[Key, Value]]:
+    """Input records that can be told apart."""
+    return [(b"k%d" % (i % 7), b"record %d" % i) for i in range(start, start + count)]
+
+
+async def interrupt(task: asyncio.Task[T], turns: int) -> T | None:
+    """Cancel a step after some turns of the loop; what it returned if it was faster."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    try:
+        return await task
+    except (asyncio.CancelledError, TransportLost):
+        return None
+
+
+async def expect_durable(room: Room, commits: list[Commit], worker: Worker) -> None:
+    """Everything of these commits, and nothing else, is there for a new owner and for readers."""
+    taken = await worker.transport.take(room.at())
+    room.expect("state", expected=fold(commits), got=dict(taken.state))
+    actions, ledger = await room.published()
+    lines = [record for commit in commits for record in commit.ledger]
+    room.expect("ledger", expected=lines, got=pairs(ledger))
+    room.expect("rising ledger offsets", expected=True, got=_rising([r.offset for r in ledger]))
+    room.expect("rising action offsets", expected=True, got=_rising([r.offset for r in actions]))
+    sent = [record for commit in commits for record in commit.actions]
+    room.expect("actions in force", expected=dict(sent), got=dict(pairs(actions)))
+    newest = lines[-1][1] if lines else None
+    room.expect("last ledger line", expected=newest, got=taken.last_ledger_line)
+
+
+def _rising(offsets: list[int]) -> bool:
+    return all(a < b for a, b in pairwise(offsets))

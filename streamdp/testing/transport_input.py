@@ -1,0 +1,211 @@
+"""What a transport promises of its input: assignment, polling, reading, handing over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.ports import Commit, Key, Transport, Value
+from streamdp.testing.transport_room import BOUNDED, Heard, Room, flatten, interrupt, numbered, rows
+
+ODD: list[tuple[Key, Value]] = [
+    (b"key", b"value"),
+    (None, b"of the null key"),
+    (b"", b"of the empty key"),
+    (b"\xff\x00\xfe", bytes(range(256))),
+    (b"tombstone", None),
+    (None, None),
+    (b"empty", b""),
+    (b"large", bytes(range(251)) * 1200),
+]
+
+
+async def missing_input(room: Room) -> None:
+    """Joining without the input raises what the user must mend."""
+    transport = room.technology.transport(worker="lone")
+    room.opened.append(transport.close)
+    await room.refuses(
+        "join without an input", InvalidConfig, transport.join([room.topics], Heard())
+    )
+
+
+async def assigns_everything(room: Room) -> None:
+    """A worker alone gets every partition."""
+    worker = await room.lone_worker(partitions=3)
+    room.expect("assigned", expected={room.at(n) for n in range(3)}, got=worker.heard.assigned_now)
+
+
+async def fresh_is_empty(room: Room) -> None:
+    """Nothing is known of a partition that nobody has touched."""
+    worker = await room.lone_worker(partitions=2)
+    taken = await worker.transport.take(room.at(1))
+    room.expect("state", expected={}, got=dict(taken.state))
+    room.expect("offsets", expected=(0, 0), got=(taken.first_offset, taken.end_offset))
+    room.expect("group offset", expected=None, got=taken.group_offset)
+    room.expect("last ledger line", expected=None, got=taken.last_ledger_line)
+    room.expect("partitions", expected=2, got=taken.partitions)
+    room.expect("published", expected=([], []), got=await room.published())
+
+
+async def delivers_once_in_order(room: Room) -> None:
+    """Odd records and many arrive as they were sent."""
+    worker = await room.lone_worker()
+    await room.send(ODD, partition=0)
+    await room.send(numbered(700), partition=0)
+    taken = await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), taken.first_offset)
+    batches = await worker.collect(len(ODD) + 700)
+    came = rows(batches)
+    room.expect("records", expected=ODD + numbered(700), got=[row[1:] for row in came])
+    offsets = [row[0] for row in came]
+    room.expect("rising offsets", expected=sorted(set(offsets)), got=offsets)
+    for batch, after in zip(batches, [*batches[1:], None], strict=True):
+        follows = after is None or batch.offsets[-1] < batch.next_offset <= after.offsets[0]
+        room.expect("next_offset lies between two batches", expected=True, got=follows)
+    room.expect("end offset", expected=taken.end_offset, got=worker.transport.end_offset(room.at()))
+
+
+async def poll_is_bounded(room: Room) -> None:
+    """No poll brings more than was asked for or takes longer."""
+    worker = await room.lone_worker(partitions=2)
+    await room.send(numbered(60), partition=0)
+    await room.send(numbered(60), partition=1)
+    for number in range(2):
+        taken = await worker.transport.take(room.at(number))
+        worker.transport.resume(room.at(number), taken.first_offset)
+    sizes = []
+    while sum(sizes) < 120:
+        found = await worker.transport.poll(max_records=25, timeout=1.0)
+        sizes.append(sum(map(len, found)))
+    room.expect("largest poll is within max_records", expected=True, got=max(sizes) <= 25)
+    async with asyncio.timeout(BOUNDED):
+        empty = await worker.transport.poll(max_records=25, timeout=0.05)
+    room.expect("an idle poll", expected=0, got=sum(map(len, empty)))
+
+
+async def interrupted_poll_loses_nothing(room: Room) -> None:
+    """What a cancelled poll may have found comes again."""
+    worker = await room.lone_worker()
+    taken = await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), taken.first_offset)
+    came: list[tuple[Key, Value]] = []
+    for turns in range(30):
+        await room.send(numbered(5, start=5 * turns), partition=0)
+        poll = asyncio.create_task(worker.transport.poll(max_records=3, timeout=0.5))
+        came += [row[1:] for row in rows(await interrupt(poll, turns) or ())]
+    left = 150 - len(came)
+    came += [row[1:] for row in rows(await worker.collect(left))]
+    room.expect("records, whatever was cancelled", expected=numbered(150), got=came)
+
+
+async def resume_and_pause(room: Room) -> None:
+    """Any offset can be gone back to, and a paused partition is silent."""
+    worker = await room.lone_worker()
+    await room.send(numbered(50), partition=0)
+    taken = await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), taken.first_offset)
+    first = rows(await worker.collect(50))
+    worker.transport.resume(room.at(), first[20][0])
+    again = rows(await worker.collect(30))
+    room.expect("records from the offset on, again", expected=first[20:], got=again)
+    worker.transport.pause(room.at())
+    await room.send(numbered(5, start=50), partition=0)
+    paused = await worker.transport.poll(max_records=100, timeout=0.2)
+    room.expect("a paused partition", expected=0, got=sum(map(len, paused)))
+    worker.transport.resume(room.at(), first[-1][0] + 1)
+    went_on = [row[1:] for row in rows(await worker.collect(5))]
+    room.expect("after the pause", expected=numbered(5, start=50), got=went_on)
+
+
+async def pause_stops_a_waiting_poll(room: Room) -> None:
+    """A pause counts at once, also for a poll that is under way."""
+    worker = await room.lone_worker()
+    taken = await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), taken.first_offset)
+    poll = asyncio.create_task(worker.transport.poll(max_records=10, timeout=0.3))
+    await asyncio.sleep(0.05)  # it waits; nothing depends on how long
+    worker.transport.pause(room.at())
+    await room.send(numbered(5), partition=0)
+    room.expect("delivered after the pause", expected=0, got=sum(map(len, await poll)))
+    worker.transport.resume(room.at(), taken.first_offset)
+    came = [row[1:] for row in rows(await worker.collect(5))]
+    room.expect("delivered when resumed", expected=numbered(5), got=came)
+
+
+async def reads_ranges(room: Room) -> None:
+    """Any range, in whole and in part, up to the end and beyond."""
+    worker = await room.lone_worker()
+    for start in range(0, 40, 10):
+        await room.send(numbered(10, start=start), partition=0)
+    taken = await worker.transport.take(room.at())
+    low, high = taken.first_offset, taken.end_offset
+    everything = await flatten(worker.transport.read(room.at(), low, high))
+    room.expect("all", expected=numbered(40), got=[row[1:] for row in everything])
+    for start, stop in [
+        (low, low),
+        (low, low + 1),
+        (low + 3, high - 3),
+        (high, high),
+        (high, high),
+    ]:
+        got = await flatten(worker.transport.read(room.at(), start, stop))
+        expected = [row for row in everything if start <= row[0] < stop]
+        room.expect(f"the range [{start},{stop})", expected=expected, got=got)
+    beyond = await flatten(worker.transport.read(room.at(), high - 1, high + 1000))
+    room.expect("ends at the end", expected=[r for r in everything if r[0] >= high - 1], got=beyond)
+
+
+async def read_leaves_poll_alone(room: Room) -> None:
+    """Rebuilding one partition does not disturb another."""
+    worker = await room.lone_worker(partitions=2)
+    for number in range(2):
+        await room.send(numbered(30), partition=number)
+        await worker.transport.take(room.at(number))
+    worker.transport.resume(room.at(0), 0)
+    read = asyncio.create_task(flatten(worker.transport.read(room.at(1), 0, 1000)))
+    came = [row[1:] for row in rows(await worker.collect(30, max_records=4))]
+    room.expect("polled", expected=numbered(30), got=came)
+    room.expect("read", expected=numbered(30), got=[row[1:] for row in await read])
+
+
+async def handover(room: Room) -> None:
+    """What one worker committed goes on at another, without a record lost or repeated."""
+    await room.create()
+    await room.send(numbered(40), partition=0)
+    came: list[tuple[Key, Value]] = []
+    for number in range(4):
+        worker = await room.worker(f"worker {number}")
+        await worker.until(lambda heard: bool(heard.assigned_now))
+        taken = await worker.transport.take(room.at())
+        position = taken.group_offset or taken.first_offset
+        came += [row[1:] for row in await _ten(worker.transport, room, position)]
+        await worker.transport.close()
+    room.expect("records over four workers", expected=numbered(40), got=came)
+
+
+async def _ten(transport: Transport, room: Room, start: int) -> list[tuple[int, Key, Value]]:
+    transport.resume(room.at(), start)
+    came: list[tuple[int, Key, Value]] = []
+    after = start
+    while len(came) < 10:
+        for batch in await transport.poll(max_records=10 - len(came), timeout=1.0):
+            came += rows([batch])
+            after = batch.next_offset
+    await transport.commit(room.at(), Commit(next_offset=after, state=[(b"at", b"%d" % after)]))
+    return came
+
+
+async def share(room: Room) -> None:
+    """Every partition has one worker, also when one goes."""
+    await room.create(partitions=4)
+    first, second = await room.worker("first"), await room.worker("second")
+    everything = {room.at(number) for number in range(4)}
+    while True:
+        for worker in (first, second):
+            await worker.transport.poll(max_records=1, timeout=0.02)
+        shares = first.heard.assigned_now, second.heard.assigned_now
+        if all(shares) and shares[0] | shares[1] == everything:
+            break
+    room.expect("owned by both", expected=set(), got=shares[0] & shares[1])
+    await second.transport.close()
+    await first.until(lambda heard: heard.assigned_now == everything)

@@ -1,0 +1,109 @@
+"""What is promised of what stands beside a transport: readers, producers, administrators."""
+
+from __future__ import annotations
+
+from streamdp.ports import Key, Verdict
+from streamdp.testing.transport_room import Room, fold, numbered, rows, step
+
+
+async def publications_follow(room: Room) -> None:
+    """The end is marked by an empty batch, and then comes what is new."""
+    worker = await room.lone_worker()
+    await worker.transport.take(room.at())
+    await worker.transport.commit(room.at(), step(1))
+    reader = room.technology.publications()
+    room.opened.append(reader.close)
+    lines = reader.ledger(room.topics, follow=True)
+    came: list[bytes] = []
+    async for batch in lines:
+        if not batch:
+            break
+        came += [record.value for record in batch]
+    room.expect("up to the end", expected=[v for _, v in step(1).ledger], got=came)
+    await worker.transport.commit(room.at(), step(2))
+    came = []
+    async for batch in lines:
+        came += [record.value for record in batch]
+        if len(came) >= len(step(2).ledger):
+            break
+    room.expect("and then what comes", expected=[v for _, v in step(2).ledger], got=came)
+
+
+async def producer(room: Room) -> None:
+    """A key stays in one partition, in order."""
+    worker = await room.lone_worker(partitions=4)
+    records = numbered(300)
+    await room.send(records[:150])
+    await room.send(records[150:])
+    for number in range(4):
+        await worker.transport.take(room.at(number))
+        worker.transport.resume(room.at(number), 0)
+    came = await worker.collect(300)
+    homes: dict[Key, set[int]] = {}
+    for batch in came:
+        for key in batch.keys:
+            homes.setdefault(key, set()).add(batch.partition.number)
+    room.expect("partitions of a key", expected={1}, got={len(home) for home in homes.values()})
+    for number in range(4):
+        own = rows(batch for batch in came if batch.partition.number == number)
+        keys = {key for _, key, _ in own}
+        expected = [record for record in records if record[0] in keys]
+        room.expect(f"order in partition {number}", expected=expected, got=[r[1:] for r in own])
+
+
+async def administrator(room: Room) -> None:
+    """Made once, found good, and looked into without fencing."""
+    await room.create(partitions=2)
+    administrator = room.technology.administrator()
+    room.opened.append(administrator.close)
+    again = await administrator.create([room.topics], partitions=2)
+    changed = [f.subject for f in again if f.verdict is not Verdict.GOOD]
+    room.expect("created again, changed", expected=[], got=changed)
+    problems = [
+        finding.subject
+        for finding in await administrator.check([room.topics])
+        if finding.verdict is Verdict.PROBLEM
+    ]
+    room.expect("problems", expected=[], got=problems)
+    worker = await room.worker("lone")
+    await worker.until(lambda heard: len(heard.assigned_now) == 2)
+    await worker.transport.take(room.at(1))
+    await worker.transport.commit(room.at(1), step(5))
+    seen = await administrator.peek(room.topics, 1)
+    room.expect("peek: state", expected=fold([step(5)]), got=dict(seen.state))
+    line = step(5).ledger[-1][1]
+    room.expect("peek: last ledger line", expected=line, got=seen.last_ledger_line)
+    room.expect("peek: group offset", expected=5, got=seen.group_offset)
+    await worker.transport.commit(room.at(1), step(6))  # peeking has fenced nobody
+
+
+async def expand(room: Room) -> None:
+    """A partition that was added works like the others."""
+    await room.create(partitions=2)
+    administrator = room.technology.administrator()
+    room.opened.append(administrator.close)
+    await administrator.expand([room.topics], partitions=3)
+    worker = await room.worker("lone")
+    await worker.until(lambda heard: len(heard.assigned_now) == 3)
+    await room.send(numbered(5), partition=2)
+    taken = await worker.transport.take(room.at(2))
+    room.expect("partitions", expected=3, got=taken.partitions)
+    worker.transport.resume(room.at(2), taken.first_offset)
+    came = [row[1:] for row in rows(await worker.collect(5))]
+    room.expect("records of the new partition", expected=numbered(5), got=came)
+    await worker.transport.commit(room.at(2), step(1))
+
+
+async def newest(room: Room) -> None:
+    """A look at the end of the input."""
+    await room.create(partitions=2)
+    administrator = room.technology.administrator()
+    room.opened.append(administrator.close)
+    room.expect(
+        "of nothing", expected=[], got=list(await administrator.newest(room.topics, count=4))
+    )
+    await room.send(numbered(10), partition=0)
+    await room.send(numbered(10, start=10), partition=1)
+    newest = [row[1:] for row in rows(await administrator.newest(room.topics, count=4))]
+    room.expect("ends with the newest", expected=numbered(1, start=19)[0], got=newest[-1])
+    room.expect("about as many as asked for", expected=True, got=1 <= len(newest) <= 8)

@@ -1,0 +1,349 @@
+"""Are SQLite's files private, whole, and witnesses of each other?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import (
+    DiskFull,
+    InvalidConfig,
+    StateMismatch,
+    TransportLost,
+)
+from streamdp.ports import Commit
+from streamdp_adapters.sqlite import Settings, Sqlite, files
+from tests.sqlite_pair import AT, joined, ledger, send, settings, step
+
+# --- privacy ------------------------------------------------------------------------------------
+
+
+def test_the_trusted_file_is_the_owners_alone(tmp_path: Path) -> None:
+    """Mode 0600 for the file and what SQLite keeps beside it, whatever the umask."""
+
+    async def run() -> dict[str, int]:
+        transport, _ = await joined(settings(tmp_path))
+        await transport.take(AT)
+        await transport.commit(AT, step(1))
+        modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
+        await transport.close()
+        return modes
+
+    before = os.umask(0)
+    try:
+        modes = asyncio.run(run())
+    finally:
+        os.umask(before)
+    trusted = {name for name in modes if name.startswith("trusted.db")}
+    assert trusted == {"trusted.db", "trusted.db-wal", "trusted.db-shm"}
+    assert {modes[name] for name in trusted} == {0o600}
+    assert modes["trusted.published.db"] == 0o644
+
+
+def test_a_trusted_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        transport, _ = await joined(settings(tmp_path))
+        await transport.close()
+        (tmp_path / "trusted.db").chmod(0o640)
+        with pytest.raises(InvalidConfig, match="chmod"):
+            await joined(settings(tmp_path))
+
+    asyncio.run(run())
+
+
+def test_nothing_trusted_reaches_the_published_file(tmp_path: Path) -> None:
+    """Neither input nor state is in any byte of what readers open."""
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        transport, _ = await joined(chosen)
+        await send(chosen, [(b"k", b"SECRET-INPUT %d" % i) for i in range(500)])
+        await transport.take(AT)
+        for number in range(1, 30):
+            secret = [(b"SECRET-KEY %d" % number, b"SECRET-STATE %d" % number)]
+            await transport.commit(AT, Commit(number, secret, step(number).actions, ()))
+        seen = b"".join(p.read_bytes() for p in sorted(tmp_path.glob("trusted.published.db*")))
+        await transport.close()
+        assert b"action 29" in seen
+        assert b"SECRET" not in seen
+        assert b"SECRET" not in (tmp_path / "trusted.published.db").read_bytes()
+
+    asyncio.run(run())
+
+
+def test_what_is_deleted_is_overwritten(tmp_path: Path) -> None:
+    """A state entry that was taken away is in no byte of the trusted file once WAL is folded in."""
+
+    async def run() -> None:
+        transport, _ = await joined(settings(tmp_path))
+        await transport.take(AT)
+        await transport.commit(AT, Commit(1, [(b"row", b"SECRET" * 50), (b"other", b"KEPT" * 50)]))
+        await transport.commit(AT, Commit(2, [(b"row", None)]))
+        await transport.close()  # the last connection folds the WAL in
+        whole = b"".join(p.read_bytes() for p in tmp_path.glob("trusted.db*"))
+        assert b"KEPT" in whole
+        assert b"SECRET" not in whole
+
+    asyncio.run(run())
+
+
+def test_every_writing_connection_is_durable_and_forgets(tmp_path: Path) -> None:
+    async def run() -> None:
+        transport, _ = await joined(settings(tmp_path))
+        pair = transport._files()
+        for connection in (pair.trusted._connection, pair.published._connection):
+            values = {
+                name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("journal_mode", "synchronous", "secure_delete", "temp_store")
+            }
+            assert values == {
+                "journal_mode": "wal",
+                "synchronous": 2,
+                "secure_delete": 1,
+                "temp_store": 2,
+            }
+        await transport.close()
+
+    asyncio.run(run())
+
+
+# --- a full disk, damage, and files that do not belong together -----------------------------------
+
+
+@pytest.mark.parametrize("which", ["trusted", "published"])
+def test_a_full_disk_loses_nothing(tmp_path: Path, which: str) -> None:
+    """A commit that finds no room says so; after room is made, a take finds all that was kept."""
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        await transport.commit(AT, step(1))
+        connection = getattr(transport._files(), which)._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        large = Commit(2, [(b"row", b"x" * 20_000)], (), [(b"k", b"y" * 20_000)])
+        with pytest.raises(DiskFull, match="room on the disk"):
+            await transport.commit(AT, large)
+        with pytest.raises(TransportLost):
+            await transport.commit(AT, step(3))
+        connection.execute("PRAGMA max_page_count = 1000000")
+        taken = await transport.take(AT)
+        recorded = which == "published"  # the trusted file had room
+        assert (b"row" in taken.state) is recorded
+        await transport.commit(AT, step(4))
+        expected = [b"line 1"] + [b"y" * 20_000] * recorded + [b"line 4"]
+        assert await ledger(chosen) == expected
+        await transport.close()
+
+    asyncio.run(run())
+
+
+def test_a_producer_without_room_appends_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        producer = Sqlite(chosen).producer()
+        await producer.send("events", [(b"k", b"first")])
+        connection = producer._pair.trusted._connection  # type: ignore[attr-defined]
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DiskFull):
+            await producer.send("events", [(b"k", b"x" * 5000)] * 10)
+        connection.execute("PRAGMA max_page_count = 1000000")
+        await producer.send("events", [(b"k", b"second")])
+        await producer.close()
+        transport, _ = await joined(chosen)
+        batches = [records async for records in transport.read(AT, 0, 100)]
+        assert [value for batch in batches for value in batch.values] == [b"first", b"second"]
+        await transport.close()
+
+    asyncio.run(run())
+
+
+def test_a_file_that_another_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so after a while, loses nothing, and goes on when the other lets go."""
+    monkeypatch.setattr(files, "BUSY", 0.05)
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        other = sqlite3.connect(chosen.path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TransportLost, match="locked by another"):
+            await transport.commit(AT, step(1))
+        other.execute("ROLLBACK")
+        other.close()
+        assert dict((await transport.take(AT)).state) == {}
+        await transport.commit(AT, step(2))
+        assert await ledger(chosen) == [b"line 2"]
+        await transport.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_that_is_trusted_shows_in_a_repr(tmp_path: Path) -> None:
+    async def run() -> str:
+        transport, _ = await joined(settings(tmp_path))
+        await transport.take(AT)
+        secret = Commit(1, [(b"SECRET", b"SECRET")], [(b"k", b"SECRET")], ())
+        await transport.commit(AT, secret)
+        shown = [secret, await transport.take(AT), transport, transport._owned]
+        await transport.close()
+        return repr(shown)
+
+    assert "SECRET" not in asyncio.run(run())
+
+
+async def _filled(folder: Path, *, commits: int = 5) -> Settings:
+    """A closed pair of files with some commits."""
+    chosen = settings(folder)
+    transport, _ = await joined(chosen)
+    await send(chosen, [(b"k", b"%d" % i) for i in range(20)])
+    await transport.take(AT)
+    for number in range(1, commits + 1):
+        await transport.commit(AT, step(number))
+    await transport.close()
+    return chosen
+
+
+@pytest.mark.parametrize("name", ["trusted.db", "trusted.published.db"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    async def run() -> None:
+        chosen = await _filled(tmp_path)
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * (path.stat().st_size - 4096))
+        transport, _ = await joined(chosen)
+        try:
+            await transport.take(AT)
+        finally:
+            await transport.close()
+
+    with pytest.raises(StateMismatch, match=f"{name}: is damaged"):
+        asyncio.run(run())
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "trusted.db")
+    other.execute("CREATE TABLE precious (a)")
+    other.close()
+    (tmp_path / "trusted.db").chmod(0o600)
+    with pytest.raises(InvalidConfig, match="something else"):
+        asyncio.run(joined(settings(tmp_path)))
+    other = sqlite3.connect(tmp_path / "trusted.db")
+    assert other.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (1,)
+    other.close()
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        chosen = await _filled(tmp_path)
+        file = sqlite3.connect(chosen.path)
+        file.execute("PRAGMA user_version = 2")
+        file.close()
+        with pytest.raises(StateMismatch, match="version"):
+            await joined(chosen)
+
+    asyncio.run(run())
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="writable folder"):
+        asyncio.run(joined(settings(tmp_path / "nowhere")))
+
+
+def test_files_of_two_pairs_are_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        for folder in (one, two):
+            folder.mkdir()
+            await _filled(folder)
+        shutil.copy(two / "trusted.published.db", one / "trusted.published.db")
+        with pytest.raises(StateMismatch, match="belongs to another"):
+            await joined(settings(one))
+
+    asyncio.run(run())
+
+
+# --- the published file as a witness --------------------------------------------------------------
+
+
+def test_a_rolled_back_trusted_file_is_told_by_the_ledger(tmp_path: Path) -> None:
+    """The last ledger line is newer than the state, and neither number nor offset comes again."""
+
+    async def run() -> None:
+        chosen = await _filled(tmp_path, commits=5)
+        old = tmp_path / "old"
+        shutil.copy(chosen.path, old)
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        for number in range(6, 31):
+            await transport.commit(AT, step(number))
+        await transport.close()
+        shutil.copy(old, chosen.path)
+
+        transport, _ = await joined(chosen)
+        taken = await transport.take(AT)
+        assert taken.state[b"checkpoint"] == b"5"
+        assert taken.last_ledger_line == b"line 30"
+        assert taken.group_offset == 30
+        assert taken.end_offset == 30  # 20 records are left, but the file knows of offset 29
+        await transport.commit(AT, step(40))  # what a new epoch does
+        assert (await ledger(chosen))[-2:] == [b"line 30", b"line 40"]
+        await transport.close()
+
+    asyncio.run(run())
+
+
+def test_a_lost_trusted_file_is_told_by_the_ledger(tmp_path: Path) -> None:
+    async def run() -> None:
+        chosen = await _filled(tmp_path, commits=5)
+        chosen.path.unlink()
+        transport, _ = await joined(chosen)
+        taken = await transport.take(AT)
+        assert dict(taken.state) == {}
+        assert taken.last_ledger_line == b"line 5"
+        assert taken.group_offset == 5
+        assert taken.end_offset == 5
+        await transport.commit(AT, step(6))
+        assert (await ledger(chosen))[-2:] == [b"line 5", b"line 6"]
+        await transport.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["lost", "rolled back"])
+def test_a_published_file_that_lost_lines_is_refused(tmp_path: Path, how: str) -> None:
+    async def run() -> None:
+        chosen = await _filled(tmp_path, commits=5)
+        old = tmp_path / "old"
+        shutil.copy(chosen.published, old)
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        for number in range(6, 9):
+            await transport.commit(AT, step(number))
+        await transport.close()
+        newest = tmp_path / "newest"
+        shutil.copy(chosen.published, newest)
+        chosen.published.unlink()
+        if how == "rolled back":
+            shutil.copy(old, chosen.published)
+
+        transport, _ = await joined(chosen)
+        with pytest.raises(StateMismatch, match="has lost what was public"):
+            await transport.take(AT)
+        await transport.close()
+        shutil.copy(newest, chosen.published)  # the way out: put it back
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        await transport.commit(AT, step(9))
+        assert await ledger(chosen) == [b"line %d" % n for n in range(1, 10)]
+        await transport.close()
+
+    asyncio.run(run())
