@@ -1,0 +1,207 @@
+"""Makes, checks, expands and looks into what streams need on a cluster; takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Sequence
+
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.errors import NoError, TopicAlreadyExistsError, for_code
+from aiokafka.structs import TopicPartition
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import Finding, Partition, Records, StreamTopics, Taken, Verdict
+from streamdp_adapters.kafka import doctor, reading
+from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.topics import (
+    Wanted,
+    administration,
+    describe,
+    describe_shapes,
+    findings,
+    wanted,
+)
+
+_SEEN_SECONDS = 20.0  # within which every broker has heard of a new topic
+_SEEN_AGAIN = 0.02
+
+
+class KafkaAdministrator:
+    """The administrator's tools; each call connects for itself."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+
+    async def create(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Make what is missing, the input included, and change nothing that is there.
+
+        An input that is there decides how many partitions its derived topics get.
+        """
+        done: list[Finding] = []
+        async with administration(self._settings) as client:
+            there = await describe_shapes(client, self._names(streams))
+            for stream in streams:
+                count = there.get(stream.input, (partitions, 0))[0]
+                for topic in wanted(stream, self._settings):
+                    if topic.name in there:
+                        done.append(Finding(f"topic {topic.name}", Verdict.GOOD, "was there"))
+                        continue
+                    new = NewTopic(topic.name, count, topic.replicas, topic_configs=topic.settings)
+                    answer = await client.create_topics([new])
+                    _raise_first(answer.topic_errors)
+                    there[topic.name] = (count, topic.replicas)
+                    done.append(
+                        Finding(f"topic {topic.name}", Verdict.CHANGED, _shape(topic, count))
+                    )
+            await _until_seen(client, {name: shape[0] for name, shape in there.items()})
+        return done
+
+    async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Compare what is there with what the promise needs, changing nothing."""
+        async with administration(self._settings) as client:
+            there = await describe(client, self._names(streams))
+        return [
+            finding for stream in streams for finding in findings(stream, self._settings, there)
+        ]
+
+    async def expand(
+        self, streams: Sequence[StreamTopics], *, partitions: int
+    ) -> Sequence[Finding]:
+        """Give the input and what is derived from it more partitions; never fewer.
+
+        The input comes last: a partition of it must find its state when it first appears.
+        """
+        done: list[Finding] = []
+        async with administration(self._settings) as client:
+            names = self._names(streams)
+            there = await describe_shapes(client, names)
+            self._refuse_fewer(names, {name: shape[0] for name, shape in there.items()}, partitions)
+            inputs = {stream.input for stream in streams}
+            for name in sorted(dict.fromkeys(names), key=lambda name: name in inputs):
+                if there[name][0] == partitions:
+                    done.append(Finding(f"topic {name}", Verdict.GOOD, f"has {partitions}"))
+                    continue
+                await client.create_partitions({name: NewPartitions(partitions)})
+                done.append(
+                    Finding(
+                        f"topic {name}", Verdict.CHANGED, f"from {there[name][0]} to {partitions}"
+                    )
+                )
+            await _until_seen(client, dict.fromkeys(names, partitions))
+        return done
+
+    def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
+        """What to type with Kafka's own tools, and the same as a manifest in comments."""
+        topics = list(
+            {
+                topic.name: topic for stream in streams for topic in wanted(stream, self._settings)
+            }.values()
+        )
+        lines = [self._command(topic, partitions) for topic in topics]
+        manifest = [
+            {
+                "topic": topic.name,
+                "partitions": partitions,
+                "replicas": topic.replicas,
+                "config": topic.settings,
+            }
+            for topic in topics
+        ]
+        as_comments = ["# the same as a manifest:", *(f"# {json.dumps(item)}" for item in manifest)]
+        return "\n".join([*lines, "", *as_comments, ""])
+
+    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Try reachability, credentials and rights without leaving anything that counts."""
+        return await doctor.probe(self._settings, streams)
+
+    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+        """What is durable of a partition just now, without fencing its owner."""
+        return await reading.durable(self._settings, stream, partition, owned_at=None)
+
+    async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
+        """About the `count` newest input records. NOT PRIVATE."""
+        async with administration(self._settings) as client:
+            there = await describe_shapes(client, [stream.input])
+        if stream.input not in there:
+            raise InvalidConfig(
+                complaint(
+                    f"topic {stream.input}", "missing", expected="an input", got="no such topic"
+                )
+            )
+        partitions = there[stream.input][0]
+        share = -(-count // partitions)
+        found: list[Records] = []
+        async with reading.reader(
+            self._settings, (stream.input,), where=f"topic {stream.input}"
+        ) as look:
+            for number in range(partitions):
+                place = TopicPartition(stream.input, number)
+                first, end = await look.bounds(place)
+                partition = Partition(stream.stream, number)
+                start = max(first, end - share)
+                found.extend(
+                    [
+                        reading.columns(partition, records)
+                        async for records in look.batches(place, start, end)
+                    ]
+                )
+        return found
+
+    async def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _names(self, streams: Sequence[StreamTopics]) -> list[str]:
+        """All topics of these streams."""
+        return [topic.name for stream in streams for topic in wanted(stream, self._settings)]
+
+    @staticmethod
+    def _refuse_fewer(names: Sequence[str], there: dict[str, int], partitions: int) -> None:
+        """Refuse to expand what is missing or larger, before anything is changed."""
+        for name in names:
+            if there.get(name, partitions + 1) > partitions:
+                raise InvalidConfig(
+                    complaint(
+                        f"topic {name}",
+                        "cannot be expanded so",
+                        expected=f"a topic with at most {partitions} partitions",
+                        got=there.get(name, "no such topic"),
+                    )
+                )
+
+    def _command(self, topic: Wanted, partitions: int) -> str:
+        """Kafka's own command for one topic."""
+        parts = [
+            "kafka-topics.sh", "--bootstrap-server", self._settings.servers[0], "--create",
+            "--topic", topic.name, "--partitions", str(partitions),
+            "--replication-factor", str(topic.replicas),
+        ]  # fmt: skip
+        for name, value in topic.settings.items():
+            parts += ["--config", f"{name}={value}"]
+        return shlex.join(parts)
+
+
+def _shape(topic: Wanted, partitions: int) -> str:
+    """What was made, in a few words."""
+    return f"made with {partitions} partitions, {topic.replicas} replicas, {topic.cleanup}"
+
+
+async def _until_seen(client: AIOKafkaAdminClient, partitions: dict[str, int]) -> None:
+    """Wait until brokers know what the controller has just decided."""
+    async with asyncio.timeout(_SEEN_SECONDS):
+        while True:
+            there = await describe_shapes(client, list(partitions))
+            if all(there.get(name, (0, 0))[0] >= count for name, count in partitions.items()):
+                return
+            await asyncio.sleep(_SEEN_AGAIN)
+
+
+def _raise_first(errors: Sequence[tuple[str, int, str | None]]) -> None:
+    """Raise the first error of an answer; a topic that somebody else just made is no error."""
+    for name, code, message in errors:
+        error = for_code(code)
+        if error not in (NoError, TopicAlreadyExistsError):
+            raise error(f"{name}: {message}")

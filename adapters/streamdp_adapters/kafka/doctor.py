@@ -1,0 +1,105 @@
+"""Harmless probes: can this user do what the service will do?
+
+- Rights to write are tried by a transaction that only says where it is going to write and is then
+  aborted. It leaves a marker in each partition 0, which every reader skips, and no record at all.
+- It has a transactional id of its own, ``<app>.<stream>.doctor``: the service's own would fence a
+  running owner. Rights are usually granted by the prefix ``<app>.<stream>.``; the id of partition
+  0 is looked up besides, which needs the right to describe it.
+- Rights to read are tried by asking for one record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import CoordinationType
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
+from streamdp.ports import Finding, StreamTopics, Verdict
+from streamdp_adapters.kafka import reading, troubles
+from streamdp_adapters.kafka.owner import group, transactional_id
+from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.topics import administration
+
+_PROBE_SECONDS = 20.0
+"""How long one probe may take."""
+
+
+async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> list[Finding]:
+    """Reachability and credentials first; rights of each stream if these are good."""
+    connection = await _try("connection", "connected and authenticated", _connect(settings))
+    found = [connection]
+    if connection.verdict is Verdict.GOOD:
+        for stream in streams:
+            found += [finding async for finding in _rights(settings, stream)]
+    return found
+
+
+async def _connect(settings: KafkaSettings) -> None:
+    """Connect once."""
+    async with administration(settings):
+        pass
+
+
+async def _rights(settings: KafkaSettings, stream: StreamTopics) -> AsyncIterator[Finding]:
+    """What the service will do with a stream, tried one by one."""
+    for topic in (stream.input, stream.state, stream.ledger):
+        yield await _try(f"topic {topic}: read", "may read", _read(settings, topic))
+    for topic in (stream.state, stream.actions, stream.ledger):
+        yield await _try(
+            f"topic {topic}: write in a transaction", "may write", _write(settings, stream, topic)
+        )
+    yield await _try(f"group {group(stream)}: commit", "may commit", _write(settings, stream, None))
+    own = transactional_id(stream, 0)
+    yield await _try(f"transactional id {own}", "may be used", _look_up(settings, own))
+
+
+async def _try(subject: str, good: str, step: Awaitable[None]) -> Finding:
+    """One probe as a finding."""
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            with troubles.translated(subject):
+                await step
+    except InvalidConfig as error:
+        return Finding(subject, Verdict.PROBLEM, str(error))
+    except (StreamdpError, TimeoutError) as error:
+        what = str(error) if isinstance(error, TransportLost) else "no answer in time"
+        return Finding(subject, Verdict.PROBLEM, what)
+    return Finding(subject, Verdict.GOOD, good)
+
+
+async def _read(settings: KafkaSettings, topic: str) -> None:
+    """Ask for a topic's bounds and for one record, if there is any."""
+    place = TopicPartition(topic, 0)
+    async with reading.reader(settings, (topic,), where=f"topic {topic}") as look:
+        first, end = await look.bounds(place)
+        async for _ in look.batches(place, first, min(end, first + 1)):
+            break
+        look.consumer.assign([place])
+        look.consumer.seek(place, end)
+        await look.consumer.getmany(timeout_ms=100)  # an empty topic has rights too
+
+
+async def _write(settings: KafkaSettings, stream: StreamTopics, topic: str | None) -> None:
+    """Say where a transaction is going to write, or whose offset to commit; then abort it."""
+    producer = AIOKafkaProducer(
+        **settings.client(), transactional_id=f"{stream.app}.{stream.stream}.doctor"
+    )
+    async with troubles.started(producer, settings):
+        await producer.begin_transaction()
+        if topic is not None:
+            await producer.partitions_for(topic)
+            producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, 0))
+        else:
+            position = {TopicPartition(stream.input, 0): OffsetAndMetadata(0, "")}
+            await producer.send_offsets_to_transaction(position, group(stream))
+        await producer.abort_transaction()
+
+
+async def _look_up(settings: KafkaSettings, name: str) -> None:
+    """Ask who coordinates a transactional id, which needs a right on it."""
+    async with administration(settings) as client:
+        await client._client.coordinator_lookup(CoordinationType.TRANSACTION, name)

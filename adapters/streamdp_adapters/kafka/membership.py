@@ -1,0 +1,367 @@
+"""One stream's share of its input: a consumer in the stream's group, and what it delivers.
+
+Rules:
+
+- A rebalance callback only notes and pauses; no heartbeat is sent while it runs. Taking is the
+  service's, afterwards.
+- The group takes everything from everybody at each rebalance and gives most of it back. Only the
+  difference is passed on: whoever took a partition meanwhile has fenced us, which the next commit
+  finds out, so keeping memory and producer through a rebalance is safe and makes it cheap.
+- The position that counts is the one after the last record that was delivered. After any error
+  every partition goes back to it, because the client loses what it had already drained from
+  other partitions, and skips one offset after a record that is too large.
+- The second failure in a row of one partition is reported and pauses it. An error that names no
+  partition is hunted: partitions are asked one by one. Nothing is ever skipped or reset.
+- A consumer may stall without a word, so lag without progress is an error too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    UnsupportedCodecError,
+)
+from aiokafka.structs import ConsumerRecord, TopicPartition
+
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
+from streamdp.ports import Listener, Partition, Records, StreamTopics
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.owner import group
+from streamdp_adapters.kafka.reading import columns
+from streamdp_adapters.kafka.settings import KafkaSettings
+
+STALL_SECONDS = 60.0
+"""How long a partition may lag without progress before the consumer counts as stalled."""
+
+FETCH_BYTES = 4 * 1024 * 1024
+"""What one answer brings of a partition, and so what waits in memory when polling stops."""
+
+_LOOK_SECONDS = 5.0  # between two looks at lag and retention
+_HUNT_MS = 1000  # how long one partition is asked while an error is hunted
+_REBALANCE_MS = 60_000
+_HEARTBEAT_MS = 1000  # a rebalance is heard of by heartbeats, so this is what a hand-over takes
+_STRIKES = 2
+
+Found = Mapping[TopicPartition, Sequence[ConsumerRecord]]
+
+
+@dataclass(slots=True)
+class Feed:
+    """A resumed partition: where it is, and how it has been doing."""
+
+    position: int
+    strikes: int = 0
+    seen: int = -1
+    still: float = 0.0  # seconds of polling without progress
+
+
+class Membership:
+    """Delivers one stream's input, as far as its group gives it to this process."""
+
+    def __init__(
+        self,
+        topics: StreamTopics,
+        listener: Listener,
+        *,
+        settings: KafkaSettings,
+        worker: str,
+        largest_input: int,
+    ) -> None:
+        self._topics = topics
+        self._listener = listener
+        self._settings = settings
+        self._where = f"stream {topics.stream}: input {topics.input}"
+        self._announced: set[int] = set()
+        self._orphans: dict[int, float] = {}
+        self._feeds: dict[int, Feed] = {}
+        self._suspects: list[int] = []
+        self._firsts: dict[int, int] = {}
+        self._rebalancing = True
+        self._looking: asyncio.Task[None] | None = None
+        self._looked = time.monotonic()
+        self._consumer = AIOKafkaConsumer(
+            **settings.client(),
+            group_id=group(topics),
+            client_id=f"streamdp-{worker}",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=min(settings.session_timeout_ms // 3, _HEARTBEAT_MS),
+            rebalance_timeout_ms=_REBALANCE_MS,
+            partition_assignment_strategy=(_assignor(),),
+            max_partition_fetch_bytes=max(FETCH_BYTES, largest_input),
+        )
+
+    async def start(self) -> None:
+        """Connect and ask for a share; what it is comes through the listener, later."""
+        with troubles.translated(self._where):
+            await troubles.start(self._consumer, self._settings)
+            self._consumer.subscribe([self._topics.input], listener=_Callbacks(self))
+
+    async def stop(self) -> None:
+        """Leave the group, within a bounded time."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        await troubles.stop(self._consumer)
+
+    def resume(self, number: int, offset: int) -> None:
+        """Deliver a partition from `offset` on, as soon as the group gives it."""
+        self._feeds[number] = Feed(offset)
+        place = self._place(number)
+        if place in self._consumer.assignment():
+            self._consumer.seek(place, offset)
+            self._consumer.resume(place)
+
+    def pause(self, number: int) -> None:
+        """Deliver nothing more of a partition."""
+        self._feeds.pop(number, None)
+        place = self._place(number)
+        if place in self._consumer.assignment():
+            self._consumer.pause(place)
+
+    def leave(self, number: int) -> None:
+        """Forget that a partition was announced: if the group gives it again, it is news."""
+        self.pause(number)
+        self._announced.discard(number)
+        self._orphans.pop(number, None)
+
+    def fenced(self, number: int) -> None:
+        """Leave a partition that another process took; if the group still gives it to us, later."""
+        self.leave(number)
+        self._orphans[number] = time.monotonic() + self._settings.session_timeout_ms / 1000
+
+    def revoked(self) -> None:
+        """The group takes everything from everybody, for now."""
+        self._rebalancing = True
+
+    def assigned(self, given: set[int]) -> None:
+        """The group has given everything anew: pass the difference on, go on with what was kept."""
+        self._rebalancing = False
+        gone, fresh = self._announced - given, given - self._announced
+        self._announced = set(given)
+        for number in gone:
+            self._feeds.pop(number, None)
+        for number in given:
+            self._orphans.pop(number, None)
+            feed = self._feeds.get(number)
+            if feed is None:
+                self._consumer.pause(self._place(number))
+            # Seeking at once keeps the client from asking for a position, which it may not have.
+            self._consumer.seek(self._place(number), 0 if feed is None else feed.position)
+        if gone:
+            self._listener.revoked([self._partition(number) for number in sorted(gone)])
+        if fresh:
+            self._listener.assigned([self._partition(number) for number in sorted(fresh)])
+
+    async def ready(self, max_records: int) -> list[Records]:
+        """What is at hand, without waiting."""
+        self._housekeep()
+        if self._rebalancing:
+            return []
+        if self._suspects:
+            return await self._hunt(self._suspects.pop(), max_records)
+        try:
+            return self.accept(await self._consumer.getmany(max_records=max_records))
+        except Exception as error:
+            self._blame(error)
+            return []
+
+    async def wait(self, max_records: int, timeout: float) -> Found:
+        """What comes, to be accepted or rewound; it may hang while the group rebalances."""
+        return await self._consumer.getmany(
+            timeout_ms=max(int(timeout * 1000), 1), max_records=max_records
+        )
+
+    def accept(self, found: Found) -> list[Records]:
+        """Count records as delivered."""
+        accepted = []
+        for place, records in found.items():
+            feed = self._feeds.get(place.partition)
+            if feed is not None and records and records[0].offset >= feed.position:
+                batch = columns(self._partition(place.partition), records)
+                feed.position, feed.strikes = batch.next_offset, 0
+                accepted.append(batch)
+        return accepted
+
+    def settle(self, outcome: asyncio.Task[Found]) -> list[Records]:
+        """Accept what a `wait` found, or blame what it raised."""
+        error = outcome.exception()
+        if error is None:
+            return self.accept(outcome.result())
+        self._blame(error)
+        return []
+
+    def rewind(self) -> None:
+        """Go back to what was delivered, everywhere."""
+        for number, feed in self._feeds.items():
+            if self._place(number) in self._consumer.assignment():
+                self._consumer.seek(self._place(number), feed.position)
+
+    def end_offset(self, number: int) -> int | None:
+        """Where the next record will go, as last heard."""
+        place = self._place(number)
+        if place not in self._consumer.assignment():
+            return None
+        end = self._consumer.highwater(place)
+        return None if end is None else int(end)
+
+    def first_offset(self, number: int) -> int | None:
+        """The oldest retained record, as last heard."""
+        return self._firsts.get(number)
+
+    def heard(self, number: int, *, first: int) -> None:
+        """Remember the oldest retained record."""
+        self._firsts[number] = first
+
+    async def _hunt(self, number: int, max_records: int) -> list[Records]:
+        """Ask one partition alone, so that it can be blamed."""
+        place = self._place(number)
+        if number not in self._feeds or place not in self._consumer.assignment():
+            return []
+        try:
+            return self.accept(
+                await self._consumer.getmany(place, timeout_ms=_HUNT_MS, max_records=max_records)
+            )
+        except Exception as error:
+            self._feeds[number].strikes = _STRIKES - 1
+            self._blame(error, number)
+            return []
+
+    def _blame(self, error: BaseException, asked: int | None = None) -> None:
+        """Go back, then find out whose error this is; raise if it is not one partition's."""
+        self.rewind()
+        if isinstance(error, OffsetOutOfRangeError):
+            for place in error.args[0]:
+                self._strike(place.partition, "input expired, was truncated or is another topic")
+        elif isinstance(error, RecordTooLargeError):
+            self._strike(error.args[1].partition, "a record is larger than what is fetched")
+        elif isinstance(error, UnsupportedCodecError):
+            raise InvalidConfig(
+                complaint(
+                    self._where,
+                    "compressed in a way that needs more than is installed",
+                    expected='pip install "streamdp[compression]"',
+                    got=str(error),
+                )
+            ) from error
+        elif isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException):
+            raise troubles.as_ours(self._where, error) from error
+        elif asked is not None:
+            self._strike(asked, "a batch of the input cannot be decoded")
+        else:
+            self._suspects = sorted(self._feeds)
+
+    def _strike(self, number: int, what: str) -> None:
+        """Count a failure of one partition; the second in a row stops it."""
+        feed = self._feeds.get(number)
+        if feed is None:
+            return
+        feed.strikes += 1
+        if feed.strikes < _STRIKES:
+            return
+        self.pause(number)
+        partition = self._partition(number)
+        remedy = "repair the input, or start a new epoch behind it"
+        self._listener.failed(
+            partition,
+            StateMismatch(
+                complaint(
+                    f"partition {partition}",
+                    f"{what} at offset {feed.position}; {remedy}",
+                    expected="a readable record",
+                    got="the same failure twice",
+                )
+            ),
+        )
+
+    def _housekeep(self) -> None:
+        """Announce orphans that are still ours, and look at lag and retention now and then."""
+        now = time.monotonic()
+        for number, due in list(self._orphans.items()):
+            if now >= due:
+                del self._orphans[number]
+                if self._place(number) in self._consumer.assignment():
+                    self._announced.add(number)
+                    self._listener.assigned([self._partition(number)])
+        if self._looking is not None and self._looking.done():
+            looking, self._looking = self._looking, None
+            looking.result()
+        if self._looking is None and now - self._looked >= _LOOK_SECONDS:
+            passed, self._looked = min(now - self._looked, 2 * _LOOK_SECONDS), now
+            self._looking = asyncio.create_task(self._look(passed))
+
+    async def _look(self, passed: float) -> None:
+        """See whether each partition gets on, and what is retained of it."""
+        try:
+            places = [self._place(n) for n in self._feeds if n in self._announced]
+            for place in places:
+                self._check_progress(place, await self._consumer.position(place), passed)
+            firsts = await self._consumer.beginning_offsets(places)
+        except KafkaError:
+            return  # revoked meanwhile, or no answer: the next look asks again
+        self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
+
+    def _check_progress(self, place: TopicPartition, position: int, passed: float) -> None:
+        """Raise when a partition has lagged without progress for too long."""
+        feed = self._feeds.get(place.partition)
+        if feed is None:
+            return
+        fetched = self._consumer.last_poll_timestamp(place)
+        answered = fetched is not None and time.time() - fetched / 1000 < STALL_SECONDS
+        end = self._consumer.last_stable_offset(place)
+        idle = answered and end is not None and end <= position
+        feed.still = 0.0 if idle or position != feed.seen else feed.still + passed
+        feed.seen = position
+        if feed.still > STALL_SECONDS:
+            raise TransportLost(
+                complaint(
+                    self._where,
+                    f"partition {place.partition} lags and does not get on",
+                    expected=f"progress within {STALL_SECONDS:g} s",
+                    got=f"offset {position} still",
+                )
+            )
+
+    def _place(self, number: int) -> TopicPartition:
+        """A partition as the client names it."""
+        return TopicPartition(self._topics.input, number)
+
+    def _partition(self, number: int) -> Partition:
+        """A partition as the port names it."""
+        return Partition(self._topics.stream, number)
+
+
+class _Callbacks(ConsumerRebalanceListener):
+    """Hands the group's words on; exceptions in here would be swallowed by the client."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        """Before each rebalance, with everything."""
+        self._membership.revoked()
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        """After it, with everything."""
+        self._membership.assigned({place.partition for place in assigned})
+
+
+def _assignor() -> type[StickyPartitionAssignor]:
+    """An assignor of its own: the client's keeps its memory in the class, one for all groups."""
+
+    class Sticky(StickyPartitionAssignor):
+        """Remembers the assignment of one consumer."""
+
+    return Sticky

@@ -1,0 +1,193 @@
+"""The one transactional producer of a partition: who holds it owns the partition.
+
+`transactional.id = <app>.<stream>.<partition>`. Initialising it makes every earlier owner a
+stranger (its next send and its commit are refused) and ends what that one had open. The steps:
+
+1. `take` initialises the producer, then commits an *owner record* to the state partition, whose
+   offset F tells a reader where everything that came before ends.
+2. `commit` sends one transaction: state, actions, ledger lines and the group's offset. Every
+   acknowledgement is awaited before the commit is asked for, because the client commits even
+   after a send has failed.
+3. Any error, time-out or cancellation leaves the outcome unknown: the owner is *lost* for good,
+   its producer is abandoned, and nothing but another `take` of the partition goes on. A producer
+   is never initialised again.
+
+Everything that waits is bounded: commit and stop of the client hang while the broker is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.ports import Commit, Partition, Reached, StreamTopics
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.abandoning import abandon_producer
+from streamdp_adapters.kafka.sending import BATCH_BYTES, RECORD_ROOM, Outbox, compacted_key
+from streamdp_adapters.kafka.settings import KafkaSettings
+
+OWNER_KEY = b"\x00owner"
+"""The key of the owner record in the state topic; no entry of the service may have it."""
+
+COMMIT_SECONDS = 30.0
+"""How long a commit or an initialisation may take before its outcome counts as unknown."""
+
+TRANSACTION_TIMEOUT_MS = 60_000
+"""After this the coordinator aborts what a dead owner left open; longer than any commit."""
+
+_STOP_SECONDS = 2.0
+
+
+def group(topics: StreamTopics) -> str:
+    """The consumer group of a stream."""
+    return f"{topics.app}.{topics.stream}"
+
+
+def transactional_id(topics: StreamTopics, number: int) -> str:
+    """What fences the owners of a partition."""
+    return f"{topics.app}.{topics.stream}.{number}"
+
+
+class Owner:
+    """Holds one partition until it is lost or given up."""
+
+    def __init__(
+        self,
+        topics: StreamTopics,
+        number: int,
+        *,
+        settings: KafkaSettings,
+        worker: str,
+        largest: int,
+        reached: Reached,
+    ) -> None:
+        self._topics = topics
+        self._number = number
+        self._partition = Partition(topics.stream, number)
+        self._where = f"partition {self._partition}"
+        self._settings = settings
+        self._worker = worker
+        self._largest = largest
+        self._reached = reached
+        self._commit: asyncio.Future[None] | None = None
+        self._closing = False
+        self.lost = False
+        self._producer = AIOKafkaProducer(
+            **settings.client(),
+            transactional_id=transactional_id(topics, number),
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            max_batch_size=min(BATCH_BYTES, largest + RECORD_ROOM),
+            client_id=f"streamdp-{worker}",
+        )
+
+    async def take(self) -> int:
+        """Fence every earlier owner, leave the owner record, and return its offset."""
+        with troubles.translated(self._where):
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await troubles.start(self._producer, self._settings)
+                self._reached("take: fenced", self._partition)
+                await self._producer.begin_transaction()
+                value = json.dumps({"owner": self._worker}).encode()
+                with self._outbox() as out:
+                    await out.put(self._topics.state, self._number, [(OWNER_KEY, value)])
+                    (record,) = await out.settle()
+                await self._producer.commit_transaction()
+        self._reached("take: owned", self._partition)
+        return int(record.offset)
+
+    async def commit(self, commit: Commit) -> None:
+        """Make one step durable and visible, all or nothing."""
+        if self.lost:
+            raise TransportLost(
+                complaint(self._where, "not owned", expected="a take before", got="a commit")
+            )
+        assert self._commit is None, "at most one commit of a partition is in flight"
+        self._check_sizes(commit)
+        self.lost = True  # until the outcome is known; also when this is cancelled
+        self._commit = asyncio.ensure_future(self._transaction(commit))
+        try:
+            with troubles.translated(self._where):
+                async with asyncio.timeout(COMMIT_SECONDS):
+                    await self._commit
+            self.lost = False
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            raise TransportLost(
+                complaint(self._where, "left in mid-commit", expected="an outcome", got="unknown")
+            ) from None
+        finally:
+            self._commit = None
+
+    async def _transaction(self, commit: Commit) -> None:
+        """Send everything, hear that all of it arrived, then commit."""
+        topics = self._topics
+        await self._producer.begin_transaction()
+        self._reached("commit: begun", self._partition)
+        position = {
+            TopicPartition(topics.input, self._number): OffsetAndMetadata(commit.next_offset, "")
+        }
+        actions = [(compacted_key(key), value) for key, value in commit.actions]
+        with self._outbox() as out:
+            await out.put(topics.state, self._number, commit.state)
+            await out.put(topics.actions, self._number, actions)
+            await out.put(topics.ledger, self._number, commit.ledger)
+            await out.settle(self._producer.send_offsets_to_transaction(position, group(topics)))
+        self._reached("commit: sent", self._partition)
+        await self._producer.commit_transaction()
+        self._reached("commit: decided", self._partition)
+
+    @contextmanager
+    def _outbox(self) -> Iterator[Outbox]:
+        """An outbox that leaves nothing to be waited for."""
+        out = Outbox(self._producer)
+        try:
+            yield out
+        finally:
+            out.drop()
+
+    def _check_sizes(self, commit: Commit) -> None:
+        """Refuse what the broker would, before anything is sent."""
+        for what, records in (
+            ("state", commit.state),
+            ("action", commit.actions),
+            ("ledger line", commit.ledger),
+        ):
+            largest = max(
+                (len(key or b"") + len(value or b"") for key, value in records), default=0
+            )
+            if largest > self._largest:
+                raise InvalidConfig(
+                    complaint(
+                        f"{self._where}: {what}",
+                        "larger than the topic takes; raise max.message.bytes",
+                        expected=f"at most {self._largest} bytes",
+                        got=largest,
+                    )
+                )
+        if any(key == OWNER_KEY for key, _ in commit.state):
+            raise InvalidConfig(
+                complaint(
+                    f"{self._where}: state", "a reserved key", expected="another", got=OWNER_KEY
+                )
+            )
+
+    async def close(self) -> None:
+        """Give the producer up: in order if nothing is open, else by force; always bounded."""
+        orderly, self.lost, self._closing = not self.lost, True, True
+        if self._commit is not None:
+            self._commit.cancel()
+        if orderly:
+            stopping = asyncio.ensure_future(self._producer.stop())
+            await asyncio.wait([stopping], timeout=_STOP_SECONDS)
+            if stopping.done():
+                stopping.exception()  # whatever it was, nothing depends on it
+                return
+            stopping.cancel()
+        await abandon_producer(self._producer)

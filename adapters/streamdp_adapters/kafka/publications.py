@@ -1,0 +1,144 @@
+"""Reads what was published: the committed records of the actions and ledger topics, no group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import ConsumerStoppedError
+from aiokafka.structs import TopicPartition
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import Key, Published, StreamTopics
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.sending import learner_key
+from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.topics import administration, describe_shapes
+
+_BATCH = 2000
+_WAIT_MS = 500
+_PARTITIONS_SECONDS = 30.0
+"""How often a reader that follows asks whether partitions were added."""
+
+
+class KafkaPublications:
+    """Readers of what streams published; each iterator has a consumer of its own."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._consumers: set[AIOKafkaConsumer] = set()
+
+    def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every action record from the oldest on, committed ones only."""
+        return self._read(stream.actions, learner_key, follow=follow)
+
+    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record from the oldest on, likewise."""
+        return self._read(stream.ledger, _same, follow=follow)
+
+    async def close(self) -> None:
+        """Give everything up; iterators that still run end."""
+        consumers, self._consumers = list(self._consumers), set()
+        await asyncio.gather(*map(troubles.stop, consumers))
+
+    async def _read(
+        self, topic: str, key_of: Callable[[Key], Key], *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """Batches up to the end as of now, an empty one, and what comes after."""
+        with troubles.translated(f"topic {topic}"):
+            consumer = AIOKafkaConsumer(
+                **self._settings.client(),
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",  # compaction and retention may overtake a reader
+                fetch_max_wait_ms=_WAIT_MS if follow else 20,
+            )
+            async with troubles.started(consumer, self._settings):
+                self._consumers.add(consumer)
+                try:
+                    look = _Look(consumer, self._settings, topic)
+                    async for batch in look.follow(key_of) if follow else look.once(key_of):
+                        yield batch
+                except ConsumerStoppedError:
+                    return  # closed meanwhile
+                finally:
+                    self._consumers.discard(consumer)
+
+
+def _same(key: Key) -> Key:
+    """The key of a topic that takes every key."""
+    return key
+
+
+class _Look:
+    """One consumer on all partitions of a topic."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, settings: KafkaSettings, topic: str) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._topic = topic
+        self._ends: dict[TopicPartition, int] = {}
+
+    async def once(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
+        """What there is now."""
+        await self._assign()
+        while await self._is_behind():
+            if batch := [r for r in await self._batch(key_of) if self._is_old(r)]:
+                yield batch
+
+    async def follow(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
+        """What there is now, an empty batch, and what comes."""
+        await self._assign()
+        while await self._is_behind():
+            if batch := await self._batch(key_of):
+                yield batch
+        yield []
+        asked = time.monotonic()
+        while True:
+            if batch := await self._batch(key_of):
+                yield batch
+            if time.monotonic() - asked > _PARTITIONS_SECONDS:
+                asked = time.monotonic()
+                await self._assign()
+
+    async def _batch(self, key_of: Callable[[Key], Key]) -> list[Published]:
+        """What has come, in the order of each partition."""
+        found = await self._consumer.getmany(timeout_ms=_WAIT_MS, max_records=_BATCH)
+        return [
+            Published(place.partition, record.offset, key_of(record.key), record.value)
+            for place, records in found.items()
+            for record in records
+            if record.value is not None
+        ]
+
+    async def _assign(self) -> None:
+        """Read every partition that the topic has now, the known ones from where they are."""
+        async with administration(self._settings) as client:
+            there = await describe_shapes(client, [self._topic])
+        if self._topic not in there:
+            raise InvalidConfig(
+                complaint(
+                    f"topic {self._topic}", "missing", expected="`streamdp topics create`",
+                    got="no such topic",
+                )
+            )  # fmt: skip
+        places = {TopicPartition(self._topic, n) for n in range(there[self._topic][0])}
+        if places != self._ends.keys():
+            at = {place: await self._consumer.position(place) for place in self._ends}
+            self._consumer.assign(list(places))
+            for place, position in at.items():
+                self._consumer.seek(place, position)
+            self._ends = await self._consumer.end_offsets(list(places))
+
+    async def _is_behind(self) -> bool:
+        """Whether something that was there at the call is still to come."""
+        for place, end in self._ends.items():
+            if end > 0 and await self._consumer.position(place) < end:
+                return True
+        return False
+
+    def _is_old(self, record: Published) -> bool:
+        """Whether a record was there at the call."""
+        return record.offset < self._ends[TopicPartition(self._topic, record.partition)]

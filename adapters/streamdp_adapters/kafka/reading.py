@@ -1,0 +1,219 @@
+"""Bounded looks at single partitions: the state, the tail of the ledger, stretches of the input.
+
+A `Reader` is a consumer of its own outside every group's membership, so that looking disturbs
+neither polling nor the group. It sees committed records only. A look ends where a position is
+reached, never where an answer happens to be empty: offsets have gaps, and an empty answer says
+nothing. A position that does not move for `IDLE_SECONDS` is a loud failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.structs import ConsumerRecord, TopicPartition
+
+from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
+from streamdp.ports import Partition, Records, StreamTopics, Taken
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.owner import OWNER_KEY, group
+from streamdp_adapters.kafka.settings import KafkaSettings
+
+IDLE_SECONDS = 60.0
+"""How long a look may stand still before it fails."""
+
+BATCH = 2000
+"""Records handed over at once."""
+
+FETCH_BYTES = 4 * 1024 * 1024
+"""What one answer brings of a partition; a single larger batch comes whole all the same."""
+
+_WAIT_MS = 20  # a fetch at the end waits this long; other questions queue behind it, and markers
+# move the position without a record that would end the wait
+_TAIL = 16  # offsets to look back at first; markers and aborted records take some
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A consumer that looks at one partition after the other."""
+
+    consumer: AIOKafkaConsumer
+    where: str
+
+    async def bounds(self, place: TopicPartition) -> tuple[int, int]:
+        """The oldest retained offset and the end of what is committed."""
+        first = await self.consumer.beginning_offsets([place])
+        last = await self.consumer.end_offsets([place])
+        return int(first[place]), int(last[place])
+
+    async def batches(
+        self, place: TopicPartition, start: int, stop: int | None
+    ) -> AsyncIterator[Sequence[ConsumerRecord]]:
+        """Committed records in [start, stop), until the position has passed `stop` if given."""
+        if stop is not None and start >= stop:
+            return
+        self.consumer.assign([place])
+        self.consumer.seek(place, start)
+        moved, position = asyncio.get_running_loop().time(), start
+        while stop is None or position < stop:
+            found = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=BATCH)
+            records = found.get(place, [])
+            if stop is not None and records and records[-1].offset >= stop:
+                records = [record for record in records if record.offset < stop]
+                position = stop
+            if records:
+                yield records
+            now, before = asyncio.get_running_loop().time(), position
+            position = max(position, await self.consumer.position(place))
+            if position > before or records:
+                moved = now
+            elif now - moved > IDLE_SECONDS:
+                raise TransportLost(
+                    complaint(
+                        self.where,
+                        f"reading {place.topic}/{place.partition} stands still",
+                        expected="stop" if stop is None else f"offset {stop}",
+                        got=f"offset {position} for {IDLE_SECONDS:g} s",
+                    )
+                )
+
+    async def last_value(self, place: TopicPartition) -> bytes | None:
+        """The newest committed record's value, looking further back until there is one."""
+        first, end = await self.bounds(place)
+        span = _TAIL
+        while first < end:
+            start = max(first, end - span)
+            value: bytes | None = None
+            async for records in self.batches(place, start, end):
+                value = records[-1].value
+            if value is not None or start == first:
+                return value
+            span *= 16
+        return None
+
+
+@asynccontextmanager
+async def reader(
+    settings: KafkaSettings, topics: Sequence[str], *, where: str, group_id: str | None = None
+) -> AsyncIterator[Reader]:
+    """A reader for as long as the block lasts; with a group it may ask what that remembers."""
+    with troubles.translated(where):
+        consumer = AIOKafkaConsumer(
+            **settings.client(),
+            group_id=group_id,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            max_partition_fetch_bytes=FETCH_BYTES,
+            fetch_max_wait_ms=_WAIT_MS,
+        )
+        async with troubles.started(consumer, settings):
+            # Asked for at once: the client would wait before it asks again for each topic.
+            await consumer._client.set_topics(topics)
+            yield Reader(consumer, where)
+
+
+async def durable(
+    settings: KafkaSettings,
+    topics: StreamTopics,
+    number: int,
+    *,
+    owned_at: int | None,
+    progress: Callable[[int], None] | None = None,
+) -> Taken:
+    """What is durable of a partition: as of our own owner record, or of now for a mere look."""
+    where = f"partition {Partition(topics.stream, number)}"
+    names = (topics.input, topics.state, topics.ledger)
+    async with reader(settings, names, where=where, group_id=group(topics)) as look:
+        source = TopicPartition(topics.input, number)
+        first, end = await look.bounds(source)
+        remembered = await look.consumer.committed(source)
+        partitions = look.consumer.partitions_for_topic(topics.input) or ()
+        state = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
+        last_line = await look.last_value(TopicPartition(topics.ledger, number))
+    return Taken(
+        state=state,
+        first_offset=first,
+        end_offset=end,
+        group_offset=remembered,
+        last_ledger_line=last_line,
+        partitions=len(partitions),
+    )
+
+
+async def _state(
+    look: Reader,
+    place: TopicPartition,
+    owned_at: int | None,
+    progress: Callable[[int], None] | None,
+) -> dict[bytes, bytes]:
+    """Every live entry; a later owner's record means that the partition is that one's."""
+    first, end = await look.bounds(place)
+    state: dict[bytes, bytes] = {}
+    count = 0
+    async for records in look.batches(place, first, end if owned_at is None else None):
+        for record in records:
+            if record.key == OWNER_KEY and owned_at is not None and record.offset >= owned_at:
+                if record.offset > owned_at:
+                    raise Fenced(
+                        complaint(
+                            look.where, "taken again", expected="to own it", got="a later owner"
+                        )
+                    )
+                return state
+            if record.value is None:
+                state.pop(record.key, None)
+            elif record.key != OWNER_KEY:
+                state[record.key] = record.value
+        count += len(records)
+        if progress is not None:
+            progress(count)
+    return state
+
+
+async def stretch(
+    settings: KafkaSettings, topics: StreamTopics, partition: Partition, *, start: int, stop: int
+) -> AsyncIterator[Records]:
+    """The input from `start` up to but without `stop`, or up to its end."""
+    if start >= stop:
+        return
+    where = f"partition {partition}"
+    place = TopicPartition(topics.input, partition.number)
+    async with reader(settings, (topics.input,), where=where) as look:
+        first, end = await look.bounds(place)
+        if start < first:
+            raise expired(partition, start=start, first=first)
+        try:
+            async for records in look.batches(place, start, min(stop, end)):
+                yield columns(partition, records)
+        except OffsetOutOfRangeError as error:
+            first, _ = await look.bounds(place)
+            raise expired(partition, start=start, first=first) from error
+
+
+def expired(partition: Partition, *, start: int, first: int) -> StateMismatch:
+    """The error of input that is needed and gone."""
+    return StateMismatch(
+        complaint(
+            f"partition {partition}: input",
+            "what is needed is not there; restore it, or start a new epoch",
+            expected=f"offset {start}",
+            got=f"oldest retained offset {first}",
+        )
+    )
+
+
+def columns(partition: Partition, records: Sequence[ConsumerRecord]) -> Records:
+    """The client's records as the port's columns."""
+    offsets = [record.offset for record in records]
+    return Records(
+        partition=partition,
+        offsets=offsets,
+        keys=[record.key for record in records],
+        values=[record.value for record in records],
+        next_offset=offsets[-1] + 1,
+    )

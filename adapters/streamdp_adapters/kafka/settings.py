@@ -1,0 +1,216 @@
+"""How to reach a Kafka cluster: one table of the configuration, checked, and as client arguments.
+
+Rules:
+
+- Every key is known or refused. Secrets come from files (``password_file``, ``token_file``) or,
+  for tests, directly; they are never in a `repr`, a message or a log.
+- A password or token never crosses the network in the clear: PLAIN and OAUTHBEARER need TLS.
+- Certificates and host names are always checked; ``ca_file`` says by whom they are signed where
+  the system does not know it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.helpers import create_ssl_context
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_IN_THE_CLEAR = ("PLAIN", "OAUTHBEARER")  # mechanisms that send the secret itself
+
+REQUEST_TIMEOUT_MS = 30_000
+"""How long one request may take before the connection counts as lost."""
+
+RETRY_BACKOFF_MS = 50
+"""Between two tries of the same request; half the client's own, for shorter take-overs."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Where the cluster is and who we are there."""
+
+    bootstrap: str  # host:port, several separated by commas
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: Path | None = None
+    token_file: Path | None = None  # an OAUTHBEARER token, read again at each connection
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    key_password_file: Path | None = None
+    single_broker: bool = False  # accept less replication than a promise that survives needs
+    session_timeout_ms: int = 45_000  # after this silence a worker counts as dead
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, each with its remedy."""
+        self._one_of("security_protocol", self.security_protocol, PROTOCOLS)
+        if not all(_is_address(server) for server in self.servers):
+            self._refuse("bootstrap", "not an address", "host:port, host:port", self.bootstrap)
+        if self.uses_sasl:
+            self._check_sasl()
+        elif self.sasl_mechanism is not None:
+            self._refuse(
+                "sasl_mechanism", "the protocol has none", "SASL_SSL", self.security_protocol
+            )
+        if (self.certificate_file is None) != (self.key_file is None):
+            self._refuse("key_file", "comes with certificate_file", "both or neither", "one")
+        for name in ("password_file", "token_file", "ca_file", "certificate_file", "key_file"):
+            path = getattr(self, name)
+            if path is not None and not path.is_file():
+                self._refuse(name, "no such file", "a readable file", path)
+
+    @classmethod
+    def parse(cls, table: Mapping[str, object]) -> KafkaSettings:
+        """From a table of the configuration, as TOML or the environment gives it."""
+        known = {known.name: known for known in fields(cls)}
+        arguments: dict[str, object] = {}
+        for name, value in table.items():
+            if name not in known:
+                cls._refuse(name, "unknown", f"one of {', '.join(known)}", name)
+            arguments[name] = _converted(name, str(known[name].type), value)
+        if "bootstrap" not in arguments:
+            cls._refuse("bootstrap", "missing", "host:port", "nothing")
+        return cls(**arguments)  # type: ignore[arg-type]  # converted just above
+
+    @property
+    def servers(self) -> list[str]:
+        """Each bootstrap server."""
+        return [server.strip() for server in self.bootstrap.split(",")]
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections are authenticated by SASL."""
+        return self.security_protocol.startswith("SASL")
+
+    def client(self) -> dict[str, object]:
+        """The arguments that every client of aiokafka takes, secrets read now."""
+        arguments: dict[str, object] = {
+            "bootstrap_servers": self.servers,
+            "security_protocol": self.security_protocol,
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
+        }
+        if self.uses_tls:
+            arguments["ssl_context"] = self._ssl_context()
+        if self.uses_sasl:
+            arguments["sasl_mechanism"] = self.sasl_mechanism
+            if self.token_file is not None:
+                arguments["sasl_oauth_token_provider"] = TokenFile(self.token_file)
+            else:
+                arguments["sasl_plain_username"] = self.username
+                arguments["sasl_plain_password"] = self._password()
+        return arguments
+
+    def _password(self) -> str | None:
+        """The password itself."""
+        if self.password_file is not None:
+            return _read_secret("password_file", self.password_file)
+        return self.password
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        """Encryption that checks the other side."""
+        secret = self.key_password_file
+        try:
+            return create_ssl_context(
+                cafile=None if self.ca_file is None else str(self.ca_file),
+                certfile=None if self.certificate_file is None else str(self.certificate_file),
+                keyfile=None if self.key_file is None else str(self.key_file),
+                password=None if secret is None else _read_secret("key_password_file", secret),
+            )
+        except (ssl.SSLError, OSError) as error:
+            raise InvalidConfig(
+                complaint(
+                    "kafka.ca_file, certificate_file, key_file",
+                    "cannot be used",
+                    expected="PEM files that belong together",
+                    got=error.strerror or type(error).__name__,
+                )
+            ) from error
+
+    def _check_sasl(self) -> None:
+        """Refuse a mechanism without what it needs."""
+        self._one_of("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
+        if self.sasl_mechanism in _IN_THE_CLEAR and not self.uses_tls:
+            self._refuse(
+                "security_protocol", "would send the secret in the clear", "SASL_SSL",
+                self.security_protocol,
+            )  # fmt: skip
+        if self.sasl_mechanism == "OAUTHBEARER":
+            if self.token_file is None:
+                self._refuse("token_file", "missing", "a file with the token", "nothing")
+        elif self.username is None or (self.password is None and self.password_file is None):
+            self._refuse(
+                "username, password_file", "missing", "both for SASL", "one or none of them"
+            )
+
+    @classmethod
+    def _one_of(cls, name: str, value: str | None, allowed: tuple[str, ...]) -> None:
+        """Refuse a word that is not in the list."""
+        if value not in allowed:
+            cls._refuse(name, "unknown", f"one of {', '.join(allowed)}", value)
+
+    @staticmethod
+    def _refuse(name: str, what: str, expected: object, got: object) -> None:
+        """Raise in the house's form."""
+        raise InvalidConfig(complaint(f"kafka.{name}", what, expected=expected, got=got))
+
+
+class TokenFile(AbstractTokenProvider):
+    """Gives an OAUTHBEARER token from a file that something else keeps fresh."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def token(self) -> str:
+        """What the file holds now; it is small and local, so no thread is needed."""
+        return _read_secret("token_file", self._path)
+
+
+def _read_secret(name: str, path: Path) -> str:
+    """A secret from its file, without the newline that editors add."""
+    try:
+        return path.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(
+            complaint(
+                f"kafka.{name}", "unreadable", expected=f"text in {path}", got=type(error).__name__
+            )
+        ) from error
+
+
+def _is_address(server: str) -> bool:
+    """Whether it looks like host:port."""
+    host, colon, port = server.rpartition(":")
+    return bool(host and colon and port.isdigit())
+
+
+def _converted(name: str, kind: str, value: object) -> object:
+    """A value of the table as the field's type; an environment gives text for everything."""
+    if kind.startswith("Path") and isinstance(value, str):
+        return Path(value)
+    if kind == "bool" and value in ("true", "false"):
+        return value == "true"
+    if kind == "int" and isinstance(value, str) and value.isdigit():
+        return int(value)
+    expected = {"bool": bool, "int": int}.get(kind, Path if kind.startswith("Path") else str)
+    if type(value) is expected or (expected is Path and isinstance(value, Path)):
+        return value
+    raise InvalidConfig(
+        complaint(
+            f"kafka.{name}", "of a wrong type", expected=expected.__name__, got=type(value).__name__
+        )
+    )

@@ -1,0 +1,44 @@
+"""What the entry point ``kafka`` names: everything that can be opened on one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from streamdp.ports import Reached
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.administrator import KafkaAdministrator
+from streamdp_adapters.kafka.producer import KafkaProducer
+from streamdp_adapters.kafka.publications import KafkaPublications
+from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.transport import KafkaTransport, go_on
+
+
+class KafkaTechnology:
+    """One cluster, by its settings; nothing connects before it is used."""
+
+    def __init__(self, settings: KafkaSettings, *, reached: Reached = go_on) -> None:
+        self._settings = settings
+        self._reached = reached
+        troubles.quiet()
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
+        """From the configuration's table; the topics already carry the application's name."""
+        return cls(KafkaSettings.parse(settings))
+
+    def transport(self, *, worker: str) -> KafkaTransport:
+        """For the service."""
+        return KafkaTransport(self._settings, worker=worker, reached=self._reached)
+
+    def publications(self) -> KafkaPublications:
+        """For whoever reads what was published."""
+        return KafkaPublications(self._settings)
+
+    def producer(self) -> KafkaProducer:
+        """For whoever writes input."""
+        return KafkaProducer(self._settings)
+
+    def administrator(self) -> KafkaAdministrator:
+        """For the commands that make and check."""
+        return KafkaAdministrator(self._settings)

@@ -1,0 +1,234 @@
+"""The topics of a stream: what the promise needs of them, and what is there.
+
+| topic | cleanup | why |
+|---|---|---|
+| input | delete | compaction removes slots by content (P1) |
+| actions, state | compact | the newest of each key is needed for good, the rest is not |
+| ledger | delete, kept for ever | the guarantee is recomputed from all of it |
+
+Replication ≥ 3, min ISR ≥ 2 and no unclean election, because a state that rolls back would draw
+again what was published. ``single_broker`` accepts one copy, for trials. The derived topics have
+as many partitions as the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import NoError, UnknownTopicOrPartitionError, for_code
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import Finding, StreamTopics, Verdict
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.settings import KafkaSettings
+
+REPLICAS = 3
+MIN_IN_SYNC = 2
+
+_LARGEST = "max.message.bytes"
+_FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest batch that each topic of a stream takes, in bytes."""
+
+    input: int
+    derived: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic as the promise needs it."""
+
+    name: str
+    role: str
+    cleanup: str
+    kept: Mapping[str, str]  # retention that must be exactly so
+    replicas: int
+    in_sync: int
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What it is created with."""
+        return {
+            "cleanup.policy": self.cleanup,
+            "min.insync.replicas": str(self.in_sync),
+            "unclean.leader.election.enable": "false",
+            **self.kept,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A topic as it is."""
+
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+
+
+def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
+    """The topics of a stream, the input first."""
+    replicas, in_sync = (1, 1) if settings.single_broker else (REPLICAS, MIN_IN_SYNC)
+    shapes = [
+        (topics.input, "input", "delete", {}),
+        (topics.actions, "actions", "compact", {}),
+        (topics.ledger, "ledger", "delete", _FOR_EVER),
+        (topics.state, "state", "compact", {}),
+    ]
+    return [Wanted(*shape, replicas=replicas, in_sync=in_sync) for shape in shapes]
+
+
+@asynccontextmanager
+async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    """The client's administration for as long as the block lasts."""
+    with troubles.translated("kafka"):
+        client = AIOKafkaAdminClient(**settings.client())
+        try:
+            await client.start()
+        except troubles.kafka.KafkaConnectionError as error:
+            raise await troubles.why_not(settings) from error
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+async def describe(client: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, Described]:
+    """What is there of these topics; one that is missing is missing here too."""
+    shapes = await describe_shapes(client, names)
+    found = await _settings(client, list(shapes))
+    return {
+        name: Described(partitions, replicas, found[name])
+        for name, (partitions, replicas) in shapes.items()
+    }
+
+
+async def describe_shapes(
+    client: AIOKafkaAdminClient, names: Sequence[str]
+) -> dict[str, tuple[int, int]]:
+    """How many partitions and replicas each topic has; a missing one is missing here too."""
+    shapes: dict[str, tuple[int, int]] = {}
+    for topic in await client.describe_topics(list(dict.fromkeys(names))):
+        error = for_code(topic["error_code"])
+        if error is UnknownTopicOrPartitionError:
+            continue
+        if error is not NoError:
+            raise error(topic["topic"])
+        parts = topic["partitions"]
+        shapes[topic["topic"]] = (len(parts), min(len(part["replicas"]) for part in parts))
+    return shapes
+
+
+async def _settings(
+    client: AIOKafkaAdminClient, names: Sequence[str]
+) -> dict[str, Mapping[str, str]]:
+    """The settings in force of these topics."""
+    if not names:
+        return {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+    found: dict[str, Mapping[str, str]] = {}
+    for answer in await client.describe_configs(resources):
+        for code, message, _, name, entries in answer.resources:
+            error = for_code(code)
+            if error is not NoError:
+                raise error(f"describing the settings of {name}: {message}")
+            found[name] = {entry[0]: entry[1] or "" for entry in entries}
+    return found
+
+
+def findings(
+    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described]
+) -> Iterator[Finding]:
+    """Everything that is to be seen of a stream's topics, good and bad."""
+    source = there.get(stream.input)
+    for topic in wanted(stream, settings):
+        is_there = there.get(topic.name)
+        subject = f"topic {topic.name}"
+        if is_there is None:
+            yield Finding(
+                subject,
+                Verdict.PROBLEM,
+                f"missing: `streamdp topics create` makes the {topic.role}",
+            )
+            continue
+        yield from _compared(subject, topic, is_there)
+        if source is not None and is_there.partitions != source.partitions:
+            yield Finding(
+                f"{subject}: partitions",
+                Verdict.PROBLEM,
+                f"expected as many as the input, {source.partitions}, got {is_there.partitions}; "
+                "`streamdp topics expand` adds what is missing",
+            )
+
+
+def _compared(subject: str, topic: Wanted, there: Described) -> Iterator[Finding]:
+    """What a topic's settings are against what they must be."""
+    policy = ",".join(sorted(there.settings.get("cleanup.policy", "").split(",")))
+    compacted = topic.role == "input" and "compact" in policy
+    why = "; compaction removes slots by content" if compacted else ""
+    yield _judged(f"{subject}: cleanup.policy", topic.cleanup, policy, policy == topic.cleanup, why)
+    yield _judged(
+        f"{subject}: replication", f"at least {topic.replicas}", there.replicas,
+        there.replicas >= topic.replicas, _trial(topic),
+    )  # fmt: skip
+    in_sync = int(there.settings.get("min.insync.replicas") or 0)
+    yield _judged(
+        f"{subject}: min.insync.replicas", f"at least {topic.in_sync}", in_sync,
+        in_sync >= topic.in_sync, _trial(topic),
+    )  # fmt: skip
+    unclean = there.settings.get("unclean.leader.election.enable", "")
+    yield _judged(
+        f"{subject}: unclean.leader.election.enable", "false", unclean, unclean == "false",
+        "; it would roll back what was published",
+    )  # fmt: skip
+    for name, value in topic.kept.items():
+        got = there.settings.get(name, "")
+        yield _judged(f"{subject}: {name}", value, got, got == value, "; it is kept for good")
+
+
+def _trial(topic: Wanted) -> str:
+    """The remedy for too few brokers."""
+    return "; `single_broker = true` accepts it for a trial" if topic.replicas > 1 else ""
+
+
+def _judged(subject: str, expected: object, got: object, good: bool, why: str) -> Finding:
+    """One comparison as a finding."""
+    if good:
+        return Finding(subject, Verdict.GOOD, str(got))
+    return Finding(subject, Verdict.PROBLEM, f"expected {expected}, got {got}{why}")
+
+
+async def examine(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> dict[str, Limits]:
+    """Refuse topics that would break the promise; how large records may be otherwise."""
+    names = [topic.name for stream in streams for topic in wanted(stream, settings)]
+    async with administration(settings) as client:
+        there = await describe(client, names)
+    problems = [
+        finding
+        for stream in streams
+        for finding in findings(stream, settings, there)
+        if finding.verdict is Verdict.PROBLEM
+    ]
+    if problems:
+        listed = "; ".join(f"{problem.subject}: {problem.detail}" for problem in problems)
+        raise InvalidConfig(
+            complaint("kafka", "the topics are not as the promise needs them", expected="topics "
+                      "that `streamdp topics check` finds good", got=listed)
+        )  # fmt: skip
+    return {stream.stream: _limits(stream, settings, there) for stream in streams}
+
+
+def _limits(
+    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described]
+) -> Limits:
+    """The largest batches of a stream's topics."""
+    sizes = {
+        topic.role: int(there[topic.name].settings[_LARGEST]) for topic in wanted(stream, settings)
+    }
+    return Limits(input=sizes.pop("input"), derived=min(sizes.values()))

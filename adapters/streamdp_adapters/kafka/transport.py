@@ -1,0 +1,241 @@
+"""The transport on Kafka: memberships deliver, owners commit, readers look.
+
+What each part may do wrong and why it cannot hurt is in the part's own docstring (`membership`,
+`owner`, `reading`). Here they are only joined:
+
+1. `join` compares the topics with what the promise needs (`topics`), then enters each stream's
+   group. Two streams of one input are two groups.
+2. `take` abandons an owner that this process may have had, makes a new one, and reads what is
+   durable up to its owner record.
+3. `poll` asks the memberships in turn for what is at hand, and waits on all only when there is
+   nothing.
+
+The steps that a test can hold on to: ``take: fenced``, ``take: owned``, ``take: read``, ``poll``,
+``commit: begun``, ``commit: sent``, ``commit: decided``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
+from streamdp.ports import (
+    Commit,
+    Listener,
+    Partition,
+    Reached,
+    Records,
+    StreamTopics,
+    Taken,
+)
+from streamdp_adapters.kafka import reading
+from streamdp_adapters.kafka.membership import Found, Membership
+from streamdp_adapters.kafka.owner import Owner
+from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
+from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.topics import Limits, examine
+
+
+def go_on(step: str, partition: Partition) -> None:
+    """No fault at all."""
+
+
+class KafkaTransport:
+    """One worker on a cluster."""
+
+    def __init__(self, settings: KafkaSettings, *, worker: str, reached: Reached = go_on) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._reached = reached
+        self._topics: dict[str, StreamTopics] = {}
+        self._limits: dict[str, Limits] = {}
+        self._memberships: dict[str, Membership] = {}
+        self._owners: dict[Partition, Owner] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._turn = 0
+
+    async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
+        """Refuse what would break the promise, then ask for a share of each stream's input."""
+        names = [topics.stream for topics in streams]
+        if len(set(names)) != len(names):
+            raise InvalidConfig(
+                complaint("streams", "two of one name", expected="distinct names", got=names)
+            )
+        self._topics = {topics.stream: topics for topics in streams}
+        self._limits = await examine(self._settings, streams)
+        for topics in streams:
+            membership = Membership(
+                topics,
+                listener,
+                settings=self._settings,
+                worker=self._worker,
+                largest_input=self._limits[topics.stream].input,
+            )
+            self._memberships[topics.stream] = membership
+            await membership.start()
+
+    async def take(
+        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+    ) -> Taken:
+        """Fence every earlier owner and return what is durable."""
+        topics = self._stream(partition)
+        self._abandon(partition)
+        owner = Owner(
+            topics,
+            partition.number,
+            settings=self._settings,
+            worker=self._worker,
+            largest=self._limits[partition.stream].derived - RECORD_ROOM,
+            reached=self._reached,
+        )
+        try:
+            owned_at = await owner.take()
+            taken = await reading.durable(
+                self._settings, topics, partition.number, owned_at=owned_at, progress=progress
+            )
+            self._reached("take: read", partition)
+        except BaseException:
+            self._close_later(owner)
+            raise
+        self._owners[partition] = owner
+        self._memberships[partition.stream].heard(partition.number, first=taken.first_offset)
+        return taken
+
+    def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        """The input again, from `start` up to but without `stop`, in batches."""
+        return reading.stretch(
+            self._settings, self._stream(partition), partition, start=start, stop=stop
+        )
+
+    def resume(self, partition: Partition, offset: int) -> None:
+        """Let `poll` deliver this partition from `offset` on."""
+        self._memberships[partition.stream].resume(partition.number, offset)
+
+    def pause(self, partition: Partition) -> None:
+        """Let `poll` deliver nothing more of this partition."""
+        self._memberships[partition.stream].pause(partition.number)
+
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        """What has come for the resumed partitions; empty after `timeout` seconds."""
+        await asyncio.sleep(0)  # the client fetches and commits in tasks beside this one
+        members = list(self._memberships.values())
+        self._turn = (self._turn + 1) % max(len(members), 1)
+        members = members[self._turn :] + members[: self._turn]
+        for member in members:
+            if found := await member.ready(max_records):
+                return self._delivered(found)
+        return self._delivered(await _first(members, max_records, timeout))
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        """Make one step durable and visible, all or nothing."""
+        owner = self._owners.get(partition)
+        if owner is None:
+            raise TransportLost(
+                complaint(
+                    f"partition {partition}", "not owned", expected="a take before", got="a commit"
+                )
+            )
+        try:
+            await owner.commit(commit)
+        except Fenced:
+            self._memberships[partition.stream].fenced(partition.number)
+            raise
+        finally:
+            if owner.lost and self._owners.get(partition) is owner:
+                self._abandon(partition)
+
+    def largest_value(self, stream: str) -> int:
+        """The most bytes that one value of a commit may have, with a key of up to 4 KiB."""
+        return self._limits[stream].derived - RECORD_ROOM - KEY_ROOM
+
+    def end_offset(self, partition: Partition) -> int | None:
+        """Where the next input record will go, as last heard."""
+        return self._memberships[partition.stream].end_offset(partition.number)
+
+    def first_offset(self, partition: Partition) -> int | None:
+        """The oldest retained input record, as last heard."""
+        return self._memberships[partition.stream].first_offset(partition.number)
+
+    async def leave(self, partition: Partition) -> None:
+        """Give one partition up."""
+        membership = self._memberships.get(partition.stream)
+        if membership is not None:
+            membership.leave(partition.number)
+        owner = self._owners.pop(partition, None)
+        if owner is not None:
+            await owner.close()
+
+    async def close(self) -> None:
+        """Give everything up, within a bounded time."""
+        owners, self._owners = list(self._owners.values()), {}
+        members, self._memberships = list(self._memberships.values()), {}
+        await asyncio.gather(
+            *(owner.close() for owner in owners),
+            *(member.stop() for member in members),
+            *self._leaving,
+            return_exceptions=True,
+        )
+
+    def _stream(self, partition: Partition) -> StreamTopics:
+        """The names of a partition's stream."""
+        topics = self._topics.get(partition.stream)
+        if topics is None or partition.stream not in self._memberships:
+            raise TransportLost(
+                complaint(
+                    f"partition {partition}", "not joined", expected="a join", got="none, or closed"
+                )
+            )
+        return topics
+
+    def _delivered(self, found: list[Records]) -> list[Records]:
+        """Tell a test that records are about to be handed over."""
+        for records in found:
+            self._reached("poll", records.partition)
+        return found
+
+    def _abandon(self, partition: Partition) -> None:
+        """Close an owner beside whatever goes on: the next one fences it anyway."""
+        owner = self._owners.pop(partition, None)
+        if owner is not None:
+            self._close_later(owner)
+
+    def _close_later(self, owner: Owner) -> None:
+        """Close in a task that `close` waits for."""
+        task = asyncio.create_task(owner.close())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+async def _first(members: Sequence[Membership], max_records: int, timeout: float) -> list[Records]:
+    """Wait on all memberships; what the first has is delivered, any other goes back."""
+    tasks = {asyncio.create_task(member.wait(max_records, timeout)): member for member in members}
+    delivered: list[Records] = []
+    try:
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(timeout)
+    except asyncio.CancelledError:
+        await _call_off(tasks)
+        raise
+    try:
+        for task, member in list(tasks.items()):
+            if task.done() and not delivered:
+                del tasks[task]
+                delivered = member.settle(task)
+    finally:
+        await _call_off(tasks)
+    return delivered
+
+
+async def _call_off(tasks: dict[asyncio.Task[Found], Membership]) -> None:
+    """End waits whose result nobody takes; what they had drained is fetched again."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    for task, member in tasks.items():
+        if not task.cancelled():
+            task.exception()
+            member.rewind()

@@ -1,0 +1,222 @@
+"""The client library's errors as the house's, its silent causes found, and its noise kept out.
+
+Everything foreign is translated here, once, at the edge:
+
+- *Who must act* decides: missing rights, topics and wrong credentials are the user's
+  (`InvalidConfig`); a fenced producer is `Fenced`; everything else may pass (`TransportLost`).
+- The client hides why it cannot connect ("Unable to bootstrap") behind a log line, so `why_not`
+  connects once more by hand and says it.
+- The client's debug lines quote keys and values, and would end up in logs that anyone reads:
+  they are dropped. So is the harmless ``NotEnoughReplicasError … retrying`` of a new producer's
+  first transactions on brokers of version 4; the last such line is kept for a message, in case
+  it was not harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Protocol
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import errors as kafka
+from aiokafka.conn import create_conn
+
+from streamdp.core.errors import (
+    Fenced,
+    InvalidConfig,
+    StreamdpError,
+    TransportLost,
+    complaint,
+)
+from streamdp_adapters.kafka.abandoning import abandon_consumer, abandon_producer
+from streamdp_adapters.kafka.settings import KafkaSettings
+
+_USERS = (
+    kafka.TopicAuthorizationFailedError,
+    kafka.GroupAuthorizationFailedError,
+    kafka.ClusterAuthorizationFailedError,
+    kafka.TransactionalIdAuthorizationFailed,
+    kafka.UnsupportedSaslMechanismError,
+    kafka.SaslAuthenticationFailed,
+    kafka.IllegalSaslStateError,
+    kafka.InvalidTopicError,
+    kafka.UnknownTopicOrPartitionError,
+    kafka.MessageSizeTooLargeError,
+    kafka.PolicyViolationError,
+)
+_FENCED = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
+_STOP_SECONDS = 5.0
+
+
+class Startable(Protocol):
+    """A client of aiokafka that is started and stopped."""
+
+    async def start(self) -> None:
+        """Connect."""
+        ...
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        ...
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Raise the house's errors in place of the client's."""
+    try:
+        yield
+    except StreamdpError:
+        raise
+    except (kafka.KafkaError, OSError, TimeoutError, AssertionError) as error:
+        raise as_ours(where, error) from error
+
+
+def as_ours(where: str, error: BaseException) -> StreamdpError:
+    """The house's error for one of the client's."""
+    if isinstance(error, StreamdpError):
+        return error
+    if isinstance(error, _FENCED):
+        return Fenced(
+            complaint(where, "another process owns it", expected="to own it", got="fenced")
+        )
+    if isinstance(error, _USERS):
+        return InvalidConfig(
+            complaint(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))
+        )
+    timed_out = isinstance(error, TimeoutError | kafka.KafkaTimeoutError)
+    hint = f"; before that, perhaps: {NOISE.last}" if timed_out and NOISE.last else ""
+    return TransportLost(
+        complaint(where, "no answer that can be relied on", expected="an outcome", got=_said(error))
+        + hint
+    )
+
+
+_REMEDIES = "the topics to exist and this user to have the rights (see `streamdp doctor`)"
+
+
+def _said(error: BaseException) -> str:
+    """The error's name and words; the client's words name topics and nodes, never content."""
+    words = str(error)
+    return f"{type(error).__name__} ({words})" if words else type(error).__name__
+
+
+async def start(client: Startable, settings: KafkaSettings) -> None:
+    """Connect a client, or say why that cannot be; it is stopped again if it fails."""
+    try:
+        await client.start()
+    except BaseException as error:
+        await stop(client)
+        if isinstance(error, kafka.KafkaConnectionError):
+            raise await why_not(settings) from error
+        raise
+
+
+async def stop(client: Startable) -> None:
+    """Disconnect a client within a bounded time, by force if need be."""
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await client.stop()
+    except (kafka.KafkaError, OSError, TimeoutError):
+        if isinstance(client, AIOKafkaProducer):
+            await abandon_producer(client)
+        elif isinstance(client, AIOKafkaConsumer):
+            await abandon_consumer(client)
+
+
+@asynccontextmanager
+async def started(client: Startable, settings: KafkaSettings) -> AsyncIterator[None]:
+    """Connect a client for as long as the block lasts."""
+    await start(client, settings)
+    try:
+        yield
+    finally:
+        await stop(client)
+
+
+async def why_not(settings: KafkaSettings) -> StreamdpError:
+    """Connect to each server by hand and say what is wrong, the user's faults first."""
+    arguments = settings.client()
+    servers = arguments.pop("bootstrap_servers")
+    arguments.pop("retry_backoff_ms")
+    assert isinstance(servers, list)
+    found: StreamdpError | None = None
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            connection = await create_conn(host.strip("[]"), int(port), **arguments)
+        except (kafka.KafkaError, OSError, TimeoutError, ValueError) as error:
+            found = _cannot_connect(server, settings, error)
+            if isinstance(found, InvalidConfig):
+                return found
+        else:
+            connection.close()
+    return found or TransportLost(
+        complaint("kafka.bootstrap", "no connection", expected="an answer", got="a passing failure")
+    )
+
+
+def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) -> StreamdpError:
+    """What to tell the user about a server that could not be used."""
+    where = f"kafka.bootstrap {server}"
+    if isinstance(error, kafka.SaslAuthenticationFailed):
+        who = settings.username or settings.token_file
+        return InvalidConfig(
+            complaint(
+                where,
+                f"{settings.sasl_mechanism} credentials of {who} are refused",
+                expected="a user the cluster knows and the right password or token",
+                got=_said(error),
+            )
+        )
+    if isinstance(error, kafka.UnsupportedSaslMechanismError):
+        return InvalidConfig(
+            complaint(
+                where,
+                f"no {settings.sasl_mechanism} on this listener",
+                expected="an enabled sasl_mechanism",
+                got=_said(error),
+            )
+        )
+    if isinstance(error, ssl.SSLError):
+        return InvalidConfig(
+            complaint(
+                where,
+                "no TLS that can be trusted",
+                expected="a TLS listener whose certificate kafka.ca_file signed",
+                got=getattr(error, "verify_message", None) or error.reason or "no TLS",
+            )
+        )
+    return TransportLost(
+        complaint(where, "unreachable", expected="a broker that answers", got=_said(error))
+    )
+
+
+class Noise(logging.Filter):
+    """Drops the client's debug lines, which quote content, and its harmless retries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether people should read this line."""
+        if record.levelno <= logging.DEBUG:
+            return False
+        if record.levelno == logging.WARNING and "NotEnoughReplicas" in record.getMessage():
+            self.last = "NotEnoughReplicasError"
+            return False
+        return True
+
+
+NOISE = Noise()
+"""The one filter of this process, on every logger of the client that may quote content."""
+
+
+def quiet() -> None:
+    """Keep the client's noise out of the logs, from now on."""
+    for name in ("producer.producer", "producer.sender", "consumer.fetcher", "conn", "client"):
+        logging.getLogger(f"aiokafka.{name}").addFilter(NOISE)
