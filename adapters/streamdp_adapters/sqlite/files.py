@@ -246,7 +246,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _tables(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
+    return int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
 class Desk:

@@ -134,10 +134,14 @@ class TrustedFile:
                 " published) VALUES (?, ?, ?, ?, 0, '', 0, 0)",
                 (topics.app, topics.stream, number, topics.input),
             )
-            part, owner = file.execute(
+            name = (topics.app, topics.stream, number)
+            file.execute(
                 "UPDATE part SET owner = owner + 1, worker = ?, topic = ?"
-                " WHERE app = ? AND stream = ? AND number = ? RETURNING id, owner",
-                (worker, topics.input, topics.app, topics.stream, number),
+                " WHERE app = ? AND stream = ? AND number = ?",
+                (worker, topics.input, *name),
+            )
+            part, owner = file.execute(
+                "SELECT id, owner FROM part WHERE app = ? AND stream = ? AND number = ?", name
             ).fetchone()
             return Owner(part, owner, worker)
 
