@@ -1,0 +1,15 @@
+"""Replay: what learners and budgets would have done on a log, before anything goes live.
+
+Full-information replay is exact: a loss vector does not depend on the action that was played, so
+playing another action over the same log needs no importance weights and has no variance but the
+learner's own. That stops being true when the vectors were assembled from a bandit log, where the
+losses of actions that were not played are guesses.
+
+Everything that replay computes is NOT PRIVATE: it looks at the log itself.
+"""
+
+from streamdp.replay.log import Log, Portion
+from streamdp.replay.sources import Reading, open_log
+
+__all__ = ["Log", "Portion", "Reading", "open_log"]
+"""`replay_log` is in `streamdp.replay.replaying`."""

@@ -1,0 +1,170 @@
+"""Where the cumulative sums of a log are needed: the union of all cells' cuts.
+
+A block learner looks at sums over windows only, so all that a whole grid needs of a log are its
+cumulative sums after certain slots of each key: where a block of some schedule ends, where a random
+prefix window ends, and where the report has a point. These are known before the losses are read:
+blocks follow from slot numbers, and windows are drawn from the seed's bits (purpose WINDOW, index =
+block) as the engine draws them when a block begins.
+
+"After slot t" is the cut t; the cut 0 is the empty sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.events import Key
+from streamdp.core.randomness import Purpose, SeededRandomness, uniform_integers
+from streamdp.core.schedule import Schedule
+
+Ints = NDArray[np.int64]
+
+POINTS_AN_OCTAVE = 16
+EVEN_POINTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Who draws: the seeds, and what addresses their bits as a live stream's would be."""
+
+    seeds: tuple[int, ...]
+    stream: str = "replay"
+    epoch: int = 1
+
+    def randomness(self) -> list[SeededRandomness]:
+        """One source for each seed."""
+        return [SeededRandomness(seed) for seed in self.seeds]
+
+
+class Rows:
+    """The learners of a log: one for each (partition, key), in the order in which they appear."""
+
+    __slots__ = ("_bench", "_born", "_places", "_sources", "_tags", "keys", "partitions")
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._places: dict[tuple[int, Key], int] = {}
+        self._born: list[int] = []
+        self._sources = bench.randomness()
+        self._tags = np.empty((1, len(bench.seeds), 16), dtype=np.uint8)
+        self.keys: list[Key] = []
+        self.partitions: list[int] = []
+
+    def __len__(self) -> int:
+        """How many learners."""
+        return len(self.keys)
+
+    @property
+    def born(self) -> Ints:
+        """The offset of each row's first record."""
+        return np.array(self._born, dtype=np.int64)
+
+    def find(self, partition: int, keys: Sequence[Key], born: Ints) -> Ints:
+        """The row of each key; a key that is new is born at its offset."""
+        found = np.empty(len(keys), dtype=np.int64)
+        for at, key in enumerate(keys):
+            row = self._places.get((partition, key))
+            found[at] = self._add(partition, key, int(born[at])) if row is None else row
+        return found
+
+    def _add(self, partition: int, key: Key, born: int) -> int:
+        row = len(self.keys)
+        self._places[partition, key] = row
+        self.keys.append(key)
+        self.partitions.append(partition)
+        self._born.append(born)
+        bench = self._bench
+        tags = b"".join(
+            source.tag(bench.stream, partition, key, bench.epoch, born) for source in self._sources
+        )
+        if row == len(self._tags):
+            self._tags = np.concatenate([self._tags, np.empty_like(self._tags)])
+        self._tags[row] = np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)
+        return row
+
+    def tags(self, rows: Ints, *, seed: int) -> NDArray[np.uint8]:
+        """What addresses the bits of some rows under the seed at this place."""
+        return self._tags[rows, seed]
+
+    def windows(self, schedule: Schedule, rows: Ints, blocks: Ints) -> Ints:
+        """The prefix window of each (row, block) under each seed: pairs × seeds."""
+        lengths = schedule.lengths(blocks)
+        half = lengths // 2  # Cesari & Colomboni 2026, §4: uniform on {⌊n/2⌋+1, …, n}
+        windows = np.empty((len(rows), len(self._sources)), dtype=np.int64)
+        for seed, source in enumerate(self._sources):
+            tags = self.tags(rows, seed=seed)
+            bits = source.bits(self._bench.stream, Purpose.WINDOW, tags, blocks)
+            windows[:, seed] = half + 1 + uniform_integers(bits, lengths - half)
+        return windows
+
+
+@dataclass(frozen=True, slots=True)
+class CutPlan:
+    """What cuts a log: schedules, those with prefix windows, and the report's points."""
+
+    whole: tuple[Schedule, ...]
+    prefix: tuple[Schedule, ...]
+    points: Ints
+
+    def boundaries(self, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+        """The cuts in [first, last] of each row that every seed shares: which row, after which."""
+        found = [_between(self.points, first, last)]
+        found += [block_ends(schedule, first, last) for schedule in self.whole]
+        rows, cuts = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return rows, cuts
+
+    def window_ends(self, rows: Rows, which: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+        """The ends of the windows of all blocks that begin in [first, last]: which row, where."""
+        places, ends = [], []
+        for schedule in self.prefix:
+            at, blocks = _blocks_begun(schedule, first, last)
+            windows = rows.windows(schedule, which[at], blocks)
+            cuts = schedule.starts(blocks)[:, None] - 1 + windows
+            places.append(np.repeat(at, windows.shape[1]))
+            ends.append(cuts.reshape(-1))
+        none = [np.zeros(0, dtype=np.int64)]
+        return np.concatenate(none + places), np.concatenate(none + ends)
+
+
+def block_ends(schedule: Schedule, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """The last slots of blocks that lie in [first, last] of each row."""
+    begin = schedule.blocks_of(first)
+    count = schedule.blocks_of(last + 1) - begin
+    at, blocks = _spread(begin, count)
+    return at, schedule.stops(blocks) - 1
+
+
+def report_points(slots: int) -> Ints:
+    """After which slots a report looks: about evenly on both a logarithmic and a linear axis.
+
+    >>> report_points(5).tolist()
+    [1, 2, 3, 4, 5]
+    """
+    steps = int(np.ceil(np.log2(max(2, slots)) * POINTS_AN_OCTAVE)) + 1
+    growing = np.floor(2 ** (np.arange(steps) / POINTS_AN_OCTAVE)).astype(np.int64)
+    even = np.linspace(1, slots, min(slots, EVEN_POINTS)).astype(np.int64)
+    points = np.unique(np.concatenate([growing, even, [slots]]))
+    return np.asarray(points[points <= slots], dtype=np.int64)
+
+
+def _between(points: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    begin = np.searchsorted(points, first)
+    at, which = _spread(begin, np.searchsorted(points, last, side="right") - begin)
+    return at, points[which]
+
+
+def _blocks_begun(schedule: Schedule, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """The blocks that begin in [first, last] of each row."""
+    begin = schedule.blocks_of(first)
+    begin += schedule.starts(begin) < first
+    return _spread(begin, schedule.blocks_of(last) + 1 - begin)
+
+
+def _spread(begin: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """The numbers begin, begin + 1, … of each place, and which place they belong to."""
+    at = np.repeat(np.arange(len(begin)), count)
+    return at, np.arange(len(at)) - np.repeat(np.cumsum(count) - count - begin, count)

@@ -1,0 +1,225 @@
+"""The answers of a whole grid from the sums of one pass.
+
+Cells are rows of selection waves: wave b selects at the end of block b for all keys and seeds at
+once. A learner whose choice does not depend on the action in force needs no order, so all its
+waves that fit in memory are one call. A cell costs O(blocks · K) whatever the number of slots.
+
+A cell under a seed makes the releases that the live engine makes of the same records under
+``SeededRandomness(seed)``, bit for bit: same sums, same bits, same code (`tests/test_replay_live.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.schedule import Schedule
+from streamdp.core.selection import Prior
+from streamdp.replay.cells import Cell, schedules_of
+from streamdp.replay.cuts import Bench
+from streamdp.replay.draws import Dealer, SharedBits
+from streamdp.replay.onepass import Summed
+from streamdp.replay.store import CutSums
+
+Ints = NDArray[np.int64]
+Actions = NDArray[np.int32]
+
+_WORDS = 1 << 22  # of bits held at once: 32 MB
+_MOST_ACTIONS_HELD = 1 << 28  # blocks × seeds × keys of one part
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some keys and seeds that are worked on together."""
+
+    rows: Ints  # the longest first
+    seeds: range
+
+    def draws(self, pairs: Ints) -> Ints:
+        """The numbers of the draws of some pairs."""
+        return (pairs[:, None] * len(self.seeds) + np.arange(len(self.seeds))).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The actions of one cell on one part: [0] the openings, [b + 1] those chosen in block b."""
+
+    part: Part
+    cell: int
+    actions: Actions  # (blocks + 1) × rows × seeds; −1 where a key has no such block
+    closed: Ints  # how many blocks each row has ended
+
+
+def play(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
+    """The actions of every cell, part by part; running learners are not for this."""
+    for part in parts(summed, bench):
+        yield from _play_part(summed, cells, bench, part)
+
+
+def parts(summed: Summed, bench: Bench) -> Iterator[Part]:
+    """Keys and seeds in portions that fit in memory."""
+    seeds, actions = len(bench.seeds), len(summed.actions)
+    together = max(1, min(seeds, _WORDS // actions))
+    many = max(1, _WORDS // (actions * together))
+    order = np.argsort(-summed.slots, kind="stable")
+    for first in range(0, len(order), many):
+        for seed in range(0, seeds, together):
+            yield Part(order[first : first + many], range(seed, min(seed + together, seeds)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waves:
+    """Which rows of a part end which blocks of a schedule: pairs (block, row), block by block."""
+
+    schedule: Schedule
+    counts: Ints  # how many rows end block b: the first of the part, which are the longest
+    closed: Ints  # how many blocks each row ends
+
+    @classmethod
+    def of(cls, schedule: Schedule, slots: Ints) -> _Waves:
+        closed = schedule.blocks_of(slots + 1)
+        blocks = np.arange(int(closed[0]) if len(closed) else 0)
+        return cls(schedule, np.searchsorted(-closed, -blocks, side="left"), closed)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def _play_part(
+    summed: Summed, cells: Sequence[Cell], bench: Bench, part: Part
+) -> Iterator[Played]:
+    slots, K = summed.slots[part.rows], len(summed.actions)
+    dealer = Dealer(summed.rows, bench.randomness(), stream=bench.stream, seeds=part.seeds)
+    waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
+    held = [_blank(waves[cell.leader.schedule], part, cell) for cell in cells]
+    openings = dealer.openings(part.rows, actions=K)
+    for actions in held:
+        actions[0] = openings
+    longest = max((len(each) for each in waves.values()), default=0)
+    widest = np.zeros(longest, dtype=np.int64)
+    for each in waves.values():
+        widest[: len(each)] = np.maximum(widest[: len(each)], each.counts)
+    for low, high in _stretches(widest, limit=_WORDS // (K * len(part.seeds))):
+        counts = widest[low:high]
+        rows, blocks = _pairs(counts, low)
+        bits = dealer.selections(part.rows[rows], blocks, actions=K)
+        for group in _alike(cells):
+            _Chunk(summed, part, waves[group[0][1].leader.schedule], low, high, counts).play(
+                group, held, bits
+            )
+    for at, cell in enumerate(cells):
+        yield Played(part, at, held[at], waves[cell.leader.schedule].closed)
+
+
+class _Chunk:
+    """The waves [low, high) of one schedule for cells that select from the same sums."""
+
+    def __init__(
+        self, summed: Summed, part: Part, waves: _Waves, low: int, high: int, widest: Ints
+    ) -> None:
+        self._summed, self._part, self._schedule = summed, part, waves.schedule
+        self._low = low
+        self._counts = waves.counts[low:high]
+        self._rows, self._blocks = _pairs(self._counts, low)
+        offsets = np.cumsum(widest) - widest  # where each wave's pairs are among the shared bits
+        shared = offsets[: len(self._counts)][self._blocks - low] + self._rows
+        self._draws = part.draws(shared)
+
+    def play(
+        self, group: Sequence[tuple[int, Cell]], held: Sequence[Actions], bits: SharedBits
+    ) -> None:
+        """Select for some cells."""
+        if not len(self._rows):
+            return
+        sums = self._sums(group[0][1])
+        own = bits.pick(self._draws)
+        for at, cell in group:
+            if cell.leader.bonus:
+                self._in_order(cell, held[at], sums, own)
+                continue
+            chosen = cell.leader.choose.select(sums, own)
+            held[at][self._blocks + 1, self._rows] = chosen.reshape(len(self._rows), -1)
+
+    def _in_order(self, cell: Cell, actions: Actions, sums: Ints, bits: SharedBits) -> None:
+        """Wave after wave, since the action in force matters."""
+        seeds, begin = len(self._part.seeds), 0
+        for block, count in enumerate(self._counts.tolist(), start=self._low):
+            stop = begin + count * seeds
+            in_force = actions[block, :count].reshape(-1).astype(np.int64)
+            prior = Prior.incumbent(in_force, cell.leader.bonus)
+            chosen = cell.leader.choose.select(sums[begin:stop], bits.part(begin, stop), prior)
+            actions[block + 1, :count] = chosen.reshape(count, seeds)
+            begin = stop
+
+    def _sums(self, cell: Cell) -> Ints:
+        """The sums that each draw selects from: (pairs · seeds) × K."""
+        rows = self._part.rows[self._rows]
+        starts = self._schedule.starts(self._blocks) - 1
+        stops = self._schedule.stops(self._blocks) - 1
+        sources: Sequence[CutSums] = (self._summed.sums,)
+        if cell.resampled:
+            sources = [self._summed.resampled[seed] for seed in self._part.seeds]
+        if cell.leader.window == "random_prefix":
+            windows = self._summed.rows.windows(self._schedule, rows, self._blocks)
+            stops = starts[:, None] + windows[:, self._part.seeds.start : self._part.seeds.stop]
+        seeds = len(self._part.seeds)
+        ends = np.broadcast_to(stops.reshape(len(rows), -1), (len(rows), seeds))
+        if len(sources) == 1 and cell.leader.window == "whole":
+            sums = _difference(sources[0], rows, starts, stops)
+            return np.repeat(sums, seeds, axis=0)
+        found = [
+            _difference(sources[seed % len(sources)], rows, starts, ends[:, seed])
+            for seed in range(seeds)
+        ]
+        return np.stack(found, axis=1).reshape(len(rows) * seeds, -1)
+
+
+def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
+    return sums.at(sums.places(rows, stops)) - sums.at(sums.places(rows, starts))
+
+
+def _blank(waves: _Waves, part: Part, cell: Cell) -> Actions:
+    shape = (len(waves) + 1, len(part.rows), len(part.seeds))
+    if np.prod(shape) > _MOST_ACTIONS_HELD:
+        raise InvalidConfig(
+            complaint(
+                f"{cell}",
+                "too many blocks for so many seeds",
+                expected=f"blocks × seeds ≤ {_MOST_ACTIONS_HELD}",
+                got=f"{shape[0]} × {shape[2]}",
+            )
+        )
+    return np.full(shape, -1, dtype=np.int32)
+
+
+def _alike(cells: Sequence[Cell]) -> list[list[tuple[int, Cell]]]:
+    """Cells that select from the same sums, together."""
+    found: dict[object, list[tuple[int, Cell]]] = defaultdict(list)
+    for at, cell in enumerate(cells):
+        leader = cell.leader
+        found[leader.schedule, leader.window, leader.resample].append((at, cell))
+    return list(found.values())
+
+
+def _stretches(counts: Ints, *, limit: int) -> Iterator[tuple[int, int]]:
+    """Runs of waves with at most so many pairs, and at least one wave."""
+    low, pairs = 0, 0
+    for wave, count in enumerate(counts.tolist()):
+        if pairs + count > limit and wave > low:
+            yield low, wave
+            low, pairs = wave, 0
+        pairs += count
+    if len(counts) > low:
+        yield low, len(counts)
+
+
+def _pairs(counts: Ints, low: int) -> tuple[Ints, Ints]:
+    """The rows and blocks of waves that so many rows take part in, wave by wave."""
+    blocks = np.repeat(np.arange(low, low + len(counts)), counts)
+    rows = np.arange(len(blocks)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rows, blocks

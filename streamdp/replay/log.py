@@ -1,0 +1,148 @@
+"""A log of loss vectors as replay reads it: portions of slots, in order, from any position on.
+
+Whatever a log is kept in, it is read as batches of the core's own kind (`LossBatch`), each of one
+partition, so that keys, offsets and rows mean what they mean live: a learner's bits are addressed
+by (stream, partition, key, epoch, born), and `born` is the offset of a key's first record. In a
+file a row's offset is its number from 0 and the partition is 0, unless columns say otherwise.
+
+A position is a small mapping of numbers that a source understands; it is what a checkpoint keeps
+to go on from. The losses of a portion may be a view of a mapped file: use them, do not keep them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Key, LossBatch
+
+Position = Mapping[str, int]
+"""Where to go on reading: numbers by names that only the source understands."""
+
+START: Position = {}
+
+PORTION_BYTES = 1 << 25
+"""Bytes of losses in a portion, about: large enough that its overhead does not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Consecutive slots of one partition, and where to go on after them (None: not from here)."""
+
+    partition: int
+    batch: LossBatch
+    after: Position | None
+
+    def __len__(self) -> int:
+        """How many slots."""
+        return len(self.batch.offsets)
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"Portion({self.partition}, {self.batch!r})"
+
+
+class Log(Protocol):
+    """A log of loss vectors over named actions."""
+
+    @property
+    def name(self) -> str:
+        """What messages and reports call it."""
+        ...
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The names of the coordinates."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """How many slots there are, or an upper bound: for progress, horizons and costs."""
+        ...
+
+    def identity(self) -> str:
+        """What tells this log from another: a checkpoint of one is refused for the other."""
+        ...
+
+    def portions(self, start: Position = START) -> Iterator[Portion]:
+        """The slots from a position on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a file may say of each row beside its losses; None: the default."""
+
+    keys: Sequence[Key] | None = None
+    offsets: NDArray[np.int64] | None = None
+    partitions: NDArray[np.int64] | None = None
+
+
+def batch_of(
+    losses: NDArray[np.float32],
+    *,
+    first: int,
+    keys: Sequence[Key] | None = None,
+    offsets: NDArray[np.int64] | None = None,
+) -> LossBatch:
+    """A batch of rows whose numbers start at `first`."""
+    n = len(losses)
+    if offsets is None:
+        offsets = np.arange(first, first + n, dtype=np.int64)
+    if keys is None:
+        return LossBatch([None], np.zeros(n, dtype=np.int64), losses, offsets)
+    places: dict[Key, int] = {}
+    index = np.fromiter((places.setdefault(key, len(places)) for key in keys), np.int64, n)
+    return LossBatch(list(places), index, losses, offsets)
+
+
+def portions_of(
+    losses: NDArray[np.float32], columns: Columns, *, first: int, after: Position
+) -> Iterator[Portion]:
+    """Rows as portions, one for each run of rows of one partition; `after` is behind the last."""
+    n = len(losses)
+    if columns.partitions is None:
+        batch = batch_of(losses, first=first, keys=columns.keys, offsets=columns.offsets)
+        yield Portion(0, batch, after)
+        return
+    where = columns.partitions
+    starts = np.flatnonzero(np.diff(where, prepend=-1)).tolist() if n else []
+    for begin, end in zip(starts, [*starts[1:], n], strict=True):
+        part = slice(begin, end)
+        batch = batch_of(
+            losses[part],
+            first=first + begin,
+            keys=None if columns.keys is None else columns.keys[part],
+            offsets=None if columns.offsets is None else columns.offsets[part],
+        )
+        yield Portion(int(where[begin]), batch, after if end == n else None)
+
+
+def numbered_actions(count: int) -> tuple[str, ...]:
+    """Names for actions that a file does not name.
+
+    >>> numbered_actions(3)
+    ('0', '1', '2')
+    """
+    return tuple(str(number) for number in range(count))
+
+
+def named_actions(given: Sequence[str] | None, found: Sequence[str], *, where: str) -> tuple[str, ...]:
+    """The actions that were asked for, if they fit what a file holds."""
+    if given is None:
+        return tuple(found)
+    if len(given) != len(found):
+        raise InvalidConfig(
+            complaint(where, "number of actions", expected=len(given), got=len(found))
+        )
+    return tuple(given)
+
+
+def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidConfig:
+    """The error of a file that is no log, in one line."""
+    return InvalidConfig(complaint(where, what, expected=expected, got=got))

@@ -1,0 +1,267 @@
+"""One pass over a log: the cumulative sums of every key at every cut that a grid needs.
+
+Memory is bounded by portions (and by the cuts, see `store`). The pass can stop at any portion that
+says where to go on: `state` is all that is needed to do so, `checkpoint` keeps it in a file.
+
+Learners that resample draw the events anew for every seed: their sums are of other losses, so they
+take the events of the same reading once more for each seed, cut at their own blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.engine.resampling import resampled
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.randomness import Purpose
+from streamdp.core.segments import Grouped, group
+from streamdp.replay.cuts import Bench, CutPlan, Rows
+from streamdp.replay.log import START, Log, Portion, Position
+from streamdp.replay.store import CutStore, CutSums, code
+from streamdp.replay.sums import StretchSums
+
+Ints = NDArray[np.int64]
+
+Progress = Callable[[int], None]
+"""Told how many slots were read so far."""
+
+_RESAMPLED_VALUES = 1 << 20  # losses drawn at once
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What the pass leaves: learners, how many slots each took, and sums at cuts."""
+
+    rows: Rows
+    slots: Ints  # by row
+    sums: CutSums
+    resampled: tuple[CutSums, ...]  # by seed; empty if nobody resamples
+    nulls: int
+    actions: tuple[str, ...]
+
+    @property
+    def longest(self) -> int:
+        """The slots of the longest key."""
+        return int(self.slots.max())
+
+
+class Tally:
+    """Cumulative sums of every row, cut on the way."""
+
+    __slots__ = ("_stretches", "_total", "store")
+
+    def __init__(self, actions: int) -> None:
+        self._stretches = StretchSums(actions)
+        self._total = np.zeros((1, actions), dtype=np.int64)
+        self.store = CutStore(actions)
+
+    @property
+    def nulls(self) -> int:
+        """How many null slots."""
+        return self._stretches.nulls
+
+    def grow(self, rows: int) -> None:
+        """Make room for so many rows."""
+        if rows > len(self._total):
+            more = np.zeros((max(rows, 2 * len(self._total)), self._total.shape[1]), np.int64)
+            more[: len(self._total)] = self._total
+            self._total = more
+
+    def take(
+        self, losses: NDArray[np.float32], grouped: Grouped, rows: Ints, layout: Layout
+    ) -> None:
+        """Add grouped slots, cut by a layout, and keep the sums at its cuts."""
+        parts = self._stretches.sums(losses, grouped, layout.begin, layout.length)
+        np.cumsum(parts, axis=0, out=parts)
+        before = np.zeros_like(parts[: len(rows)])
+        before[1:] = parts[layout.last[:-1]]
+        parts += (self._total[rows] - before)[layout.of]
+        self._total[rows] = parts[layout.last]
+        self.store.add(rows[layout.of[layout.kept]], layout.cut[layout.kept], parts[layout.kept])
+
+    def finish(self, slots: Ints) -> CutSums:
+        """Everything, with a last cut where each row ends."""
+        rows = np.arange(len(slots))
+        self.store.add(rows, slots, self._total[: len(slots)])
+        return self.store.finish()
+
+    def state(self) -> dict[str, NDArray[np.int64]]:
+        """What a checkpoint keeps."""
+        codes, sums = self.store.everything()
+        nulls = np.array([self._stretches.nulls])
+        return {"total": self._total, "codes": codes, "sums": sums, "nulls": nulls}
+
+    def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
+        """Go on from what a checkpoint kept."""
+        self._total = state["total"]
+        self._stretches.nulls = int(state["nulls"][0])
+        self.store.add(np.zeros_like(state["codes"]), state["codes"], state["sums"])
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Stretches of one portion, in grouped order: each ends at a cut or where its row's slots do."""
+
+    of: Ints  # which touched row
+    cut: Ints  # after which slot it ends
+    begin: Ints  # where it begins in the grouped order
+    length: Ints
+    last: Ints  # each row's last stretch
+    kept: Ints  # the stretches that end at a cut
+
+    @classmethod
+    def of_cuts(cls, at: Ints, cuts: Ints, *, first: Ints, last: Ints) -> Layout:
+        """Cut the slots [first, last] of each row after the cuts that lie in them."""
+        places = np.arange(len(first))
+        marks = np.unique(code(at, cuts))
+        ends = np.union1d(marks, code(places, last))
+        of = ends >> 43
+        cut = ends & ((1 << 43) - 1)
+        begins = np.empty_like(cut)
+        begins[1:] = cut[:-1] + 1
+        new = np.flatnonzero(np.diff(of, prepend=-1))
+        begins[new] = first
+        length = cut - begins + 1
+        kept = np.flatnonzero(np.isin(ends, marks, assume_unique=True))
+        lasts = np.append(new[1:], len(of)) - 1
+        return cls(of, cut, np.cumsum(length) - length, length, lasts, kept)
+
+
+class OnePass:
+    """The pass over one log, portion by portion."""
+
+    def __init__(
+        self, log: Log, bench: Bench, plan: CutPlan, *, resampling: CutPlan | None = None
+    ) -> None:
+        self._log, self._bench, self._plan, self._resampling = log, bench, plan, resampling
+        self.rows = Rows(bench)
+        self._slots = np.zeros(1, dtype=np.int64)
+        self.tally = Tally(len(log.actions))
+        seeds = bench.seeds if resampling is not None else ()
+        self.redrawn = [Tally(len(log.actions)) for _ in seeds]
+        self._sources = bench.randomness()
+        none = np.zeros(0, dtype=np.int64)
+        self._open_windows = (none, none)  # row, cut
+        self._open_redrawn = (none, none)
+        self.position: Position = START
+        self.done = 0
+
+    def portions(self) -> Iterator[None]:
+        """Read on; yields where the pass may stop and be resumed."""
+        for portion in self._log.portions(self.position):
+            self._take(portion)
+            self.done += len(portion)
+            if portion.after is not None:
+                self.position = portion.after
+                yield
+
+    def finish(self) -> Summed:
+        """The sums, once everything was read."""
+        if not self.done:
+            raise InvalidConfig(
+                complaint(self._log.name, "empty", expected="at least one event", got="none")
+            )
+        slots = self._slots[: len(self.rows)]
+        return Summed(
+            self.rows,
+            slots,
+            self.tally.finish(slots),
+            tuple(tally.finish(slots) for tally in self.redrawn),
+            self.tally.nulls,
+            self._log.actions,
+        )
+
+    def _take(self, portion: Portion) -> None:
+        batch = portion.batch
+        if not len(batch.offsets):
+            return
+        grouped = group(batch.index, len(batch.keys))
+        begins = np.cumsum(grouped.counts) - grouped.counts
+        born = batch.offsets[grouped.places(begins)]
+        keys = [batch.keys[at] for at in grouped.touched.tolist()]
+        rows = self.rows.find(portion.partition, keys, born)
+        self._grow(len(self.rows))
+        first = self._slots[rows] + 1
+        last = self._slots[rows] + grouped.counts
+        layout, self._open_windows = self._layout(
+            self._plan, rows, first, last, self._open_windows
+        )
+        self.tally.take(batch.losses, grouped, rows, layout)
+        if self._resampling is not None:
+            layout, self._open_redrawn = self._layout(
+                self._resampling, rows, first, last, self._open_redrawn
+            )
+            self._take_redrawn(batch.losses, grouped, rows, first, layout)
+        self._slots[rows] = last
+
+    def _layout(
+        self, plan: CutPlan, rows: Ints, first: Ints, last: Ints, waiting: tuple[Ints, Ints]
+    ) -> tuple[Layout, tuple[Ints, Ints]]:
+        """The stretches of these slots; and which window ends lie beyond them."""
+        at, cuts = plan.boundaries(first, last)
+        if not plan.prefix:
+            return Layout.of_cuts(at, cuts, first=first, last=last), waiting
+        new, ends = plan.window_ends(self.rows, rows, first, last)
+        row = np.concatenate([waiting[0], rows[new]])
+        ends = np.concatenate([waiting[1], ends])
+        local = np.full(len(self.rows), -1, dtype=np.int64)
+        local[rows] = np.arange(len(rows))
+        place = local[row]
+        due = (place >= 0) & (ends <= last[place])
+        at = np.concatenate([at, place[due]])
+        cuts = np.concatenate([cuts, ends[due]])
+        return Layout.of_cuts(at, cuts, first=first, last=last), (row[~due], ends[~due])
+
+    def _grow(self, rows: int) -> None:
+        if rows > len(self._slots):
+            more = np.zeros(max(rows, 2 * len(self._slots)), dtype=np.int64)
+            more[: len(self._slots)] = self._slots
+            self._slots = more
+        for tally in (self.tally, *self.redrawn):
+            tally.grow(rows)
+
+    def _take_redrawn(
+        self,
+        losses: NDArray[np.float32],
+        grouped: Grouped,
+        rows: Ints,
+        first: Ints,
+        layout: Layout,
+    ) -> None:
+        """The same slots once more for each seed, every loss replaced by a Bernoulli draw."""
+        row = np.repeat(rows, grouped.counts)
+        slot = np.arange(len(row)) - np.repeat(
+            np.cumsum(grouped.counts) - grouped.counts - first, grouped.counts
+        )
+        step = max(1, _RESAMPLED_VALUES // losses.shape[1])
+        drawn = np.empty_like(losses)
+        for seed, (source, tally) in enumerate(zip(self._sources, self.redrawn, strict=True)):
+            for begin in range(0, len(row), step):
+                part = slice(begin, begin + step)
+                tags = self.rows.tags(row[part], seed=seed)
+                bits = source.bits(self._bench.stream, Purpose.RESAMPLE, tags, slot[part])
+                places = grouped.places(np.arange(begin, min(begin + step, len(row))))
+                drawn[places] = resampled(losses[places], bits)
+            tally.take(drawn, grouped, rows, layout)
+
+
+def sum_up(
+    log: Log,
+    bench: Bench,
+    plan: CutPlan,
+    *,
+    resampling: CutPlan | None = None,
+    progress: Progress | None = None,
+) -> Summed:
+    """The whole pass, without stops."""
+    run = OnePass(log, bench, plan, resampling=resampling)
+    for _ in run.portions():
+        if progress is not None:
+            progress(run.done)
+    return run.finish()
+
+

@@ -1,0 +1,84 @@
+"""Where logs come from: files by their endings, topics by the name of a transport.
+
+    log.ndjson  log.jsonl  log.parquet  log.arrow  log.feather  log.npy  log.npz
+    sqlite:home.db#clicks      the input topic `clicks` of the embedded log
+    kafka:localhost:9092#clicks
+
+Files say their actions themselves where they can; topics need them, as a stream's configuration
+does. Every mistake in a file is one line that names the file, the row or the column, and what was
+expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.replay.log import Log
+
+OnBad = Literal["refuse", "null"]
+
+ENDINGS: Mapping[str, str] = {
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".npy": "numpy_files",
+    ".npz": "numpy_files",
+    ".parquet": "arrow_files",
+    ".arrow": "arrow_files",
+    ".feather": "arrow_files",
+    ".ipc": "arrow_files",
+}
+"""Which module reads files of which ending; each has a function `open_file`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How to read a log, where it does not say so itself.
+
+    `actions` names the coordinates; `on_bad` says what a row of a file that cannot be used is: an
+    error, or the null loss that it would be live. `format` and `format_options` are a topic's wire
+    format; `settings` go to its transport.
+    """
+
+    actions: tuple[str, ...] | None = None
+    on_bad: OnBad = "refuse"
+    format: str = "json"
+    format_options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+def open_log(source: str | Path, reading: Reading | None = None) -> Log:
+    """The log that a path or a topic's address names."""
+    how = reading or Reading()
+    text = str(source)
+    technology, colon, address = text.partition(":")
+    if colon and technology.isidentifier() and not Path(text).exists():
+        from streamdp.replay.sources.topics import open_topic
+
+        return open_topic(technology, address, how)
+    path = Path(source)
+    module = ENDINGS.get(path.suffix.lower())
+    if module is None:
+        raise InvalidConfig(
+            complaint(text, "unknown kind of log", expected=_kinds(), got=path.suffix or "no ending")
+        )
+    if not path.is_file():
+        raise InvalidConfig(complaint(text, "cannot be read", expected="a file", got="none there"))
+    reader: Callable[[Path, Reading], Log] = import_module(
+        f"{__name__}.{module}"
+    ).open_file
+    return reader(path, how)
+
+
+def file_identity(path: Path, *, actions: Sequence[str]) -> str:
+    """A file by its path, size and time of change: enough to notice that it is another one."""
+    seen = path.stat()
+    return f"{path.absolute()} {seen.st_size} {seen.st_mtime_ns} {len(actions)}"
+
+
+def _kinds() -> str:
+    return ", ".join(ENDINGS) + " or transport:address#topic"

@@ -1,0 +1,292 @@
+"""Parquet and Arrow IPC files: a column `losses` of lists, or one column of numbers per action.
+
+Columns with names of their own: `losses` (lists of K numbers), `key` (text or bytes; null is the
+null key), `offset` and `partition` (whole numbers), `ts` and `event_id` (not read). Without
+`losses` every other column of numbers is an action. The actions of a list column stand in the
+schema's metadata under `streamdp.actions`, a JSON list; without it they are numbered.
+
+A null list, or a null or NaN in it, is a null loss. A list of another length is a mistake, or
+with `on_bad = "null"` a null loss. Files are read batch by batch; an IPC file is mapped, and its
+pages are given back after each batch. pyarrow comes with the extra `replay`.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from streamdp.core.events import Key
+from streamdp.core.grid import as_float32
+from streamdp.replay.log import (
+    START,
+    Columns,
+    Log,
+    Portion,
+    Position,
+    named_actions,
+    numbered_actions,
+    portions_of,
+    wrong,
+)
+from streamdp.replay.sources import OnBad, Reading, file_identity
+
+LOSSES, KEY, OFFSET, PARTITION = "losses", "key", "offset", "partition"
+RESERVED = (LOSSES, KEY, OFFSET, PARTITION, "ts", "event_id")
+METADATA = b"streamdp.actions"
+_PORTION_ROWS = 1 << 16
+_PORTION_VALUES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which columns hold what."""
+
+    actions: tuple[str, ...]
+    losses: tuple[str, ...]  # `losses`, or one for each action
+    beside: tuple[str, ...]  # of key, offset and partition, those that are there
+
+    @property
+    def lists(self) -> bool:
+        return self.losses == (LOSSES,)
+
+    @property
+    def portion(self) -> int:
+        """Rows in a portion."""
+        return max(1, min(_PORTION_ROWS, _PORTION_VALUES // len(self.actions)))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowLog:
+    """A Parquet or IPC file."""
+
+    path: Path
+    actions: tuple[str, ...]
+    slots: int
+    layout: _Layout
+    on_bad: OnBad
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return str(self.path)
+
+    def identity(self) -> str:
+        """Path, size and time of change."""
+        return file_identity(self.path, actions=self.actions)
+
+    def portions(self, start: Position = START) -> Iterator[Portion]:
+        """The rows from a position on, batch by batch."""
+        row, wanted = 0, start.get("row", 0)
+        for batch in self._batches():
+            stop = row + batch.num_rows
+            if stop > wanted:
+                skip = max(0, wanted - row)
+                yield from self._portion(batch.slice(skip), first=row + skip)
+            row = stop
+
+    def _batches(self) -> Iterator[Any]:
+        names = [*self.layout.losses, *self.layout.beside]
+        try:
+            if self.path.suffix.lower() == ".parquet":
+                with pq.ParquetFile(self.path) as file:
+                    yield from file.iter_batches(self.layout.portion, columns=names)
+            else:
+                yield from _mapped_batches(self.path, names, self.layout.portion)
+        except (pa.ArrowException, OSError) as error:
+            raise wrong(self.name, "corrupt", expected="readable data", got=_line(error)) from None
+
+    def _portion(self, batch: Any, *, first: int) -> Iterator[Portion]:
+        losses = self._losses(batch, first)
+        columns = Columns(
+            self._keys(batch), self._whole(batch, OFFSET), self._whole(batch, PARTITION)
+        )
+        after = {"row": first + batch.num_rows}
+        yield from portions_of(losses, columns, first=first, after=after)
+
+    def _losses(self, batch: Any, first: int) -> NDArray[np.float32]:
+        K = len(self.actions)
+        if self.layout.lists:
+            return self._lists(batch.column(LOSSES), first)
+        table = np.empty((batch.num_rows, K), dtype=np.float32)
+        for at, name in enumerate(self.layout.losses):
+            column = batch.column(name).to_numpy(zero_copy_only=False)
+            table[:, at] = as_float32(column[:, None], actions=1)[:, 0]
+        return table
+
+    def _lists(self, column: Any, first: int) -> NDArray[np.float32]:
+        K = len(self.actions)
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        with np.errstate(invalid="ignore"):
+            good = np.asarray(lengths == K)
+        if not good.all():
+            null = column.is_null().to_numpy(zero_copy_only=False)
+            bad = np.flatnonzero(~good & ~null)
+            if len(bad) and self.on_bad == "refuse":
+                where = f"{self.name}: row {first + int(bad[0])}: {LOSSES}"
+                raise wrong(where, "length", expected=K, got=int(lengths[bad[0]]))
+            table = np.full((len(column), K), np.nan, dtype=np.float32)
+            if good.any():
+                table[good] = self._values(column.filter(pa.array(good)))
+            return table
+        return self._values(column)
+
+    def _values(self, column: Any) -> NDArray[np.float32]:
+        """The lists of a column, all of K numbers."""
+        values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(self.actions))
+        if values.dtype == np.float32:
+            return cast("NDArray[np.float32]", values)
+        return as_float32(values, actions=len(self.actions))
+
+    def _keys(self, batch: Any) -> list[Key] | None:
+        if KEY not in self.layout.beside:
+            return None
+        found = batch.column(KEY).to_pylist()
+        return [each if each is None or isinstance(each, bytes) else each.encode() for each in found]
+
+    def _whole(self, batch: Any, name: str) -> NDArray[np.int64] | None:
+        if name not in self.layout.beside:
+            return None
+        column = batch.column(name)
+        if column.null_count:
+            raise wrong(f"{self.name}: {name}", "missing values", expected="numbers", got="nulls")
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def open_file(path: Path, how: Reading) -> Log:
+    """The log in a Parquet or IPC file."""
+    where = str(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            with pq.ParquetFile(path) as file:
+                schema, rows = file.schema_arrow, file.metadata.num_rows
+        else:
+            with pa.memory_map(where) as mapped:
+                reader = _ipc_reader(mapped)
+                schema, rows = reader.schema, _count(reader)
+    except (pa.ArrowException, OSError) as error:
+        kind = "a Parquet file" if path.suffix.lower() == ".parquet" else "an Arrow IPC file"
+        raise wrong(where, "cannot be read", expected=kind, got=_line(error)) from None
+    if not rows:
+        raise wrong(where, "empty", expected="at least one row", got="none")
+    layout = _layout(schema, how, path=path)
+    return ArrowLog(path, layout.actions, rows, layout, how.on_bad)
+
+
+def _layout(schema: Any, how: Reading, *, path: Path) -> _Layout:
+    where = str(path)
+    beside = tuple(name for name in (KEY, OFFSET, PARTITION) if name in schema.names)
+    for name in beside:
+        kind = schema.field(name).type
+        good = pa.types.is_integer(kind)
+        if name == KEY:
+            good = any(
+                each(kind)
+                for each in (
+                    pa.types.is_string,
+                    pa.types.is_large_string,
+                    pa.types.is_binary,
+                    pa.types.is_large_binary,
+                )
+            )
+        if not good:
+            expected = "text or bytes" if name == KEY else "whole numbers"
+            raise wrong(f"{where}: {name}", "wrong type", expected=expected, got=kind)
+    if LOSSES in schema.names:
+        return _Layout(_list_actions(schema, how, path=path), (LOSSES,), beside)
+    named = tuple(name for name in schema.names if name not in RESERVED)
+    for name in named:
+        kind = schema.field(name).type
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+            expected = "numbers, since there is no column `losses`"
+            raise wrong(f"{where}: column {name}", "wrong type", expected=expected, got=kind)
+    if len(named) < 2:
+        expected = "a column `losses` or one of numbers for each action"
+        raise wrong(where, "missing columns", expected=expected, got=schema.names)
+    return _Layout(named_actions(how.actions, named, where=where), named, beside)
+
+
+def _list_actions(schema: Any, how: Reading, *, path: Path) -> tuple[str, ...]:
+    """The actions of a column of lists: from metadata, or numbered after the first row."""
+    where = f"{path}: {LOSSES}"
+    kind = schema.field(LOSSES).type
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(each(kind) for each in lists):
+        raise wrong(where, "wrong type", expected="lists of numbers", got=kind)
+    if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise wrong(where, "wrong type", expected="lists of numbers", got=kind)
+    metadata = (schema.metadata or {}).get(METADATA)
+    if metadata is not None:
+        found = tuple(str(name) for name in json.loads(metadata))
+    elif pa.types.is_fixed_size_list(kind):
+        found = numbered_actions(kind.list_size)
+    elif how.actions is not None:
+        return how.actions
+    else:
+        found = numbered_actions(_first_length(path))
+    return named_actions(how.actions, found, where=where)
+
+
+def _first_length(path: Path) -> int:
+    """How many losses the first row has that has any."""
+    names = [LOSSES]
+    if path.suffix.lower() == ".parquet":
+        with pq.ParquetFile(path) as file:
+            found = _length_in(file.iter_batches(1024, columns=names))
+    else:
+        found = _length_in(_mapped_batches(path, names, 1024))
+    if found < 2:
+        raise wrong(f"{path}: {LOSSES}", "too short", expected="2 or more numbers", got=found)
+    return found
+
+
+def _length_in(batches: Iterator[Any]) -> int:
+    for batch in batches:
+        lengths = batch.column(LOSSES).value_lengths().drop_null()
+        if len(lengths):
+            return int(lengths[0].as_py())
+    return 0
+
+
+def _ipc_reader(source: Any) -> Any:
+    try:
+        return pyarrow.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return pyarrow.ipc.open_stream(source)
+
+
+def _count(reader: Any) -> int:
+    if hasattr(reader, "num_record_batches"):
+        batches = (reader.get_batch(at) for at in range(reader.num_record_batches))
+        return sum(batch.num_rows for batch in batches)
+    return sum(batch.num_rows for batch in reader)
+
+
+def _mapped_batches(path: Path, names: list[str], portion: int) -> Iterator[Any]:
+    """The batches of an IPC file, without copies; pages are given back after each."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    reader = _ipc_reader(pa.BufferReader(pa.py_buffer(mapped)))
+    if hasattr(reader, "num_record_batches"):
+        batches = (reader.get_batch(at) for at in range(reader.num_record_batches))
+    else:
+        batches = iter(reader)
+    for batch in batches:
+        chosen = batch.select(names)
+        for begin in range(0, batch.num_rows, portion):
+            yield chosen.slice(begin, portion)
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

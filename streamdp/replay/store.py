@@ -1,0 +1,101 @@
+"""Cumulative sums at cuts, as they come: in memory while they are few, then in a file.
+
+A grid over one key has some thousands of cuts; one over many keys and seeds may have as many as
+the log has slots, so they may not be kept in memory. The file is temporary and without a name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+_IN_MEMORY = 1 << 27  # bytes
+_SLOT_BITS = 43
+_SLOTS = np.int64((1 << _SLOT_BITS) - 1)
+
+
+def code(rows: Ints, cuts: Ints) -> Ints:
+    """A (row, cut) as one number that orders by both; slots stay below 2**42."""
+    return rows << _SLOT_BITS | cuts
+
+
+class CutStore:
+    """Takes cumulative sums in any order, and sorts them out at the end."""
+
+    __slots__ = ("_codes", "_file", "_held", "_sums", "_width", "_written")
+
+    def __init__(self, actions: int) -> None:
+        self._width = actions
+        self._codes: list[Ints] = []
+        self._sums: list[Ints] = []
+        self._held = 0
+        self._written = 0
+        self._file: IO[bytes] | None = None
+
+    def add(self, rows: Ints, cuts: Ints, sums: Ints) -> None:
+        """The cumulative sums after these cuts of these rows."""
+        self._codes.append(code(rows, cuts))
+        self._sums.append(sums)
+        self._held += sums.nbytes
+        if self._held > _IN_MEMORY:
+            self._spill()
+
+    def finish(self) -> CutSums:
+        """Everything, to be looked up."""
+        codes, sums = self.everything()
+        order = np.argsort(codes, kind="stable")
+        return CutSums(codes[order], sums, order)
+
+    def everything(self) -> tuple[Ints, Ints]:
+        """All codes and sums so far, in the order in which they came."""
+        none = np.zeros(0, dtype=np.int64)
+        codes = np.concatenate([none, *self._codes])
+        held = np.concatenate([none.reshape(0, self._width), *self._sums])
+        if self._file is None:
+            return codes, held
+        if len(held):
+            self._spill()
+        self._file.flush()
+        return codes, np.memmap(self._file, np.int64, "r", shape=(self._written, self._width))
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = TemporaryFile()  # noqa: SIM115 - it lives as long as the store
+        for sums in self._sums:
+            self._file.write(np.ascontiguousarray(sums).data)
+            self._written += len(sums)
+        self._sums = []
+        self._held = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CutSums:
+    """Cumulative sums by row and cut; the empty sum at cut 0."""
+
+    codes: Ints  # sorted
+    sums: Ints  # as they came
+    order: Ints  # where the sums of each code are
+
+    def places(self, rows: Ints, cuts: Ints) -> Ints:
+        """Where the sums after these cuts are; every one must be there, or be 0."""
+        wanted = code(rows, cuts)
+        places = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
+        assert bool(((self.codes[places] == wanted) | (cuts == 0)).all())
+        return np.where(cuts == 0, -1, places)
+
+    def at(self, places: Ints) -> Ints:
+        """The sums at these places."""
+        found = np.asarray(self.sums[self.order[np.maximum(places, 0)]])
+        found[places < 0] = 0
+        return found
+
+    def cuts_of(self, row: int) -> Ints:
+        """Every cut of a row, rising."""
+        low, high = np.searchsorted(self.codes, [row << _SLOT_BITS, (row + 1) << _SLOT_BITS])
+        return np.asarray(self.codes[low:high] & _SLOTS)
