@@ -64,7 +64,7 @@ async def large_commit(room: Room) -> None:
 async def take_again(room: Room) -> None:
     """The same worker may take what it has."""
     worker = await room.lone_worker()
-    commits = []
+    commits: list[Commit] = []
     for number in range(1, 5):
         taken = await worker.transport.take(room.at())
         room.expect("state", expected=fold(commits), got=dict(taken.state))

@@ -73,7 +73,7 @@ async def poll_is_bounded(room: Room) -> None:
     for number in range(2):
         taken = await worker.transport.take(room.at(number))
         worker.transport.resume(room.at(number), taken.first_offset)
-    sizes = []
+    sizes: list[int] = []
     while sum(sizes) < 120:
         found = await worker.transport.poll(max_records=25, timeout=1.0)
         sizes.append(sum(map(len, found)))
