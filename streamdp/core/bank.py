@@ -21,7 +21,7 @@ Columns, one entry per row:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Bank:
     )  # fmt: skip
 
     action: NDArray[np.int32]
-    block: NDArray[np.int32]
+    block: Ints
     born: Ints
     first_offset: Ints
     first_unsaved: Ints
@@ -65,7 +65,7 @@ class Bank:
         wide = actions if whole == "summed" else 0
         self._columns: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
             "action": (np.int32, ()),
-            "block": (np.int32, ()),
+            "block": (np.int64, ()),
             "born": (np.int64, ()),
             "first_offset": (np.int64, ()),
             "first_unsaved": (np.int64, ()),
@@ -151,9 +151,3 @@ def first_places(index: Ints, keys: int) -> Ints:
     first = np.full(keys, len(index), dtype=np.int64)
     first[index[::-1]] = np.arange(len(index) - 1, -1, -1)
     return first
-
-
-def distinct(keys: Iterable[Key]) -> bool:
-    """Whether no key occurs twice."""
-    listed = list(keys)
-    return len(set(listed)) == len(listed)

@@ -27,6 +27,7 @@ _EIGHT_AS_BITS = 0x41000000  # float32(8); the bits of 8 + g·2**-20 are this pl
 _MOST_ROWS_A_CHUNK = 4095  # 4095·2**20 < 2**32: a chunk's sums are exact modulo 2**32
 _CHUNK_BYTES = 1 << 20
 _WIDE = 512
+_NUMBERS = "fiubO"  # kinds of arrays that hold numbers, or objects that may be: never texts
 
 
 def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
@@ -39,7 +40,10 @@ def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
     """
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = np.asarray(losses, dtype=np.float64)
+            numbers = np.asarray(losses)
+            if numbers.dtype.kind not in _NUMBERS:
+                raise TypeError
+            rows = numbers.astype(np.float64)
             rows = np.where(np.isfinite(rows), np.clip(rows, 0.0, 1.0), np.nan).astype(np.float32)
     except (TypeError, ValueError, OverflowError):
         rows = np.empty((0,), dtype=np.float32)

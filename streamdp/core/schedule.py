@@ -18,6 +18,7 @@ holds for every schedule, because boundaries depend on nothing but the slot numb
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -26,11 +27,14 @@ from itertools import accumulate, count
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 
 LAST_SLOT = 2**42
 """No learner lives longer. With losses of at most 2**20 grid units a sum stays below 2**62, so
 int64 cannot overflow: the bound rests on slot count and grid alone (P3)."""
+
+_SLOTS = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,7 @@ def geometric(ratio: str | Fraction | int) -> Schedule:
     >>> [geometric("2.5").lengths(np.arange(5))[block].item() for block in range(5)]
     [1, 3, 7, 16, 40]
     """
-    if isinstance(ratio, float):
-        raise InvalidConfig(
-            complaint(
-                "schedule.ratio", "not exact", expected='a string such as "2.5"', got="a float"
-            )
-        )
-    exact = Fraction(ratio)
+    exact = parse_epsilon(ratio, "schedule.ratio")
     if not Fraction(11, 10) <= exact <= 1000:
         raise InvalidConfig(
             complaint("schedule.ratio", "out of range", expected="1.1 … 1000", got=ratio)
@@ -158,8 +156,8 @@ def schedule_of(name: str, parameter: str | None) -> Schedule:
         return dyadic()
     if name == "geometric" and parameter is not None:
         return geometric(parameter)
-    if name in ("capped", "restarting") and parameter is not None and parameter.isdecimal():
-        return {"capped": capped, "restarting": restarting}[name](int(parameter))
+    if name in ("capped", "restarting") and _SLOTS.fullmatch(parameter or ""):
+        return {"capped": capped, "restarting": restarting}[name](int(parameter or ""))
     raise InvalidConfig(
         complaint(
             "schedule",

@@ -85,7 +85,7 @@ class Fresh:
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The learner's private choice from the window's sums."""
-        bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows].astype(np.int64))
+        bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
         prior = None
         if self.learner.bonus:
             prior = Prior.incumbent(bank.action[rows].astype(np.int64), self.learner.bonus)
@@ -96,7 +96,7 @@ class Fresh:
         spec = self.estimates[which]
         in_force = bank.action[rows].astype(np.int64)
         exact = spec.statistic(bank.totals[rows], action=in_force, nulls=bank.nulls[rows])
-        bits = self.bits(bank, rows, Purpose.NOISE + which, bank.block[rows].astype(np.int64))
+        bits = self.bits(bank, rows, Purpose.NOISE + which, bank.block[rows])
         return exact + discrete_laplace(spec.scale(actions=len(self.learner.actions)), bits)
 
 

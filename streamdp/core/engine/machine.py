@@ -205,7 +205,7 @@ class Engine:
         self._grow_ledger(len(self._bank))
         if self._ledger is None or self._tariff is None:
             return
-        blocks = self._bank.block[: len(self._bank)].astype(np.int64)
+        blocks = self._bank.block[: len(self._bank)]
         if not self.estimates:
             past = np.flatnonzero(blocks)
             stops = self.learner.schedule.starts(blocks[past])
