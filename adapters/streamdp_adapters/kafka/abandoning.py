@@ -23,7 +23,7 @@ async def abandon_producer(producer: AIOKafkaProducer) -> None:
     producer._closed = True
     await _cancel_tasks_of(producer._sender)
     queued = chain.from_iterable(producer._message_accumulator._batches.values())
-    ends = [batch._drain_waiter for batch in queued]
+    ends: list[asyncio.Future[None] | None] = [batch._drain_waiter for batch in queued]
     ends.append(producer._txn_manager.wait_for_transaction_end())
     for end in ends:
         if end is not None and end.done() and not end.cancelled():

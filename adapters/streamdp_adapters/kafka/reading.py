@@ -157,6 +157,7 @@ async def _state(
     count = 0
     async for records in look.batches(place, first, end if owned_at is None else None):
         for record in records:
+            assert record.key is not None, "a compacted topic takes no record without a key"
             if record.key == OWNER_KEY and owned_at is not None and record.offset >= owned_at:
                 if record.offset > owned_at:
                     raise Fenced(

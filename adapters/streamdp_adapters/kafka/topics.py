@@ -19,7 +19,12 @@ from dataclasses import dataclass
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import NoError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    KafkaConnectionError,
+    NoError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Finding, StreamTopics, Verdict
@@ -91,7 +96,7 @@ async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdmin
         client = AIOKafkaAdminClient(**settings.client())
         try:
             await client.start()
-        except troubles.kafka.KafkaConnectionError as error:
+        except KafkaConnectionError as error:
             raise await troubles.why_not(settings) from error
         try:
             yield client

@@ -1,0 +1,46 @@
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from aiokafka.admin.config_resource import ConfigResource
+from aiokafka.client import AIOKafkaClient
+
+class PartitionDescription(TypedDict):
+    replicas: list[int]
+
+class TopicDescription(TypedDict):
+    error_code: int
+    topic: str
+    partitions: list[PartitionDescription]
+
+class CreateTopicsResponse:
+    topic_errors: list[tuple[str, int, str | None]]
+
+class DescribeConfigsResponse:
+    resources: list[tuple[int, str | None, int, str, list[tuple[str, str | None]]]]
+
+class NewTopic:
+    def __init__(
+        self,
+        name: str,
+        num_partitions: int,
+        replication_factor: int,
+        *,
+        topic_configs: Mapping[str, str] | None = ...,
+    ) -> None: ...
+
+class NewPartitions:
+    def __init__(self, total_count: int) -> None: ...
+
+class AIOKafkaAdminClient:
+    _client: AIOKafkaClient
+    def __init__(self, **configs: object) -> None: ...
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    async def create_topics(self, new_topics: Sequence[NewTopic]) -> CreateTopicsResponse: ...
+    async def delete_topics(self, topics: Sequence[str]) -> object: ...
+    async def create_partitions(self, topic_partitions: Mapping[str, NewPartitions]) -> object: ...
+    async def alter_configs(self, config_resources: Sequence[ConfigResource]) -> object: ...
+    async def describe_topics(self, topics: Sequence[str]) -> list[TopicDescription]: ...
+    async def describe_configs(
+        self, config_resources: Sequence[ConfigResource]
+    ) -> list[DescribeConfigsResponse]: ...

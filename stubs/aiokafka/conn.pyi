@@ -1,0 +1,6 @@
+import asyncio
+
+class AIOKafkaConnection:
+    def close(self) -> asyncio.Future[None]: ...
+
+async def create_conn(host: str, port: int, **configs: object) -> AIOKafkaConnection: ...

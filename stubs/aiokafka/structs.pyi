@@ -1,0 +1,23 @@
+from typing import NamedTuple
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+class OffsetAndMetadata(NamedTuple):
+    offset: int
+    metadata: str
+
+class RecordMetadata(NamedTuple):
+    topic: str
+    partition: int
+    topic_partition: TopicPartition
+    offset: int
+
+class ConsumerRecord:
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
