@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import pytest
 
 import streamdp
@@ -14,6 +15,9 @@ pytest_plugins = ("pytester", "tests.left_out")
 
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""
+
+hypothesis.settings.register_profile("suite", deadline=None)  # a slow machine is no failure
+hypothesis.settings.load_profile("suite")
 
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # `tests` itself, behind everything installed

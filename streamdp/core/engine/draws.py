@@ -21,7 +21,6 @@ from streamdp.core.learners.leader import Leader
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, Randomness, uniform_integers
 from streamdp.core.regret import Estimate
-from streamdp.core.selection import Prior
 
 Ints = NDArray[np.int64]
 
@@ -86,9 +85,7 @@ class Fresh:
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The learner's private choice from the window's sums."""
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
-        prior = None
-        if self.learner.bonus:
-            prior = Prior.incumbent(bank.action[rows].astype(np.int64), self.learner.bonus)
+        prior = self.learner.prior(bank.action[rows].astype(np.int64))
         return self.learner.choose.select(bank.sums[rows], bits, prior)
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:

@@ -14,16 +14,19 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import wraps
 from hashlib import sha256
 from typing import Literal, ParamSpec
 
+import numpy as np
+from numpy.typing import NDArray
+
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.schedule import Schedule, schedule_of
-from streamdp.core.selection import Mechanism
+from streamdp.core.selection import Mechanism, Prior
 
 Window = Literal["whole", "random_prefix", "running"]
 Resample = Literal["none", "bernoulli"]
@@ -52,7 +55,8 @@ class Leader:
     charge: Fraction | None
     bonus: Fraction = Fraction(0)
     recipe: str = "leader"
-    options: tuple[tuple[str, str], ...] = ()  # as given to the recipe, in writing
+    options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """As given to the recipe, in writing: "0.5" and "1/2" are equal learners."""
 
     def __post_init__(self) -> None:
         """Refuse what no engine could run."""
@@ -75,6 +79,17 @@ class Leader:
     def private(self) -> bool:
         """Whether the learner promises anything."""
         return self.charge is not None
+
+    def prior(self, in_force: NDArray[np.int64]) -> Prior | None:
+        """What selections know beforehand when these actions are in force: earlier releases."""
+        return Prior.incumbent(in_force, self.bonus) if self.bonus else None
+
+    def log_probabilities(self, sums: NDArray[np.int64], *, in_force: int) -> NDArray[np.float64]:
+        """The exact law of a selection from a window's K sums, for audits and tests.
+
+        Sums are on the grid and, where losses are resampled, of the resampled losses.
+        """
+        return self.choose.log_probabilities(sums, self.prior(np.array([in_force])))
 
     def to_config(self) -> dict[str, str]:
         """The learner's table in a configuration file; `learner_of` reads it back."""
@@ -138,6 +153,10 @@ def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:
 def learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Leader:
     """The learner that a configuration's table names; the inverse of `Leader.to_config`."""
     options = dict(config)
+    if "actions" in options:
+        raise InvalidConfig(
+            complaint("learner", "actions here", expected="them beside it", got="an option")
+        )
     name = options.pop("recipe", DEFAULT_RECIPE)
     if name not in RECIPES:
         raise InvalidConfig(
@@ -158,10 +177,15 @@ def written(option: object) -> str:
     return "none" if option is None else str(option)
 
 
-def read_schedule(option: Schedule | str) -> Schedule:
+def read_schedule(option: object) -> Schedule:
     """A schedule, or one in writing, such as ``"geometric 5/2"``."""
     if isinstance(option, Schedule):
         return option
+    if not isinstance(option, str):
+        got = type(option).__name__
+        raise InvalidConfig(
+            complaint("learner.schedule", "unknown", expected="a schedule or its name", got=got)
+        )
     name, _, parameter = option.partition(" ")
     return schedule_of(name, parameter or None)
 
@@ -172,8 +196,9 @@ def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
     >>> read_actions(["a", "b"])
     ('a', 'b')
     """
-    names = tuple(actions)
-    if isinstance(actions, str) or not all(isinstance(name, str) and name for name in names):
+    listed = isinstance(actions, Sequence) and not isinstance(actions, str)
+    names = tuple(actions) if listed else ()
+    if not listed or not all(isinstance(name, str) and name for name in names):
         raise InvalidConfig(
             complaint(
                 "actions",
