@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamdp as sd
-from streamdp.core.events import LossBatch
+from streamdp.core.events import Key, LossBatch
 from streamdp.core.grid import UNIT, quantise
+from streamdp.core.schedule import LAST_SLOT
 from tests.strategies import ACTIONS, cut, learners, logs
 
 REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
@@ -231,3 +233,81 @@ def test_does_time_use_no_budget_up() -> None:
     )
     machine.apply_batch(batch)
     assert machine.ledger.highest() == Fraction(1, 2)
+
+
+def test_is_a_release_a_value_of_its_own() -> None:
+    """Columns give up single releases by place, and say how many they are, never what."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), seed=3)
+    releases = machine.apply(b"k", [0, 0, 1])
+    opening, action = releases
+    assert (opening.kind, opening.start, opening.stop) == ("opening", 1, 1)
+    assert opening.epsilon == 0
+    assert (action.kind, action.epsilon, action.start, action.stop) == (
+        "action", Fraction(1, 2), 1, 2,
+    )  # fmt: skip
+    assert action.identity == sd.Identity("home", 0, b"k", 1, 0, 0, "action")
+    assert repr(releases) == "Releases(home/0, 2)"
+    assert repr(machine) == "Engine(home/0, 1 keys, position 1)"
+    assert repr(machine._bank) == "Bank(1 rows)"
+
+
+def test_do_keys_number_themselves() -> None:
+    """A batch from a key a slot is the batch of distinct keys and their numbers."""
+    keys: list[Key] = [b"fr", None, b"fr", b"", None]
+    losses = np.zeros((5, 3), np.float32)
+    batch = LossBatch.by_key(keys, losses, np.arange(5))
+    assert (batch.keys, batch.index.tolist()) == ([b"fr", None, b""], [0, 1, 0, 2, 1])
+    assert repr(batch) == "LossBatch(5 slots of 3 keys)"
+    assert LossBatch.by_key([], losses[:0], np.arange(0)).keys == []
+
+
+def test_is_a_learner_that_promises_nothing_kept_apart() -> None:
+    """It needs no budget and gets no ledger; a private one needs one; estimates are named once."""
+    options: dict[str, Any] = {
+        "stream": "s", "partition": 0, "randomness": sd.SystemRandomness(),
+    }  # fmt: skip
+    leader = sd.follow_the_leader(actions=ACTIONS)
+    private = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")
+    with pytest.raises(sd.InvalidConfig, match="follow_the_leader is not private"):
+        sd.Engine(learner=leader, budget="1", **options)
+    with pytest.raises(sd.InvalidConfig, match="follow_the_leader is not private"):
+        sd.Engine(learner=leader, budget=None, estimates=[REGRET], **options)
+    with pytest.raises(sd.InvalidConfig, match="budget: missing; expected for example"):
+        sd.Engine(learner=private, budget=None, **options)
+    with pytest.raises(sd.InvalidConfig, match="estimates: one twice"):
+        sd.Engine(learner=private, budget="9", estimates=[REGRET, REGRET], **options)
+    with pytest.raises(sd.InvalidConfig, match="limit: rows; expected 1"):
+        sd.Engine(learner=private, budget="1", limit=0, **options)
+    machine = sd.Engine(learner=leader, budget=None, **options)
+    assert {release.epsilon for release in machine.apply(b"k", [0, 1, 1])} == {0}
+    assert machine.ledger.highest() == machine.ledger.spent(b"k", slot=1) == 0
+    assert list(machine.ledger.export()) == []
+
+
+def test_does_a_learner_live_no_longer_than_its_sums_are_exact() -> None:
+    """P3: the slot count is bounded, so that no sum can overflow; nothing changes on refusal."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    machine.apply(b"k", [0, 0, 0])
+    machine._bank.slots[0] = LAST_SLOT - 1
+    batch = LossBatch([b"k"], np.zeros(2, np.int64), np.zeros((2, 3), np.float32), np.arange(1, 3))
+    with pytest.raises(sd.InvalidConfig, match="too many slots of one key"):
+        machine.apply_batch(batch)
+    assert machine.position == 1
+    assert machine.slots(b"k") == LAST_SLOT - 1
+
+
+def test_does_the_low_water_mark_say_what_must_be_read_again() -> None:
+    """The oldest record that some row's latest save does not hold; the position if all are held."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    assert machine.low_water() == 0
+    for key in (b"a", b"b", b"a"):
+        machine.apply(key, [0, 0, 0])
+    assert (machine.low_water(), machine.unsaved(before=1), machine.unsaved(before=2)) == (0, 1, 2)
+    assert [key for key, _ in machine.save(most=1)] == [b"a"]
+    assert machine.low_water() == 1
+    machine.apply(b"a", [0, 0, 0])
+    assert [key for key, _ in machine.save(most=1)] == [b"b"]
+    assert machine.low_water() == 3
+    assert [key for key, _ in machine.save()] == [b"a"]
+    assert machine.save() == []
+    assert machine.low_water() == machine.position == 4

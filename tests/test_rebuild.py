@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import streamdp as sd
 from streamdp.core import snapshot
+from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
-from tests.strategies import ACTIONS, cut, learners, logs, part
+from streamdp.core.ledger import Run
+from tests.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
 
 REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
 
@@ -21,6 +23,14 @@ def engine(learner: sd.Leader, *, limit: int = 1000, seed: int = 7) -> sd.Engine
         stream="home", partition=3, learner=learner, budget="5", limit=limit,
         randomness=sd.SeededRandomness(seed), estimates=[REGRET],
     )  # fmt: skip
+
+
+def charged(machine: sd.Engine) -> dict[Key, list[Run]]:
+    """The ledger by key."""
+    runs: dict[Key, list[Run]] = {}
+    for key, run in machine.ledger.export():
+        runs.setdefault(key, []).append(run)
+    return runs
 
 
 def names(releases: sd.Releases) -> dict[sd.Drawn, int]:
@@ -79,7 +89,7 @@ def test_is_the_rebuilt_engine_equal_to_the_uninterrupted_one(
         position=position,
         expected_rows=len(recorder.machine),
     )
-    assert dict(rebuilt.ledger.export()) == dict(recorder.machine.ledger.export())
+    assert charged(rebuilt) == charged(recorder.machine)
     for batch in batches[crash:]:
         assert list(rebuilt.apply_batch(batch)) == list(recorder.machine.apply_batch(batch))
     for machine in (rebuilt, recorder.machine):
@@ -213,3 +223,44 @@ def test_do_saved_rows_tell_nothing_by_their_size() -> None:
     recorder = recorded()
     width = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")).layout.size
     assert {len(row) for row in recorder.rows.values()} == {width}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
+def test_are_the_charges_before_a_save_booked_again(
+    schedule: sd.Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates are charged from a length on: the ledger of a rebuilt engine is the old one's."""
+    monkeypatch.setattr(charges, "_AT_ONCE", 3)  # a few blocks at a time instead of a million
+    learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=schedule)
+    machine = engine(learner)
+    generator = np.random.default_rng(2)
+    index = generator.choice(4, 60, p=[0.7, 0.2, 0.08, 0.02])
+    keys: list[Key] = [b"a", b"b", b"c", b"d"]
+    machine.apply_batch(
+        LossBatch(keys, index, generator.random((60, 3), np.float32), np.arange(60))
+    )
+    rows = machine.save()
+    rebuilt = sd.rebuild(
+        engine(learner), rows=rows, releases={}, log=[], position=60, expected_rows=len(rows)
+    )
+    assert charged(rebuilt) == charged(machine)
+
+
+def test_is_a_learner_without_charges_rebuilt_too() -> None:
+    """The baseline has no ledger; its rows say where they are valid."""
+
+    def baseline() -> sd.Engine:
+        return sd.Engine(
+            stream="s", partition=0, learner=sd.follow_the_leader(actions=ACTIONS), budget=None,
+            randomness=sd.SeededRandomness(1),
+        )  # fmt: skip
+
+    machine = baseline()
+    for _ in range(5):
+        machine.apply(b"k", [0, 1, 0])
+    rebuilding = sd.Rebuilding(baseline(), rows=machine.save(), releases={})
+    assert rebuilding.valid_at() == {b"k": 5}
+    rebuilding.feed(part(LOG, 0, 0))
+    rebuilt = rebuilding.finish(position=5, rows=1)
+    assert rebuilt.action(b"k") == machine.action(b"k")
+    assert (rebuilt.position, rebuilt.slots(b"k")) == (5, 5)

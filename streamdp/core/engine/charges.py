@@ -19,8 +19,11 @@ from streamdp.core.events import Key
 from streamdp.core.learners.leader import Leader
 from streamdp.core.ledger import Ledger, Run
 from streamdp.core.regret import Estimate
+from streamdp.core.schedule import Schedule
 
 Ints = NDArray[np.int64]
+
+_AT_ONCE = 1 << 20  # blocks: a schedule of short ones may have had very many
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,18 @@ class Tariff:
             extra = (spec.epsilon for spec in self.estimates if spec.due(np.array([low]))[0])
             if which.any():
                 yield sum(extra, self.action), which
+
+    def of_first(self, blocks: int, schedule: Schedule) -> Iterator[tuple[Fraction, int, int]]:
+        """The charges of the first blocks, as runs [begin, end) of blocks that cost the same."""
+        for first in range(0, blocks, _AT_ONCE):
+            numbers = np.arange(first, min(first + _AT_ONCE, blocks))
+            charges = list(self.of_lengths(schedule.lengths(numbers)))
+            kind = np.zeros(len(numbers), dtype=np.int64)
+            for at, (_, which) in enumerate(charges):
+                kind[which] = at
+            changes = np.flatnonzero(np.diff(kind)) + 1
+            for run in np.split(np.arange(len(numbers)), changes):
+                yield charges[kind[run[0]]][0], int(numbers[run[0]]), int(numbers[run[-1]]) + 1
 
 
 def tariff(

@@ -205,15 +205,12 @@ class Engine:
         self._grow_ledger(len(self._bank))
         if self._ledger is None or self._tariff is None:
             return
-        blocks = self._bank.block[: len(self._bank)]
-        if not self.estimates:
-            past = np.flatnonzero(blocks)
-            stops = self.learner.schedule.starts(blocks[past])
-            self._ledger.book(past, np.ones_like(past), stops, epsilon=self._tariff.action)
-            return
-        for block in range(int(blocks.max(initial=0))):
-            accounts = np.flatnonzero(blocks > block)
-            self._book(accounts, np.full(len(accounts), block))
+        ended, schedule = self._bank.block[: len(self._bank)], self.learner.schedule
+        for epsilon, begin, end in self._tariff.of_first(int(ended.max(initial=0)), schedule):
+            accounts = np.flatnonzero(ended > begin)
+            stops = schedule.starts(np.minimum(ended[accounts], end))
+            starts = np.full_like(stops, schedule.start(begin))
+            self._ledger.book(accounts, starts, stops, epsilon=epsilon)
 
     def _released(self, waves: Sequence[Wave]) -> Releases:
         """Releases in the order of the records that ended their blocks."""
