@@ -1,0 +1,130 @@
+"""The JSON of look-ups over HTTP: what the service answers and `HttpActions` reads.
+
+A record key is text where it is UTF-8, null where it is null, and otherwise an object that holds
+its base64: `{"base64": "/w=="}`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+
+import msgspec
+from msgspec import Struct
+
+from streamdp.client.answers import Answer, Why
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import Key
+
+MOST_KEYS_A_BATCH = 1000
+
+
+class Bytes(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that is no text."""
+
+    base64: str
+
+
+WireKey = str | None | Bytes
+
+
+class InForce(Struct, frozen=True):
+    """The release that an answer comes from."""
+
+    partition: int
+    epoch: int
+    born: int
+    block: int
+    slots: int
+
+
+class Told(Struct, frozen=True):
+    """One answer."""
+
+    action: str
+    source: Why
+    release: InForce | None
+
+
+class KeyTold(Struct, frozen=True):
+    """The answer for one key that was asked for by its address."""
+
+    stream: str
+    key: WireKey
+    action: str
+    source: Why
+    release: InForce | None
+
+
+class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch of keys."""
+
+    keys: list[WireKey]
+
+
+class AllTold(Struct, frozen=True):
+    """The answers for a batch, in its order."""
+
+    stream: str
+    answers: list[Told]
+
+
+def told(answer: Answer) -> Told:
+    """An answer as it goes out."""
+    return Told(answer.action, answer.why, in_force(answer))
+
+
+def in_force(answer: Answer) -> InForce | None:
+    """The release behind an answer."""
+    if answer.partition < 0:
+        return None
+    return InForce(answer.partition, answer.epoch, answer.born, answer.block, answer.slots)
+
+
+def heard(told: Told, *, now: float) -> Answer:
+    """The answer that came in."""
+    if told.release is None:
+        return Answer(told.action, told.source, heard=now)
+    force = told.release
+    return Answer(
+        told.action,
+        told.source,
+        force.partition,
+        force.epoch,
+        force.born,
+        force.block,
+        force.slots + 1,
+        now,
+    )
+
+
+def written_key(key: Key) -> WireKey:
+    """A record key as JSON can hold it, one way for each key.
+
+    >>> written_key(b"fr"), written_key(None), written_key(b"\\xff")
+    ('fr', None, Bytes(base64='/w=='))
+    """
+    if key is None:
+        return None
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return Bytes(b64encode(key).decode())
+
+
+def read_key(key: WireKey) -> Key:
+    """The record key again."""
+    if key is None:
+        return None
+    if isinstance(key, str):
+        return key.encode()
+    try:
+        return b64decode(key.base64, validate=True)
+    except ValueError:
+        raise InvalidConfig(
+            complaint("key", "unreadable", expected="base64", got="something else")
+        ) from None
+
+
+encode = msgspec.json.Encoder().encode
+asked_decoder = msgspec.json.Decoder(Asked)
+all_told_decoder = msgspec.json.Decoder(AllTold)

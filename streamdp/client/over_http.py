@@ -1,0 +1,252 @@
+"""A cache of the keys that a program asks for, kept fresh over HTTP.
+
+    with HttpActions("https://streamdp.internal", {"home": "a"}, token=token) as actions:
+        actions.action("home", b"fr").action
+
+`action` never waits. The first question for a key is answered by the fallback action and makes a
+thread ask the service at once; from then on that thread asks for all known keys every `refresh`
+seconds, a thousand at a time over one kept connection. `fetch` asks now and waits. A key that
+nobody has asked for during `forget` seconds is forgotten, and no more than `most_keys` are kept.
+
+When the service is out of reach the known answers stay in force, until `stale_after` seconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from streamdp.client import http_wire
+from streamdp.client.answers import Answer, Change, Why
+from streamdp.client.cache import Clock, unknown_stream
+from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.ports import Key
+
+_logger = logging.getLogger("streamdp.client")
+
+_MOST_BYTES = 16 << 20
+"""No answer for a thousand keys is larger."""
+
+
+class _Stream:
+    """What is known of one stream, and who asks for it."""
+
+    __slots__ = ("answers", "asked", "new", "stale", "unknown")
+
+    def __init__(self, fallback: str) -> None:
+        self.answers: dict[Key, Answer] = {}
+        self.asked: set[Key] = set()  # since keys were last forgotten
+        self.new: dict[Key, None] = {}  # asked for and not known yet
+        self.unknown = Answer(fallback, Why.UNKNOWN_KEY)
+        self.stale = Answer(fallback, Why.STALE)
+
+
+class HttpActions:
+    """The actions in force of the keys that this program asks for."""
+
+    def __init__(
+        self,
+        url: str,
+        fallbacks: Mapping[str, str],
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        refresh: float = 1.0,
+        forget: float = 600.0,
+        timeout: float = 5.0,
+        most_keys: int = 100_000,
+        stale_after: float | None = None,
+        on_change: Callable[[Change], None] | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._streams = {stream: _Stream(fallback) for stream, fallback in fallbacks.items()}
+        self._wire = _Wire(url, token=token, tls=tls, timeout=timeout)
+        self._refresh, self._forget = refresh, forget
+        self._most_keys, self._stale_after = most_keys, stale_after
+        self._on_change, self._clock = on_change, clock
+        self._lost_at: float | None = None
+        self.trouble = ""
+        self._stirred, self._stopped = threading.Event(), threading.Event()
+        self._asking = threading.Lock()
+        self._thread = threading.Thread(target=self._keep, name="streamdp-http", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to keep known keys fresh."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop; what is known can still be asked for."""
+        self._stopped.set()
+        self._stirred.set()
+        self._thread.join()
+        self._wire.close()
+
+    def action(self, stream: str, key: Key) -> Answer:
+        """What to play for a key, at once."""
+        try:
+            known = self._streams[stream]
+        except KeyError:
+            raise InvalidConfig(unknown_stream(stream, self._streams)) from None
+        known.asked.add(key)
+        answer = known.answers.get(key)
+        if answer is None:
+            if key not in known.new and len(known.answers) + len(known.new) < self._most_keys:
+                known.new[key] = None
+                self._stirred.set()
+            return known.unknown
+        if self._stale_after is not None and self.stale_seconds > self._stale_after:
+            return known.stale
+        return answer
+
+    def fetch(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
+        """Ask the service now, and wait. Raises `TransportLost`."""
+        if stream not in self._streams:
+            raise InvalidConfig(unknown_stream(stream, self._streams))
+        found: list[Answer] = []
+        for start in range(0, len(keys), http_wire.MOST_KEYS_A_BATCH):
+            found += self._ask(stream, keys[start : start + http_wire.MOST_KEYS_A_BATCH])
+        return found
+
+    @property
+    def stale_seconds(self) -> float:
+        """How long the service has been out of reach; 0 while it is not."""
+        lost_at = self._lost_at
+        return 0.0 if lost_at is None else max(0.0, self._clock() - lost_at)
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Ask for what is new at once and for everything once in a while."""
+        refreshed = forgotten = self._clock()
+        while not self._stopped.is_set():
+            self._stirred.wait(self._refresh)
+            self._stirred.clear()
+            everything = self._clock() - refreshed >= self._refresh
+            try:
+                for stream, known in self._streams.items():
+                    keys = [*known.new, *(known.answers if everything else ())]
+                    if keys:
+                        self.fetch(stream, keys)
+            except TransportLost as error:
+                self.trouble = str(error)
+                self._stopped.wait(self._refresh)
+            if everything:
+                refreshed = self._clock()
+            if self._clock() - forgotten > self._forget:
+                forgotten = self._clock()
+                self._drop_unasked()
+
+    def _drop_unasked(self) -> None:
+        with self._asking:
+            for known in self._streams.values():
+                asked, known.asked = known.asked, set()
+                known.answers = {key: known.answers[key] for key in known.answers if key in asked}
+
+    def _ask(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
+        with self._asking:
+            try:
+                told = self._wire.ask(stream, keys)
+            except TransportLost:
+                if self._lost_at is None:
+                    self._lost_at = self._clock()
+                raise
+            self._lost_at, self.trouble = None, ""
+            now, known = self._clock(), self._streams[stream]
+            answers = [http_wire.heard(each, now=now) for each in told]
+            for key, after in zip(keys, answers, strict=True):
+                self._put(stream, known, key, after)
+        return answers
+
+    def _put(self, stream: str, known: _Stream, key: Key, after: Answer) -> None:
+        before = known.answers.get(key)
+        known.new.pop(key, None)
+        if before is None and len(known.answers) >= self._most_keys:
+            return
+        known.answers[key] = after
+        news = before is None or (before.action, before.why, before.release) != (
+            after.action,
+            after.why,
+            after.release,
+        )
+        if news and self._on_change is not None:
+            try:
+                self._on_change(Change(stream, key, before, after))
+            except Exception:
+                _logger.exception("on_change failed")
+
+
+class _Wire:
+    """One kept connection to the service."""
+
+    def __init__(
+        self, url: str, *, token: str | None, tls: ssl.SSLContext | None, timeout: float
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidConfig(
+                complaint("url", "no address", expected="http(s)://host[:port]", got=repr(url))
+            )
+        self._connection = (
+            http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=tls)
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        )
+        self._where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._path = parts.path.rstrip("/")
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def ask(self, stream: str, keys: Iterable[Key]) -> list[http_wire.Told]:
+        """The answers for a batch; a connection that had gone cold is opened once more."""
+        asked = http_wire.Asked([http_wire.written_key(key) for key in keys])
+        body = http_wire.encode(asked)
+        path = f"{self._path}/v1/streams/{quote(stream, safe='')}/actions"
+        try:
+            status, answer = self._post(path, body)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self._connection.close()
+            status, answer = self._again(path, body)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self._lost(type(error).__name__) from None
+        if status != 200:
+            raise self._lost(f"status {status}")
+        try:
+            told = http_wire.all_told_decoder.decode(answer).answers
+        except msgspec.MsgspecError:
+            raise self._lost("something else") from None
+        if len(told) != len(asked.keys):
+            raise self._lost(f"{len(told)} for {len(asked.keys)} keys")
+        return told
+
+    def _again(self, path: str, body: bytes) -> tuple[int, bytes]:
+        try:
+            return self._post(path, body)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self._lost(type(error).__name__) from None
+
+    def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        self._connection.request("POST", path, body, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read(_MOST_BYTES)
+        if not response.isclosed():
+            self._connection.close()
+        return response.status, answer
+
+    def _lost(self, got: str) -> TransportLost:
+        return TransportLost(complaint(self._where, "no answers", expected="actions", got=got))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,123 @@
+"""Published lines for tests, and readers of them that fail when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from streamdp.core.events import ACTION, OPENING, Identity, Release
+from streamdp.ports import Key, Published, StreamTopics
+from streamdp.wire.published import Lines, Mode
+from tests.streams import spec
+
+HOME = StreamTopics("shop", "home", "home-losses")
+LINES = spec().lines
+
+
+def release(
+    key: Key,
+    value: int,
+    *,
+    block: int = 0,
+    stop: int = 1,
+    start: int = 1,
+    partition: int = 0,
+    epoch: int = 1,
+    born: int = 0,
+    kind: str = "",
+    epsilon: str = "1/2",
+) -> Release:
+    """A release of the stream `home`."""
+    name = kind or (ACTION if block else OPENING)
+    return Release(
+        Identity("home", partition, key, epoch, born, block, name),
+        value=value,
+        start=start,
+        stop=stop,
+        epsilon=Fraction(0) if name == OPENING else Fraction(epsilon),
+        first_offset=born,
+        last_offset=born + stop - 1,
+    )
+
+
+def action(
+    of: Release, *, offset: int = 0, mode: Mode = Mode.LIVE, lines: Lines = LINES
+) -> Published:
+    """A record of the actions topic."""
+    value = lines.action(of, mode=mode)
+    assert value is not None
+    return Published(of.identity.partition, offset, of.key, value)
+
+
+def charge(of: Release, *, offset: int = 0, commit_seq: int = 1, lines: Lines = LINES) -> Published:
+    """A record of the ledger topic."""
+    value = lines.ledger(of, mode=Mode.LIVE, commit_seq=commit_seq)
+    return Published(of.identity.partition, offset, of.key, value)
+
+
+@dataclass
+class Topic:
+    """Published records that readers follow; `fail` makes every reader raise."""
+
+    records: list[Published] = field(default_factory=list)
+    readers: int = 0
+    error: Exception | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def publish(self, *records: Published) -> None:
+        """Append, and wake readers."""
+        self.records += [
+            replace(each, offset=len(self.records) + at) for at, each in enumerate(records)
+        ]
+        self._ring()
+
+    def fail(self, error: Exception | None) -> None:
+        """From now on readers raise this, or (None) read again."""
+        self.error = error
+        self._ring()
+
+    def _ring(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    async def follow(self, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """What there is, an empty batch, what comes."""
+        self.readers += 1
+        seen, told = 0, False
+        while True:
+            changed = self.changed
+            if self.error is not None:
+                raise self.error
+            if seen < len(self.records):
+                batch, seen = self.records[seen:], len(self.records)
+                yield batch
+            elif not told:
+                told = True
+                if not follow:
+                    return
+                yield ()
+            else:
+                await changed.wait()
+
+
+@dataclass
+class Reader:
+    """A `Publications` over two topics."""
+
+    of_actions: Topic
+    of_ledger: Topic
+    closed: Callable[[], None] = lambda: None
+
+    def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """The actions, whatever the stream."""
+        return self.of_actions.follow(follow=follow)
+
+    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+        """The ledger, whatever the stream."""
+        return self.of_ledger.follow(follow=follow)
+
+    async def close(self) -> None:
+        """Tell that it was closed."""
+        self.closed()

@@ -1,0 +1,213 @@
+"""Does the recommender's cache answer the release in force, at once, whatever happens?"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import timeit
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamdp.client import ActionsCache, Change, Feed, Source, Why, cached
+from streamdp.client.answers import Table
+from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.core.events import Release
+from streamdp.ports import Published
+from streamdp.wire.published import Mode
+from tests.publishing import HOME, Reader, Topic, action, release
+
+SOURCE = Source(HOME, "z")
+BRIEF = (0.001,)
+
+
+def table(*releases: Release, most_keys: int = 100) -> Table:
+    found = Table("home", "z", most_keys=most_keys)
+    list(found.apply([action(each) for each in releases], now=5.0))
+    return found
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that other tasks bring about."""
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def test_does_the_newest_release_of_a_key_answer() -> None:
+    opened, later = release(b"fr", 0), release(b"fr", 2, block=1, start=1, stop=4)
+    assert table(opened).answers[b"fr"].action == "a"
+    found = table(opened, later).answers[b"fr"]
+    assert (found.action, found.why, found.slots, found.heard) == ("c", Why.PUBLISHED, 3, 5.0)
+
+
+def test_does_reading_again_never_bring_back_an_old_action() -> None:
+    records = [release(b"fr", n % 3, block=n, stop=1 + n) for n in range(5)]
+    known = table(*records)
+    again = list(known.apply([action(each) for each in records], now=9.0))
+    assert again == []
+    assert known.answers[b"fr"].block == 4
+
+
+def test_does_a_key_that_comes_back_count_as_new() -> None:
+    """A larger `born` is a new learner; a larger epoch a new configuration."""
+    old = release(b"fr", 0, block=7, stop=900)
+    assert table(old, release(b"fr", 1, born=1000)).answers[b"fr"].action == "b"
+    assert table(old, release(b"fr", 2, epoch=2)).answers[b"fr"].action == "c"
+
+
+@given(st.permutations(range(4)))
+def test_do_partitions_contend_by_epoch_then_slots_then_number(order: list[int]) -> None:
+    """The order in which records come never matters."""
+    releases = [
+        release(b"fr", 0, block=5, stop=99, partition=0),  # an older epoch
+        release(b"fr", 1, block=2, stop=10, partition=3, epoch=2),
+        release(b"fr", 2, block=2, stop=10, partition=1, epoch=2),  # as many slots, lower
+        release(b"fr", 0, block=1, stop=5, partition=2, epoch=2),
+    ]
+    known = table(*(releases[at] for at in order))
+    assert (known.answers[b"fr"].partition, known.several) == (1, 1)
+
+
+def test_does_a_contender_answer_again_when_it_overtakes() -> None:
+    known = table(
+        release(b"fr", 0, partition=0, block=1, stop=5),
+        release(b"fr", 1, partition=1, block=1, stop=9),
+        release(b"fr", 2, partition=0, block=2, stop=20),
+    )
+    assert known.answers[b"fr"].action == "c"
+    list(known.apply([action(release(b"fr", 1, partition=1, block=2, stop=21))], now=0))
+    assert known.answers[b"fr"].partition == 1
+
+
+def test_does_a_line_of_fallback_mode_say_so() -> None:
+    known = Table("home", "z", most_keys=9)
+    list(known.apply([action(release(b"fr", 1), mode=Mode.FALLBACK)], now=0))
+    assert (known.answers[b"fr"].action, known.answers[b"fr"].why) == ("z", Why.FALLBACK_MODE)
+
+
+def test_is_the_number_of_keys_bounded() -> None:
+    known = table(*(release(str(n).encode(), 0) for n in range(50)), most_keys=10)
+    assert (len(known.answers), known.beyond) == (10, 40)
+    list(known.apply([action(release(b"3", 1, block=1, stop=2))], now=0))
+    assert known.answers[b"3"].action == "b"
+
+
+def test_is_an_unreadable_line_counted_and_survived() -> None:
+    known = table(release(b"fr", 0))
+    newer = action(release(b"fr", 1, block=1)).value.replace(b'"schema":1', b'"schema":9')
+    list(known.apply([Published(0, 1, b"fr", newer), Published(0, 2, b"de", b"{")], now=0))
+    assert (known.refused, known.answers[b"fr"].action) == (2, "a")
+
+
+async def following() -> None:
+    actions, told = Topic(), list[Change]()
+    closed: list[int] = []
+    reader = Reader(actions, Topic(), lambda: closed.append(1))
+    clock = itertools.count()
+    actions.publish(action(release(b"fr", 0)), action(release(None, 2)))
+    cache = ActionsCache(
+        lambda: reader, [SOURCE], on_change=told.append, retries=BRIEF, clock=lambda: next(clock),
+        stale_after=1e6,
+    )  # fmt: skip
+    assert cache.action("home", b"fr").why is Why.UNKNOWN_KEY
+    assert cache.condition("home").feed is Feed.LOADING
+    async with cache:
+        await cache.ready()
+        assert cache.action("home", b"fr").action == "a"
+        assert cache.action("home", None).action == "c"
+        assert cache.action("home", b"nobody").action == "z"
+        assert cache.condition("home").feed is Feed.CURRENT
+        actions.publish(action(release(b"fr", 1, block=1, stop=2)))
+        await until(lambda: cache.action("home", b"fr").action == "b")
+        actions.fail(TransportLost("gone"))
+        await until(lambda: cache.condition("home").feed is Feed.LOST)
+        assert cache.is_ready
+        assert cache.action("home", b"fr").action == "b"
+        assert cache.condition("home").stale_seconds > 0
+        actions.records.append(action(release(b"fr", 2, block=2, stop=4)))
+        actions.fail(None)
+        await until(lambda: cache.action("home", b"fr").action == "c")
+        await until(lambda: cache.condition("home").stale_seconds == 0)
+    assert [(c.key, c.after.action) for c in told] == [
+        (b"fr", "a"), (None, "c"), (b"fr", "b"), (b"fr", "c"),
+    ]  # fmt: skip
+    assert actions.readers == len(closed)
+    with pytest.raises(InvalidConfig, match="unknown"):
+        cache.action("nowhere", b"fr")
+
+
+def test_does_a_cache_follow_lose_and_find_its_topic_again() -> None:
+    asyncio.run(following())
+
+
+async def falling_back() -> None:
+    actions, now = Topic([action(release(b"fr", 0))]), [0.0]
+    cache = ActionsCache(
+        lambda: Reader(actions, Topic()), [SOURCE], stale_after=5, retries=BRIEF,
+        clock=lambda: now[0],
+    )  # fmt: skip
+    async with cache:
+        await cache.ready()
+        actions.fail(TransportLost("gone"))
+        await until(lambda: cache.condition("home").feed is Feed.LOST)
+        now[0] = 5.0
+        assert cache.action("home", b"fr").why is Why.PUBLISHED
+        now[0] = 5.1
+        assert cache.action("home", b"fr") == cache.action("home", b"other")
+        assert (cache.action("home", b"fr").action, cache.action("home", b"fr").why) == (
+            "z",
+            Why.STALE,
+        )
+
+
+def test_do_answers_fall_back_when_they_are_stale() -> None:
+    asyncio.run(falling_back())
+
+
+async def mending() -> None:
+    actions = Topic(error=InvalidConfig("no such topic"))
+    async with ActionsCache(lambda: Reader(actions, Topic()), [SOURCE], retries=BRIEF) as cache:
+        with pytest.raises(InvalidConfig, match="no such topic"):
+            await cache.ready()
+        actions.fail(None)
+        await until(lambda: cache.is_ready)
+
+
+def test_is_a_missing_topic_told_and_tried_again() -> None:
+    asyncio.run(mending())
+
+
+async def misbehaving() -> None:
+    def raises(change: Change) -> None:
+        raise RuntimeError("the program's own")
+
+    actions = Topic([action(release(b"fr", 0)), action(release(b"de", 1))])
+    reader = Reader(actions, Topic())
+    async with ActionsCache(lambda: reader, [SOURCE], on_change=raises) as cache:
+        await cache.ready()
+        assert cache.action("home", b"de").action == "b"
+
+
+def test_does_a_callback_that_raises_stop_nothing() -> None:
+    asyncio.run(misbehaving())
+
+
+def test_does_the_threaded_cache_answer_without_a_loop() -> None:
+    actions = Topic([action(release(b"fr", 1))])
+    with cached(lambda: Reader(actions, Topic()), [SOURCE]) as cache:
+        assert cache.action("home", b"fr").action == "b"
+    assert cache.action("home", b"fr").action == "b"
+    broken = Topic(error=InvalidConfig("no such topic"))
+    with pytest.raises(InvalidConfig), cached(lambda: Reader(broken, Topic()), [SOURCE]):
+        raise AssertionError
+
+
+def test_does_a_look_up_take_less_than_two_microseconds() -> None:
+    """The best of some runs, so that a busy machine does not matter."""
+    actions = Topic([action(release(str(n).encode(), n % 3)) for n in range(10_000)])
+    with cached(lambda: Reader(actions, Topic()), [SOURCE], stale_after=60) as cache:
+        times = timeit.repeat(lambda: cache.action("home", b"77"), number=20_000, repeat=7)
+    assert min(times) / 20_000 < 2e-6
