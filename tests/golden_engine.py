@@ -1,0 +1,104 @@
+"""The golden files of the engine, made anew: `python -m tests.golden_engine`.
+
+They hold the digest of every learner, and what a seeded engine releases and saves over a small log,
+recipe by recipe. A difference means that rows saved by another version cannot be read, or that the
+same seed releases something else: a privacy event, to be explained in the commit that makes it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+import streamdp as sd
+from streamdp.core.events import Key, LossBatch
+
+GOLDEN = Path(__file__).parent / "golden" / "engine"
+ACTIONS = ("a", "b", "c")
+
+
+def every_learner() -> dict[str, sd.Leader]:
+    """Every recipe with every kind of option, by its line."""
+    made = [
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"),
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/3"),
+        sd.incumbent_leader(actions=("a", "b"), epsilon="1/2"),
+        sd.incumbent_leader(actions=("b", "a", "c"), epsilon="1/2"),
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", bonus=0),
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", bonus="0.3"),
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=sd.capped(8)),
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=sd.capped(9)),
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=sd.restarting(9)),
+        sd.prefix_softmax(actions=ACTIONS, epsilon="1"),
+        sd.prefix_softmax(actions=ACTIONS, epsilon="1", cap=None),
+        sd.prefix_softmax(actions=ACTIONS, epsilon="1", cap="1/16"),
+        *(
+            sd.noisy_leader(actions=ACTIONS, epsilon="1", noise=noise, resample=resample)
+            for noise in ("laplace", "gumbel", "exponential")
+            for resample in ("none", "bernoulli")
+        ),
+        sd.naive_noisy_leader(actions=ACTIONS, epsilon="1"),
+        sd.follow_the_leader(actions=ACTIONS),
+        sd.follow_the_leader(actions=ACTIONS, schedule="geometric 3"),
+        sd.follow_the_leader(actions=ACTIONS, window="running"),
+    ]
+    return {f"{learner} {'/'.join(learner.actions)}": learner for learner in made}
+
+
+LEARNERS = every_learner()
+"""Every learner of the golden set by its line."""
+
+
+def log(actions: int) -> LossBatch:
+    """Forty slots of three keys, made by arithmetic alone; two of them are bad."""
+    slots = np.arange(40)
+    losses = (slots[:, None] * 37 + np.arange(actions) * 61 + slots[:, None] ** 2) % 101 / 100
+    losses[[7, 23], [0, 1]] = [np.nan, np.inf]
+    keys: list[Key] = [b"fr", None, b"\xff"]
+    return LossBatch(keys, slots * 5 % 7 % 3, losses.astype(np.float32), slots * 2)
+
+
+def folded(learner: sd.Leader) -> list[str]:
+    """What a seeded engine releases over the log, then the rows that it saves."""
+    private = learner.charge is not None
+    machine = sd.Engine(
+        stream="home",
+        partition=3,
+        epoch=2,
+        learner=learner,
+        budget="5" if private else None,
+        randomness=sd.SeededRandomness("golden"),
+        estimates=[sd.estimate("block_regret", epsilon="1/4", min_length=3)] if private else [],
+    )
+    told = [
+        f"{release.key!r} {release.kind} {release.identity.block} = {release.value}"
+        f" on [{release.start}, {release.stop}) of {release.first_offset} to {release.last_offset}"
+        f" for {release.epsilon}"
+        for release in machine.apply_batch(log(len(learner.actions)))
+    ]
+    return told + [f"{key!r} {row.hex()}" for key, row in machine.save()]
+
+
+def golden() -> dict[str, object]:
+    """Every golden file with what must be in it."""
+    return {
+        "learners.json": {line: learner.digest() for line, learner in LEARNERS.items()},
+        "folds.json": {line: folded(learner) for line, learner in LEARNERS.items()},
+    }
+
+
+def text(content: object) -> str:
+    """A golden file as it is written."""
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write every file."""
+    for name, content in golden().items():
+        (GOLDEN / name).write_text(text(content))
+
+
+if __name__ == "__main__":
+    main()
