@@ -4,8 +4,7 @@ A command's file defines ``register(app)``, which adds the command to the applic
 only typer at its top; what is heavy (numpy, the service, plots) is imported inside the command, so
 that ``streamdp --help`` is quick and needs no extras.
 
-Exit codes: 0 done; 1 the command found something wrong (a failed audit, a ledger over budget);
-2 it could not be run as asked, and standard error says what to change. A traceback never shows
+What commands share is in `common`, what their ends mean in `exit_codes`. A traceback never shows
 local variables: they may hold losses.
 """
 
@@ -16,9 +15,6 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import typer
-
-WRONG = 1
-NOT_RUN = 2
 
 
 def application() -> typer.Typer:
@@ -31,12 +27,13 @@ def application() -> typer.Typer:
         name="streamdp",
         help="Streaming, differentially private online learning: loss vectors in, actions out.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_streamdp)
-    for module in iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}").register(app)
+    for found in iter_modules(__path__):
+        module = import_module(f"{__name__}.{found.name}")
+        if hasattr(module, "register"):
+            module.register(app)
     return app
 
 
@@ -46,10 +43,12 @@ def _streamdp() -> None:
 
 def main() -> None:
     """Run one command; errors that a user can act on are one line, without a traceback."""
+    from streamdp.cli.common import complain
+    from streamdp.cli.exit_codes import code_of
     from streamdp.core.errors import StreamdpError
 
     try:
         application()()
     except StreamdpError as error:
-        sys.stderr.write(f"streamdp: {error}\n")
-        sys.exit(NOT_RUN)
+        complain(error)
+        sys.exit(code_of(error))

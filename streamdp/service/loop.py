@@ -1,29 +1,32 @@
 """The loop: many streams and partitions in one process, applying while commits are in flight.
 
 One task polls and applies; each taken partition has a task of its own that takes, rebuilds and
-commits. A partition's failure is its own. Back-pressure is not polling: a paused consumer would
-throw away what it has fetched.
+commits (`worker`). A partition that is assigned again waits until the task that had it before has
+left it: leaving late would take it from its successor. What ends the process: a drain, a full
+disk, an error of the transport as a whole, and, if the settings say so, a halted partition.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from streamdp.core.errors import StreamdpError, TransportLost
+from streamdp.core.errors import DiskFull, StreamdpError, TransportLost
 from streamdp.ports import Partition, Transport
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import Status, View
+from streamdp.service.view import Reason, Status, View
 from streamdp.service.worker import (
     Clock,
     Log,
     LoopSettings,
     Observe,
+    OnHalt,
     Surroundings,
     Worker,
-    total_waiting,
+    check_sizes,
 )
 from streamdp.wire.published import Mode
 
@@ -52,60 +55,78 @@ class Service:
         self._settings = settings or LoopSettings()
         self._view = view
         self._log = log
-        self._modes = dict(modes or {})
+        self._modes: dict[str, Mode] = {}
         self._observe = observe
         self._workers: dict[Partition, Worker] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
+        self._turns: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._leaving: set[asyncio.Task[None]] = set()
         self._draining = asyncio.Event()
+        self._ended_by: Reason | None = None
+        self._fatal: StreamdpError | None = None
         self._around = Surroundings(
-            transport, self._settings, view, log, clock, self._mode, observe
+            transport,
+            self._settings,
+            view,
+            log,
+            clock,
+            self._mode,
+            observe,
+            self._halted,
+            self._give_up,
         )
+        for stream, mode in (modes or {}).items():
+            self._modes[stream] = self._view.streams[stream].mode = mode
 
     def set_modes(self, modes: Mapping[str, Mode]) -> None:
         """From the next draw on, these streams are live, shadow or fallback."""
         for stream, mode in modes.items():
             if self._mode(stream) is not mode:
                 self._log.info("mode_changed", stream=stream, mode=str(mode))
-            self._modes[stream] = mode
-            self._view.streams[stream].mode = mode
+            self._modes[stream] = self._view.streams[stream].mode = mode
 
     def drain(self) -> None:
         """Make what was drawn durable and public, then stop."""
         self._draining.set()
 
-    async def run(self, *, ready: Callable[[], None] | None = None) -> None:
-        """Join, work, drain, leave. Raises what the user must mend, such as a missing topic."""
+    async def run(self, *, ready: Callable[[], None] | None = None) -> Reason | None:
+        """Join, work, drain, leave; why a halted partition ended it, if one did.
+
+        Raises what the user must mend, such as a missing topic, and what ends the whole process.
+        """
         try:
             await self._transport.join([spec.topics for spec in self._specs.values()], self)
+            for spec in self._specs.values():
+                check_sizes(spec, self._transport)
             self._log.info("joined", streams=sorted(self._specs))
             if ready is not None:
                 ready()
             await self._poll()
+            if self._fatal is not None:
+                raise self._fatal
             await self._drain()
         finally:
             await self._stop()
+        return self._ended_by
 
     # -- the transport's listener ----------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
         """Begin to take these, in tasks of their own."""
+        if self._draining.is_set():
+            return
         for partition in partitions:
-            if self._draining.is_set():
-                return
-            before = self._tasks.pop(partition, None)
+            self._let_go(partition)
             worker = Worker(self._specs[partition.stream], partition, self._around)
             self._workers[partition] = worker
             self._tasks[partition] = asyncio.get_running_loop().create_task(
-                _after(before, worker), name=f"partition {partition}"
+                self._run_in_turn(worker), name=f"partition {partition}"
             )
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
         """Stop working on these; what was drawn and is not durable was never seen."""
         for partition in partitions:
-            self._workers.pop(partition, None)
-            task = self._tasks.get(partition)
-            if task is not None:
-                task.cancel()
+            self._let_go(partition)
             self._view.forget(partition)
             self._log.info("partition_revoked", partition=str(partition))
 
@@ -115,17 +136,44 @@ class Service:
         if worker is not None:
             worker.fail(error)
 
+    def _let_go(self, partition: Partition) -> None:
+        """Cancel whatever works on a partition; it leaves in its own time."""
+        self._workers.pop(partition, None)
+        task = self._tasks.pop(partition, None)
+        if task is not None and not task.done():
+            task.cancel()
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _run_in_turn(self, worker: Worker) -> None:
+        """Run a worker once the one before it on this partition has left."""
+        async with self._turns[worker.partition]:
+            await worker.run()
+
+    # -- what workers tell -----------------------------------------------------------------------
+
+    def _halted(self, partition: Partition, reason: Reason) -> None:
+        if self._settings.on_halt is OnHalt.EXIT:
+            self._ended_by = self._ended_by or reason
+            self.drain()
+
+    def _give_up(self, error: StreamdpError) -> None:
+        self._fatal = self._fatal or error
+        self.drain()
+
     # -- tasks -----------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
         """Read and apply until drained."""
-        settings, attempt = self._settings, 0
+        waits, attempt = self._settings.retry_seconds, 0
         while not self._draining.is_set():
             try:
                 await self._poll_once()
                 attempt = 0
+            except DiskFull:
+                raise
             except TransportLost as error:
-                seconds = settings.retry_seconds[min(attempt, len(settings.retry_seconds) - 1)]
+                seconds = waits[min(attempt, len(waits) - 1)]
                 self._log.warning("poll_lost", detail=str(error), retry_in=seconds)
                 attempt += 1
                 with suppress(TimeoutError):
@@ -151,24 +199,26 @@ class Service:
         for worker in list(self._workers.values()):
             worker.apply()
         await asyncio.sleep(0)
-        while total_waiting(list(self._workers.values())) > settings.most_waiting:
-            await asyncio.sleep(settings.commit_seconds)
 
     async def _drain(self) -> None:
         """Let every partition publish what it has drawn, within a bounded time."""
         self._log.info("draining", partitions=len(self._tasks))
-        for worker in self._workers.values():
-            worker.apply()
-            worker.drain()
+        for partition, worker in list(self._workers.items()):
+            if worker.at_work:
+                worker.apply()
+                worker.drain()
+            else:
+                self._let_go(partition)
         if self._tasks:
             _, late = await asyncio.wait(self._tasks.values(), timeout=self._settings.drain_seconds)
             if late:
                 self._log.warning("drain_incomplete", partitions=len(late))
 
     async def _stop(self) -> None:
-        for task in self._tasks.values():
+        tasks = [*self._tasks.values(), *self._leaving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._transport.close()
         self._log.info("stopped")
 
@@ -184,10 +234,3 @@ class Service:
             for number, part in shown.partitions.items()
             if part.status is Status.HALTED
         ]
-
-
-async def _after(before: asyncio.Task[None] | None, worker: Worker) -> None:
-    """Run a worker once the one before it on this partition has ended."""
-    if before is not None:
-        await asyncio.wait({before})
-    await worker.run()

@@ -186,6 +186,10 @@ class PartitionWork:
         moved = self.engine.position > self.committed or self.low_water < self.engine.position
         return moved or bool(self._tombstones)
 
+    def late(self, pace: Pace) -> bool:
+        """Whether a rebuild would read more than it should, so that rows must be saved now."""
+        return self.engine.position - self.low_water > pace.records
+
     def cut(self, *, now: float, pace: Pace) -> Cut:
         """Everything as of this moment; `now` only paces how many rows are saved."""
         self.commit_seq += 1

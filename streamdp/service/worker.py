@@ -1,21 +1,31 @@
 """One partition on a transport: take, rebuild, work, and take again after what may pass.
 
-A worker owns its partition's memory. When the outcome of a step is unknown (`TransportLost`) it
-drops all of it and takes the partition again; when another process has the partition (`Fenced`) it
-stops; when state and log contradict each other, or a charge is refused, it halts with a reason and
-leaves the other partitions alone.
+A worker owns its partition's memory, and what goes wrong is its own:
+
+1. The outcome of a step is unknown (`TransportLost`): drop all memory, take the partition again.
+2. Another process has the partition (`Fenced`): stop; nothing of it may be touched any more.
+3. State and log contradict each other, a charge is refused, or something nobody thought of
+   happens: halt with a reason. The other partitions go on.
+4. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
+
+Commits: at once when something was drawn or waits to be published, or when `low_water` falls
+behind; otherwise once in `idle_commit_seconds` while the position moves. Back-pressure is for one
+partition too: when more than `most_waiting` records were applied and are not durable, it alone is
+paused until a commit has caught up. (Pausing throws away what was fetched ahead, hence so rarely.)
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from streamdp.core.errors import (
     BudgetExceeded,
+    DiskFull,
     Fenced,
     InvalidConfig,
     StateMismatch,
@@ -51,6 +61,13 @@ Observe = Callable[[str, float], None]
 """Told how long a public step took: its name and seconds."""
 
 
+class OnHalt(StrEnum):
+    """What a halted partition does to its process."""
+
+    STAY = "stay"  # the others go on, and what was published can still be looked up
+    EXIT = "exit"  # drain the others and end, for whoever restarts or calls someone
+
+
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
     """How the service paces itself. None of it can change what is released."""
@@ -58,12 +75,13 @@ class LoopSettings:
     poll_records: int = 2000
     poll_seconds: float = 0.05
     batch_records: int = 8192  # applied at once under load
-    most_waiting: int = 50_000  # records read but not applied: then polling waits
+    most_waiting: int = 200_000  # of a partition, applied and not durable: then it is paused
     commit_seconds: float = 0.02  # between two commits of a partition that has something to say
     idle_commit_seconds: float = 1.0
     drain_seconds: float = 30.0
     stall_seconds: float = 60.0
     retry_seconds: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+    on_halt: OnHalt = OnHalt.STAY
     pace: Pace = field(default_factory=Pace)
 
 
@@ -78,7 +96,15 @@ class Surroundings:
     clock: Clock
     mode: Callable[[str], Mode]
     observe: Observe
+    halted: Callable[[Partition, Reason], None]
+    give_up: Callable[[StreamdpError], None]
 
+
+_CALM_SECONDS = 60.0
+"""A partition that worked for so long begins its retries anew."""
+
+_TOLD_SECONDS = 2.0
+"""Between two lines about the progress of a take or a rebuild."""
 
 _REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
     (StateMismatch, Reason.STATE),
@@ -100,11 +126,13 @@ class Worker:
         self._draining = False
         self._failure: BaseException | None = None
         self._heard_at = 0.0
+        self._committed_at = 0.0
+        self._paused = False
 
     @property
-    def waiting(self) -> int:
-        """Records that were delivered but not applied."""
-        return sum(len(records) for records in self._inbox)
+    def at_work(self) -> bool:
+        """Whether the partition was taken and rebuilt, and can publish what was drawn."""
+        return self._work is not None
 
     def deliver(self, records: Records) -> None:
         """Records of this partition, in order."""
@@ -121,12 +149,15 @@ class Worker:
             self._work.absorb(inbox, mode=self._around.mode(self._spec.name))
         except Exception as error:
             self.fail(error)
+        else:
+            self._hold_back(self._work)
         self._stirred.set()
 
     def fail(self, error: BaseException) -> None:
-        """What was found elsewhere to be wrong with this partition."""
-        self._failure = self._failure or error
-        self._stirred.set()
+        """What was found elsewhere to be wrong with this partition; too late if it was left."""
+        if self._work is not None:
+            self._failure = self._failure or error
+            self._stirred.set()
 
     def drain(self) -> None:
         """Make durable and publish what was drawn, then stop."""
@@ -147,25 +178,30 @@ class Worker:
                 )
                 self._around.view.forget(self.partition)
                 return
+            except DiskFull as error:
+                self._around.give_up(error)
+                return
             except TransportLost as error:
-                waits = self._around.settings.retry_seconds
-                if self._around.clock() - started > 60:
-                    attempt = 0
-                await self._pause_before_retry(error, waits[min(attempt, len(waits) - 1)])
-                attempt += 1
+                calm = self._around.clock() - started > _CALM_SECONDS
+                attempt = 0 if calm else attempt
+                lost = error
             except Exception as error:
                 self._halt(error)
                 return
             finally:
                 self._work, self._inbox, self._failure = None, [], None
                 await self._leave()
+            await self._pause_before_retry(lost, attempt)
+            attempt += 1
 
     async def _leave(self) -> None:
         with suppress(StreamdpError):
             self._around.transport.pause(self.partition)
             await self._around.transport.leave(self.partition)
 
-    async def _pause_before_retry(self, error: TransportLost, seconds: float) -> None:
+    async def _pause_before_retry(self, error: TransportLost, attempt: int) -> None:
+        waits = self._around.settings.retry_seconds
+        seconds = waits[min(attempt, len(waits) - 1)]
         self._around.view.turn(self.partition, Status.RETRYING)
         self._around.log.warning(
             "partition_lost", partition=str(self.partition), detail=str(error), retry_in=seconds
@@ -182,18 +218,20 @@ class Worker:
             partition=str(self.partition),
             reason=str(reason),
             detail=message,
-            where=_where(error),
+            where=where_raised(error),
         )
+        self._around.halted(self.partition, reason)
 
     # -- one taking --------------------------------------------------------------------------------
 
     async def _live(self) -> None:
         work = await self._take()
-        self._work = work
-        self._heard_at = self._around.clock()
-        self._around.transport.resume(self.partition, work.engine.position)
-        self._around.view.turn(self.partition, Status.RUNNING)
-        self._around.log.info(
+        around = self._around
+        self._work, self._paused = work, False
+        self._heard_at = self._committed_at = around.clock()
+        around.transport.resume(self.partition, work.engine.position)
+        around.view.turn(self.partition, Status.RUNNING)
+        around.log.info(
             "partition_running",
             partition=str(self.partition),
             position=work.engine.position,
@@ -201,62 +239,82 @@ class Worker:
         )
         while await self._wait_for_reason(work):
             await self._commit(work)
-        self._around.view.turn(self.partition, Status.DRAINED)
-        self._around.log.info("partition_drained", partition=str(self.partition))
+        around.view.turn(self.partition, Status.DRAINED)
+        around.log.info("partition_drained", partition=str(self.partition))
 
     async def _take(self) -> PartitionWork:
-        around, name = self._around, str(self.partition)
+        around = self._around
+        check_sizes(self._spec, around.transport)
         around.view.turn(self.partition, Status.TAKING)
-        around.log.info("partition_taking", partition=name)
-        taken = await around.transport.take(self.partition)
+        around.log.info("partition_taking", partition=str(self.partition))
+        told = self._teller("partition_taking")
+        taken = await around.transport.take(
+            self.partition, progress=lambda entries: told(entries=entries)
+        )
         restoring = Restoring(self._spec, self.partition, taken)
-        span = restoring.span
-        around.view.turn(self.partition, Status.REBUILDING)
-        around.log.info("partition_rebuilding", partition=name, records=len(span))
-        told = around.clock()
-        if span:
-            async for records in around.transport.read(self.partition, span.start, span.stop):
-                restoring.feed(records)
-                done = (records.next_offset - span.start) / len(span)
-                around.view.part(self.partition).progress = done
-                if around.clock() - told > 2:
-                    told = around.clock()
-                    around.log.info("partition_rebuilding", partition=name, done=round(done, 3))
-                await asyncio.sleep(0)
+        await self._rebuild(restoring)
         return restoring.finish()
+
+    async def _rebuild(self, restoring: Restoring) -> None:
+        """Read again what the saved rows have not seen."""
+        around, span = self._around, restoring.span
+        around.view.turn(self.partition, Status.REBUILDING)
+        around.log.info("partition_rebuilding", partition=str(self.partition), records=len(span))
+        if not span:
+            return
+        told = self._teller("partition_rebuilding")
+        async for records in around.transport.read(self.partition, span.start, span.stop):
+            restoring.feed(records)
+            done = (records.next_offset - span.start) / len(span)
+            around.view.part(self.partition).progress = done
+            told(done=round(done, 3))
+            await asyncio.sleep(0)
+
+    def _teller(self, event: str) -> Callable[..., None]:
+        """Tells the log of progress, but not too often."""
+        clock, log = self._around.clock, self._around.log
+        last = clock()
+
+        def tell(**fields: object) -> None:
+            nonlocal last
+            if clock() - last > _TOLD_SECONDS:
+                last = clock()
+                log.info(event, partition=str(self.partition), **fields)
+
+        return tell
 
     async def _wait_for_reason(self, work: PartitionWork) -> bool:
         """Wait until there is something to commit; False when drained."""
-        settings = self._around.settings
+        settings, clock = self._around.settings, self._around.clock
         while True:
-            self._check()
-            if work.urgent:
+            if self._failure is not None:
+                raise self._failure
+            if work.urgent or work.late(settings.pace) or self._pressed(work):
                 return True
             if self._draining:
-                return False
-            self._stirred.clear()
-            try:
-                async with asyncio.timeout(settings.idle_commit_seconds):
-                    await self._stirred.wait()
-            except TimeoutError:
+                return work.engine.position > work.committed
+            due = self._committed_at + settings.idle_commit_seconds
+            if clock() >= due:
                 self._watch(work)
+                self._committed_at = clock()
                 if work.behind:
                     return True
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+                continue
+            self._stirred.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due - clock())):
+                    await self._stirred.wait()
 
     def _watch(self, work: PartitionWork) -> None:
         """A consumer can stall in silence: lag without progress is a lost transport."""
         transport, part = self._around.transport, self._around.view.part(self.partition)
         part.end_offset = transport.end_offset(self.partition)
         part.first_offset = transport.first_offset(self.partition)
-        silent = self._around.clock() - self._heard_at
         lagging = part.end_offset is not None and part.end_offset > work.engine.position
-        if not lagging:
+        if not lagging or self._paused:
             self._heard_at = self._around.clock()
-        elif silent > self._around.settings.stall_seconds:
+        silent = self._around.clock() - self._heard_at
+        if silent > self._around.settings.stall_seconds:
             raise TransportLost(
                 complaint(
                     f"partition {self.partition}",
@@ -271,19 +329,63 @@ class Worker:
         begun = clock()
         cut = work.cut(now=begun, pace=around.settings.pace)
         await around.transport.commit(self.partition, cut.commit)
-        ended = clock()
+        ended = self._committed_at = clock()
         around.observe("commit", ended - begun)
         refused = work.keys_refused + work.engine.slots_refused
         around.view.committed(self.partition, cut, keys_refused=refused, now=ended)
         part = around.view.part(self.partition)
         part.end_offset = around.transport.end_offset(self.partition)
         part.first_offset = around.transport.first_offset(self.partition)
+        self._let_go(work)
         left = around.settings.commit_seconds - (ended - begun)
         if left > 0 and not self._draining:
             await asyncio.sleep(left)
 
+    # -- back-pressure -----------------------------------------------------------------------------
 
-def _where(error: BaseException) -> str:
+    def _hold_back(self, work: PartitionWork) -> None:
+        """Pause the partition when too much of it is not durable yet."""
+        if not self._paused and self._backlog(work) > self._around.settings.most_waiting:
+            self._paused = True
+            self._around.transport.pause(self.partition)
+            self._around.log.info("partition_paused", partition=str(self.partition))
+
+    def _let_go(self, work: PartitionWork) -> None:
+        """Go on once a commit has caught up."""
+        if self._paused and not self._pressed(work):
+            self._paused = False
+            self._heard_at = self._around.clock()
+            self._around.transport.resume(self.partition, work.engine.position)
+            self._around.log.info("partition_resumed", partition=str(self.partition))
+
+    def _pressed(self, work: PartitionWork) -> bool:
+        """Whether so much is not durable that a commit should not wait."""
+        return self._backlog(work) > self._around.settings.most_waiting // 2
+
+    def _backlog(self, work: PartitionWork) -> int:
+        """Records that are applied and not durable, or that a rebuild would read beyond bounds."""
+        beyond = work.engine.position - work.low_water - 2 * self._around.settings.pace.records
+        return max(work.engine.position - work.committed, beyond)
+
+
+def check_sizes(spec: StreamSpec, transport: Transport) -> None:
+    """Refuse a stream one of whose values a commit could not hold: it would fail for what it drew.
+
+    Sizes are the worst case over all draws, so this says nothing of any (P5).
+    """
+    largest = transport.largest_value(spec.name)
+    if spec.largest_value > largest:
+        raise InvalidConfig(
+            complaint(
+                f"streams.{spec.name}",
+                "its largest value does not fit (fewer actions, shorter names or keys help)",
+                expected=f"≤ {largest} bytes, what the transport takes",
+                got=spec.largest_value,
+            )
+        )
+
+
+def where_raised(error: BaseException) -> str:
     """The place an error was raised at, without what it was about."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -291,8 +393,3 @@ def _where(error: BaseException) -> str:
     if trace is None:
         return "unknown"
     return f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"
-
-
-def total_waiting(workers: Sequence[Worker]) -> int:
-    """Records that were read for some workers but not applied."""
-    return sum(worker.waiting for worker in workers)

@@ -1,0 +1,123 @@
+"""``streamdp check``: is the configuration right? Touches no transport."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamdp.cli.common import (
+    DEFAULT_CONFIG,
+    AsJson,
+    Config,
+    InsecureSeed,
+    SingleBroker,
+    load,
+    opened,
+    print_json,
+    seeds,
+)
+
+if TYPE_CHECKING:
+    from streamdp.service.config import Configuration
+    from streamdp.service.spec import StreamSpec
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check")(check)
+
+
+def check(
+    config: Config = DEFAULT_CONFIG,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a configuration with every key explained.")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of the configuration.")
+    ] = False,
+    single_broker: SingleBroker = False,
+    insecure_seed: InsecureSeed = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check the configuration, and say what each stream costs an event.
+
+    Starts nothing and reaches for nothing: `streamdp doctor` looks at the brokers.
+
+    Example: streamdp check --example > streamdp.toml && streamdp check --config streamdp.toml
+    """
+    if example or schema:
+        _print_template(schema)
+        return
+    configuration = load(config)
+    specs = configuration.specs(seeds=seeds(insecure_seed))
+    opened(configuration, single_broker)
+    told = {
+        "app": configuration.app,
+        "transport": configuration.tables.transport.kind,
+        "topics": _topics(configuration),
+        "streams": [_stream(configuration, spec) for spec in specs],
+    }
+    print_json(told) if as_json else _print(told)
+
+
+def _print_template(schema: bool) -> None:
+    from streamdp.service.config import Tables, example
+
+    if schema:
+        print_json(Tables.model_json_schema())
+    else:
+        typer.echo(example(), nl=False)
+
+
+def _topics(configuration: Configuration) -> list[dict[str, Any]]:
+    """What the streams of each topic charge a record, of its budget."""
+    return [
+        {
+            "topic": topic,
+            "budget": str(table.budget),
+            "charged": str(configuration.charged(topic)),
+            "elsewhere": str(table.elsewhere),
+        }
+        for topic, table in configuration.tables.topics.items()
+    ]
+
+
+def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
+    """One stream, in public words."""
+    return {
+        "stream": spec.name,
+        "input": spec.topics.input,
+        "mode": configuration.stream(spec.name).mode.value,
+        "epoch": spec.epoch,
+        "start": spec.start.value,
+        "actions": len(spec.learner.actions),
+        "learner": str(spec.learner),
+        "format": dict(spec.format.settings()),
+        "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
+        "charge": str(spec.charge),
+        "digest": spec.digest,
+        "row_bytes": spec.row_bytes,
+        "largest_value_bytes": spec.largest_value,
+    }
+
+
+def _print(told: dict[str, Any]) -> None:
+    """The same for people."""
+    typer.echo(f"The configuration of {told['app']} on {told['transport']} is right.")
+    for topic in told["topics"]:
+        elsewhere = f" and {topic['elsewhere']} elsewhere" if topic["elsewhere"] != "0" else ""
+        typer.echo(
+            f"  topic {topic['topic']}: each record is charged ε = {topic['charged']}{elsewhere},"
+            f" of a budget of {topic['budget']}"
+        )
+    for stream in told["streams"]:
+        parts = " + ".join(f"{kind} {share}" for kind, share in stream["charges"].items())
+        typer.echo(
+            f"  stream {stream['stream']}: {stream['learner']},"
+            f" {stream['mode']}, epoch {stream['epoch']}"
+        )
+        typer.echo(
+            f"    ε = {stream['charge']} ({parts}); a saved learner takes"
+            f" {stream['row_bytes']} bytes, a value at most {stream['largest_value_bytes']}"
+        )

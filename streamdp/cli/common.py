@@ -1,0 +1,132 @@
+"""What several commands share: their options, how they open things, how they complain and print."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from streamdp.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from streamdp.ports import Finding, StreamTopics, Technology
+    from streamdp.service.config import Configuration, Seeds
+
+T = TypeVar("T")
+
+NOT_PRIVATE = (
+    "NOT PRIVATE: this shows content of events. Decisions taken on it leave the guarantee."
+)
+
+Config = Annotated[
+    Path,
+    typer.Option(
+        "--config", "-c", envvar="STREAMDP_CONFIG", help="The configuration: `check --example`."
+    ),
+]
+DEFAULT_CONFIG = Path("streamdp.toml")
+SingleBroker = Annotated[
+    bool,
+    typer.Option("--single-broker", help="Accept one copy of everything: only to try it."),
+]
+InsecureSeed = Annotated[
+    bool,
+    typer.Option("--insecure-seed", help="Allow seeds in the configuration: no guarantee."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+
+
+def load(path: Path) -> Configuration:
+    """The configuration."""
+    from streamdp.service.config import Configuration
+
+    return Configuration.load(path)
+
+
+def seeds(allowed: bool) -> Seeds:
+    """What ``--insecure-seed`` says."""
+    from streamdp.service.config import Seeds
+
+    return Seeds.ALLOWED if allowed else Seeds.REFUSED
+
+
+def opened(configuration: Configuration, single_broker: bool = False) -> Technology:
+    """What moves the records."""
+    extra = {"single_broker": True} if single_broker else {}
+    return configuration.technology(**extra)
+
+
+def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
+    """The stream that was named, or the only one."""
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    known = {topics.stream: topics for topics in configuration.topics()}
+    if stream is None and len(known) == 1:
+        return next(iter(known.values()))
+    if stream not in known:
+        got = "none of them" if stream is None else stream
+        raise InvalidConfig(complaint("--stream", "which?", expected=" or ".join(known), got=got))
+    return known[stream]
+
+
+def narrowed(configuration: Configuration, stream: str | None) -> list[StreamTopics]:
+    """The stream that was named, or all of them."""
+    return configuration.topics() if stream is None else [chosen(configuration, stream)]
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """What the transport refuses is not the configuration's fault: exit code 3."""
+    from streamdp.core.errors import InvalidConfig
+
+    try:
+        yield
+    except InvalidConfig as error:
+        complain(error)
+        raise typer.Exit(ExitCode.TRANSPORT) from None
+
+
+def complain(error: object) -> None:
+    """One message on standard error."""
+    sys.stderr.write(f"streamdp: {error}\n")
+
+
+def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run what talks to a transport to its end."""
+    with reaching():
+        return asyncio.run(work())
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """What a check found; exit code 1 if something is wrong."""
+    from streamdp.ports import Verdict
+
+    if as_json:
+        print_json(
+            [
+                {"subject": each.subject, "verdict": each.verdict.value, "detail": each.detail}
+                for each in findings
+            ]
+        )
+    else:
+        marks = {
+            Verdict.GOOD: typer.style("good   ", fg="green"),
+            Verdict.CHANGED: typer.style("changed", fg="cyan"),
+            Verdict.WARNING: typer.style("warning", fg="yellow"),
+            Verdict.PROBLEM: typer.style("PROBLEM", fg="red", bold=True),
+        }
+        for each in findings:
+            typer.echo(f"{marks[each.verdict]}  {each.subject}: {each.detail}")
+    if any(each.verdict is Verdict.PROBLEM for each in findings):
+        raise typer.Exit(ExitCode.WRONG)

@@ -1,0 +1,65 @@
+"""The exit codes, in one place; ``deploy/RUNBOOK.md`` says what to do about each."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamdp.service.view import Reason
+
+
+class ExitCode(IntEnum):
+    """What a command's end means to whoever started it."""
+
+    DONE = 0
+    """Ended as asked."""
+    WRONG = 1
+    """A check found what it looks for: a failed audit, a broken ledger. Or a defect."""
+    CONFIGURATION = 2
+    """Usage or configuration; nothing was started. Restarting will not help."""
+    TRANSPORT = 3
+    """Unreachable, credentials, rights, topics that are missing or not as they must be."""
+    STATE = 4
+    """State, ledger and log contradict each other; somebody must look."""
+    BUDGET = 5
+    """A charge was refused before anything was drawn."""
+    DISK = 6
+    """No room to make a step durable; nothing that was durable is lost."""
+    CUT_OFF = 130
+    """A second SIGINT or SIGTERM: stopped without draining, which is safe."""
+
+
+def code_of(error: BaseException) -> ExitCode:
+    """The exit code of an error that a command could not handle."""
+    from streamdp.core.errors import (
+        BudgetExceeded,
+        DiskFull,
+        InvalidConfig,
+        StateMismatch,
+        TransportLost,
+    )
+
+    kinds = (
+        (DiskFull, ExitCode.DISK),
+        (TransportLost, ExitCode.TRANSPORT),
+        (InvalidConfig, ExitCode.CONFIGURATION),
+        (StateMismatch, ExitCode.STATE),
+        (BudgetExceeded, ExitCode.BUDGET),
+    )
+    return next((code for kind, code in kinds if isinstance(error, kind)), ExitCode.WRONG)
+
+
+def code_of_halt(reason: Reason | None) -> ExitCode:
+    """The exit code of a service that a halted partition ended, or nothing did."""
+    from streamdp.service.view import Reason
+
+    if reason is None:
+        return ExitCode.DONE
+    codes = {
+        Reason.STATE: ExitCode.STATE,
+        Reason.BUDGET: ExitCode.BUDGET,
+        Reason.CONFIG: ExitCode.TRANSPORT,
+        Reason.INTERNAL: ExitCode.WRONG,
+    }
+    return codes[reason]

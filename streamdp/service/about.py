@@ -1,0 +1,73 @@
+"""What is known of a stream before any event: its configuration, as the faces show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import log, sqrt
+
+from streamdp.client import Source
+from streamdp.core.learners import Leader
+from streamdp.core.regret import Estimate, bound_of
+from streamdp.ports import StreamTopics
+from streamdp.wire.published import Mode
+
+NO_FALLBACK = ""
+"""What a cache answers where a stream has no fallback action; never an action's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """One stream's public configuration."""
+
+    topics: StreamTopics
+    learner: Leader
+    estimates: tuple[Estimate, ...]
+    budget: Fraction  # of the input topic, which all its streams share
+    epoch: int
+    seeded: bool
+    mode: Mode = Mode.LIVE  # as configured; a running process may have been told another
+    fallback: str = NO_FALLBACK
+    gap: float | None = None  # Δ, if somebody is ready to say so
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.topics.stream
+
+    @property
+    def charge(self) -> Fraction:
+        """The most that this stream charges an event: the action and every estimate."""
+        action = self.learner.charge or Fraction(0)
+        return action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
+
+    @property
+    def source(self) -> Source:
+        """For a cache of its actions."""
+        return Source(self.topics, self.fallback)
+
+    def regret_bound(self, *, last_slot: int, length: int) -> float:
+        """What the estimated regret of a block of this length may be in a stationary world.
+
+        The theorem bounds the expected pseudo-regret of all slots so far, hence that of the block;
+        against the block's own best action, chance adds √(2 n ln K) at most in expectation (a
+        maximum of K sums of n differences in [−1, 1], Hoeffding).
+        """
+        chance = sqrt(2 * max(0, length) * log(len(self.learner.actions)))
+        return _theorem(self.learner, _rounded_up(max(1, last_slot)), self.gap) + chance
+
+
+def _rounded_up(horizon: int) -> int:
+    """To three significant bits: a longer horizon only loosens the bound, by 1/16 at most.
+
+    >>> [_rounded_up(n) for n in (1, 7, 8, 9, 1000)]
+    [1, 7, 8, 10, 1024]
+    """
+    step = 1 << max(0, horizon.bit_length() - 3)
+    return -(-horizon // step) * step
+
+
+@lru_cache(maxsize=1024)
+def _theorem(learner: Leader, horizon: int, gap: float | None) -> float:
+    return bound_of(learner, horizon=horizon, gap=gap).regret

@@ -1,0 +1,18 @@
+"""Configuration: one TOML file, the environment over it, secrets from files.
+
+`tables` says what may stand in it, `environment` how variables override it, `configuration` what
+must hold of it as a whole and how it becomes streams and a transport, `complaints` how errors
+read, and ``example.toml`` explains every key.
+"""
+
+from importlib.resources import files
+
+from streamdp.service.config.configuration import TRANSPORTS, Configuration, Seeds
+from streamdp.service.config.tables import Tables
+
+__all__ = ["TRANSPORTS", "Configuration", "Seeds", "Tables", "example"]
+
+
+def example() -> str:
+    """A complete configuration with every key explained."""
+    return files(__name__).joinpath("example.toml").read_text("utf-8")

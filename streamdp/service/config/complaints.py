@@ -1,0 +1,101 @@
+"""What is wrong with a configuration, one line for each thing: where, what, expected, got.
+
+All that pydantic found is told at once. What stands in the open tables (a transport's password
+among them) is never validated here, so never quoted here.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.service.config.environment import Origins
+
+Detail = Mapping[str, Any]
+"""What pydantic says of one thing that is wrong."""
+
+
+def as_ours(
+    error: ValidationError, *, model: type[BaseModel], file: str, origins: Origins
+) -> InvalidConfig:
+    """The house's error for all that is wrong."""
+    details = error.errors(include_url=False)
+    return InvalidConfig("\n".join(_lines(details, model=model, file=file, origins=origins)))
+
+
+def _lines(
+    details: Sequence[Detail], *, model: type[BaseModel], file: str, origins: Origins
+) -> Iterator[str]:
+    for detail in details:
+        place = tuple(str(part) for part in detail["loc"] if part != "[key]")
+        variable = origins.get(place)
+        where = variable or f"{file}: {'.'.join(place)}"
+        yield _line(where, detail, place, model)
+
+
+def _line(where: str, detail: Detail, place: tuple[str, ...], model: type[BaseModel]) -> str:
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "extra_forbidden":
+            return complaint(where, "unknown key", expected=_known(model, place), got=place[-1])
+        case "missing":
+            return complaint(where, "missing", expected=_description(model, place), got="nothing")
+        case "value_error":
+            told = str(context["error"])
+            return f"{where}{told}" if told.startswith(":") else f"{where}: {told}"
+        case "string_pattern_mismatch":
+            expected = "letters, digits, _ and -"
+        case _:
+            expected = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return complaint(where, "not usable", expected=expected, got=_shown(detail["input"]))
+
+
+def _shown(value: object) -> str:
+    """A value in a few characters."""
+    if isinstance(value, str | int | float):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}…"
+    return type(value).__name__
+
+
+def _known(model: type[BaseModel], place: tuple[str, ...]) -> str:
+    """The keys of the table that a place is in, or the one that was probably meant."""
+    table = _table(model, place[:-1])
+    names = list(table.model_fields) if table is not None else []
+    close = get_close_matches(place[-1], names, n=1)
+    return close[0] if close else "one of " + ", ".join(names)
+
+
+def _description(model: type[BaseModel], place: tuple[str, ...]) -> str:
+    """What a missing key is for."""
+    table = _table(model, place[:-1])
+    field = None if table is None else table.model_fields.get(place[-1])
+    return field.description or "a value" if field is not None else "a value"
+
+
+def _table(model: type[BaseModel], place: tuple[str, ...]) -> type[BaseModel] | None:
+    """The type of the table at a place."""
+    found: Any = model
+    for part in place:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            field = found.model_fields.get(part)
+            found = None if field is None else _plain(field.annotation)
+        elif get_origin(found) in (dict, list):
+            found = _plain(get_args(found)[-1])
+        else:
+            return None
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _plain(annotation: Any) -> Any:
+    """A type without what is said about it and without None."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _plain(next(each for each in get_args(annotation) if each is not types.NoneType))
+    return annotation

@@ -1,0 +1,368 @@
+"""The configuration of a process: one TOML file, the environment over it, checked as a whole.
+
+1. Unknown keys are fatal. A message says where, what, expected and got; all that is wrong with
+   types and keys is told at once.
+2. **The budget belongs to the input topic** (P11): what all streams that read it charge an event,
+   shadow ones and estimates included, must not exceed it, in exact fractions. A stream's own share
+   is what it charges, so that its ledger refuses anything beyond.
+3. No two names derived from streams may be the same, nor be an input.
+4. A seed is refused unless the command line allows it: seeded randomness protects nobody.
+
+Secrets come from files (``password_file`` and the like, read by whoever needs them); paths are
+relative to the working directory.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.learners import Leader, learner_of
+from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
+from streamdp.core.regret import Estimate
+from streamdp.ports import StreamTopics, Technology
+from streamdp.service.config.complaints import as_ours
+from streamdp.service.config.environment import overlaid
+from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
+from streamdp.service.protocol import Pace
+from streamdp.service.spec import StreamSpec
+from streamdp.service.worker import LoopSettings
+from streamdp.wire.formats import Format, configure
+from streamdp.wire.published import Mode
+
+TRANSPORTS = "streamdp.transports"
+"""The entry-point group of technologies."""
+
+
+class Seeds(Enum):
+    """Whether a configuration may ask for randomness that can be had again."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"  # --insecure-seed: for tests and replay
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A configuration that was read and checked; nothing is opened before it is asked for."""
+
+    path: Path
+    tables: Tables
+
+    @classmethod
+    def load(cls, path: Path, environment: Mapping[str, str] = os.environ) -> Self:
+        """From a file and the environment; `InvalidConfig` tells what is wrong and where."""
+        tree, origins = overlaid(_read(path), environment)
+        try:
+            tables = Tables.model_validate(tree)
+        except ValidationError as error:
+            raise as_ours(error, model=Tables, file=str(path), origins=origins) from None
+        found = cls(path, tables)
+        found.check_names()
+        found.check_budgets()
+        return found
+
+    @property
+    def app(self) -> str:
+        """The application's name."""
+        return self.tables.app
+
+    def topics(self) -> list[StreamTopics]:
+        """The names of every stream's topics."""
+        return [
+            StreamTopics(self.app, name, stream.input)
+            for name, stream in self.tables.streams.items()
+        ]
+
+    def modes(self) -> dict[str, Mode]:
+        """What each stream does with what it draws; the only thing that is read again."""
+        return {name: stream.mode for name, stream in self.tables.streams.items()}
+
+    def specs(self, *, seeds: Seeds = Seeds.REFUSED) -> list[StreamSpec]:
+        """Every stream, resolved."""
+        return [self.spec(name, seeds=seeds) for name in self.tables.streams]
+
+    def spec(self, name: str, *, seeds: Seeds = Seeds.REFUSED) -> StreamSpec:
+        """One stream, resolved."""
+        stream = self.stream(name)
+        learner, estimates = self.learner(name), self.estimates(name)
+        with self._within(name):
+            spec = StreamSpec(
+                topics=StreamTopics(self.app, name, stream.input),
+                learner=learner,
+                estimates=estimates,
+                format=self.format(name),
+                budget=learner.charge or Fraction(0),
+                epoch=stream.epoch,
+                start=stream.start,
+                randomness=self._randomness(name, seeds),
+                most_keys=stream.limits.most_keys,
+                most_key_bytes=stream.limits.most_key_bytes,
+            )
+        return replace(spec, budget=spec.charge)
+
+    def stream(self, name: str) -> StreamTable:
+        """A stream's table."""
+        if name not in self.tables.streams:
+            known = ", ".join(self.tables.streams)
+            raise InvalidConfig(complaint("stream", "unknown", expected=known, got=name))
+        return self.tables.streams[name]
+
+    def actions(self, name: str) -> list[str]:
+        """A stream's actions, from the file that lists them if there is one."""
+        stream, where = self.stream(name), self._where(name, "actions")
+        if (stream.actions is None) == (stream.actions_file is None):
+            got = "neither" if stream.actions is None else "both"
+            raise InvalidConfig(
+                complaint(where, "not one list", expected="actions or actions_file", got=got)
+            )
+        found = stream.actions or _lines(stream.actions_file, where=f"{where}_file")
+        if len(found) > stream.limits.most_actions:
+            expected = f"at most {stream.limits.most_actions} (limits.most_actions)"
+            raise InvalidConfig(complaint(where, "too many", expected=expected, got=len(found)))
+        fallback = stream.fallback_action
+        if fallback is not None and fallback not in found:
+            where = self._where(name, "fallback_action")
+            raise InvalidConfig(
+                complaint(where, "no action", expected="one of the actions", got=repr(fallback))
+            )
+        return found
+
+    def learner(self, name: str) -> Leader:
+        """A stream's learner."""
+        table = self.stream(name).learner
+        actions = self.actions(name)
+        with self._within(name):
+            return learner_of(_options(table), actions=actions)
+
+    def estimates(self, name: str) -> tuple[Estimate, ...]:
+        """A stream's private estimates."""
+        tables = self.stream(name).estimates
+        names = [table.name for table in tables]
+        if len(set(names)) != len(names):
+            raise InvalidConfig(
+                complaint(
+                    self._where(name, "estimates"), "one twice", expected="each once", got=names
+                )
+            )
+        with self._within(name):
+            return tuple(Estimate(each.name, each.epsilon, each.min_length) for each in tables)
+
+    def format(self, name: str) -> Format:
+        """How a stream's records are read and written."""
+        table = self.stream(name).format
+        actions = self.actions(name)
+        with self._within(name):
+            return configure(table.name, actions=actions, options=table.options)
+
+    def technology(self, **settings: object) -> Technology:
+        """What moves the records, opened with the file's settings and these beside them."""
+        table = self.tables.transport
+        for entry in entry_points(group=TRANSPORTS, name=table.kind):
+            factory: type[Technology] = entry.load()
+            return factory.from_settings({**table.settings, **settings}, app=self.app)
+        known = " or ".join(sorted(entry.name for entry in entry_points(group=TRANSPORTS)))
+        where = f"{self.path}: transport.kind"
+        raise InvalidConfig(complaint(where, "unknown", expected=known, got=table.kind))
+
+    def loop_settings(self) -> LoopSettings:
+        """How the service paces itself."""
+        service = self.tables.service
+        return LoopSettings(
+            poll_records=service.poll_records,
+            batch_records=service.batch_records,
+            most_waiting=service.most_waiting,
+            commit_seconds=service.commit_seconds,
+            idle_commit_seconds=service.idle_commit_seconds,
+            drain_seconds=service.drain_seconds,
+            stall_seconds=service.stall_seconds,
+            on_halt=service.on_halt,
+            pace=Pace(records=service.rebuild_records, seconds=service.save_seconds),
+        )
+
+    def differs_beyond_modes(self, other: Configuration) -> bool:
+        """Whether another reading of the file has changes that need a restart."""
+        return _without_modes(self.tables) != _without_modes(other.tables)
+
+    # -- checks ----------------------------------------------------------------------------------
+
+    def check_names(self) -> None:
+        """Refuse derived names that are not distinct; brokers take `.` and `_` for the same."""
+        inputs = {_plain(topics.input): topics.input for topics in self.topics()}
+        derived: dict[str, str] = {}
+        for topics in self.topics():
+            for name in (topics.actions, topics.ledger, topics.state, topics.quarantine):
+                taken = derived.get(_plain(name)) or inputs.get(_plain(name))
+                if taken is not None:
+                    where = f"{self.path}: streams.{topics.stream}"
+                    raise InvalidConfig(
+                        complaint(where, "a name twice", expected="distinct topics", got=taken)
+                    )
+                derived[_plain(name)] = name
+
+    def check_budgets(self) -> None:
+        """Refuse streams that together charge a topic more than its budget."""
+        for topic in dict.fromkeys(topics.input for topics in self.topics()):
+            if topic not in self.tables.topics:
+                raise InvalidConfig(
+                    complaint(
+                        f'{self.path}: topics."{topic}"',
+                        "no budget for the input of a stream",
+                        expected='budget = "…", the most ε that one record may cost',
+                        got="nothing",
+                    )
+                )
+            self._check_budget(topic)
+
+    def _check_budget(self, topic: str) -> None:
+        table = self.tables.topics[topic]
+        shares = [
+            (name, self.shares(name))
+            for name, stream in self.tables.streams.items()
+            if stream.input == topic
+        ]
+        total = table.elsewhere + self.charged(topic)
+        if total > table.budget:
+            told = [f"{name} {_sum(own)}" for name, own in shares]
+            told += [f"elsewhere {table.elsewhere}"] if table.elsewhere else []
+            raise InvalidConfig(
+                complaint(
+                    f'{self.path}: topics."{topic}".budget',
+                    "the streams that read the topic may charge a record more than that",
+                    expected=f"a total of at most {table.budget}",
+                    got=f"{total}: {'; '.join(told)}",
+                )
+            )
+
+    def charged(self, topic: str) -> Fraction:
+        """What all streams that read a topic charge each of its records."""
+        readers = [name for name, stream in self.tables.streams.items() if stream.input == topic]
+        return sum((sum(self.shares(name).values(), Fraction(0)) for name in readers), Fraction(0))
+
+    def shares(self, name: str) -> dict[str, Fraction]:
+        """What a stream charges an event: for the action, and for each estimate."""
+        action = self.learner(name).charge or Fraction(0)
+        return {"action": action} | {each.name: each.epsilon for each in self.estimates(name)}
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _randomness(self, name: str, seeds: Seeds) -> Randomness:
+        seed = self.stream(name).seed
+        if seed is None:
+            return SystemRandomness()
+        if seeds is Seeds.REFUSED:
+            raise InvalidConfig(
+                complaint(
+                    self._where(name, "seed"),
+                    "a seed protects nobody",
+                    expected="none, or --insecure-seed for a test",
+                    got="a seed",
+                )
+            )
+        return SeededRandomness(seed)
+
+    def _where(self, name: str, key: str) -> str:
+        return f"{self.path}: streams.{name}.{key}"
+
+    def _within(self, name: str) -> _Within:
+        return _Within(f"{self.path}: streams.{name}")
+
+
+class _Within:
+    """Says in an error from below which stream it is about."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InvalidConfig) and not str(error).startswith(self._where):
+            told = str(error).removeprefix(self._where.partition(": ")[2] + ".")
+            raise InvalidConfig(f"{self._where}.{told}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's tree."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidConfig(
+            complaint(str(path), "cannot be read", expected="a TOML file", got=error.strerror)
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfig(
+            complaint(str(path), "is not TOML", expected="key = value", got=_told(error))
+        ) from None
+
+
+def _told(error: ValueError) -> str:
+    """What a parser says, without the text it was reading."""
+    return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes that are not UTF-8"
+
+
+def _lines(path: Path | None, *, where: str) -> list[str]:
+    """Names, one a line."""
+    assert path is not None
+    try:
+        return path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(
+            complaint(where, "cannot be read", expected=f"text in {path}", got=type(error).__name__)
+        ) from None
+
+
+def _options(table: LearnerTable) -> dict[str, str]:
+    """A learner's table in writing; numbers must be exact."""
+    options: dict[str, str] = {"recipe": table.recipe}
+    for name, value in table.options.items():
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise InvalidConfig(
+                complaint(
+                    f"learner.{name}",
+                    "not exact",
+                    expected='a string such as "0.1"',
+                    got=type(value).__name__,
+                )
+            )
+        options[name] = str(value)
+    return options
+
+
+def _plain(name: str) -> str:
+    """A topic's name as brokers compare it."""
+    return name.replace(".", "_")
+
+
+def _sum(shares: Mapping[str, Fraction]) -> str:
+    """A stream's shares in writing.
+
+    >>> _sum({"action": Fraction(1, 2), "block_regret": Fraction(1, 4)})
+    '3/4 (action 1/2 + block_regret 1/4)'
+    """
+    parts = " + ".join(f"{name} {share}" for name, share in shares.items())
+    return f"{sum(shares.values())} ({parts})"
+
+
+def _without_modes(tables: Tables) -> dict[str, Any]:
+    return {
+        **tables.model_dump(exclude={"streams"}),
+        "streams": dict(_streams_without_modes(tables.streams.items())),
+    }
+
+
+def _streams_without_modes(
+    streams: Iterable[tuple[str, StreamTable]],
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, stream in streams:
+        yield name, stream.model_dump(exclude={"mode"})

@@ -1,0 +1,214 @@
+"""The tables of the configuration file, as types: what may stand in it, and what each key means.
+
+Unknown keys are refused in every table. Three tables are open because something else knows their
+keys and refuses what it does not know: a transport's settings, a learner's options, a format's
+options. An ε or a budget is exact: a string or a whole number, never a binary float.
+
+Every key is explained in ``example.toml`` beside this file; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.learners.leader import DEFAULT_RECIPE
+from streamdp.service.spec import Start
+from streamdp.service.worker import OnHalt
+from streamdp.wire.published import Mode
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+"""Names become part of topic names, of addresses and of metric labels; `.` parts them there."""
+
+_CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+_OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+
+
+def _exact(value: object) -> Fraction:
+    """An ε or a budget; where it stands is said by whoever reports the error."""
+    return parse_epsilon(value, "")
+
+
+def _as_table(value: object) -> object:
+    """``format = "json"`` is short for a table with that name alone."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _address(value: str) -> str:
+    """A host and a port."""
+    host, colon, port = value.rpartition(":")
+    if not (host and colon and port.isdigit() and int(port) < 1 << 16):
+        raise ValueError("no address; expected host:port")
+    return value
+
+
+Exact = Annotated[Fraction, BeforeValidator(_exact)]
+Name = Annotated[str, Field(pattern=NAME, max_length=80)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class TransportTable(BaseModel):
+    """Which technology moves the records; all other keys are its own settings."""
+
+    model_config = _OPEN
+
+    kind: str = Field(description="sqlite, kafka, or another entry point of streamdp.transports")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the technology is opened with."""
+        return dict(self.model_extra or {})
+
+
+class TopicTable(BaseModel):
+    """An input topic: its budget belongs to it, whoever reads it."""
+
+    model_config = _CLOSED
+
+    budget: Exact = Field(description='the most ε that one record may cost, such as "1.0"')
+    elsewhere: Annotated[Fraction, BeforeValidator(lambda value: _elsewhere(value))] = Field(
+        default=Fraction(0),
+        description="the part of the budget that other applications, or streams since gone, charge",
+    )
+    partitions: Count = Field(default=1, description="what `streamdp topics create` makes")
+
+
+def _elsewhere(value: object) -> Fraction:
+    """An exact charge, or none."""
+    return Fraction(0) if value in (0, "0") and value is not False else _exact(value)
+
+
+class LearnerTable(BaseModel):
+    """A recipe; all other keys are its options, ε among them."""
+
+    model_config = _OPEN
+
+    recipe: str = Field(default=DEFAULT_RECIPE, description="which learner")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the recipe is called with."""
+        return dict(self.model_extra or {})
+
+
+class FormatTable(BaseModel):
+    """How a record is read; all other keys are the format's own options."""
+
+    model_config = _OPEN
+
+    name: str = Field(description="json, float32, float16, or an entry point of streamdp.formats")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the format is configured with."""
+        return dict(self.model_extra or {})
+
+
+class EstimateTable(BaseModel):
+    """A private number about each long enough block, with a charge of its own."""
+
+    model_config = _CLOSED
+
+    name: str = Field(description="block_regret, mean_loss, null_share or regret_vs_uniform")
+    epsilon: Exact = Field(description="its charge")
+    min_length: Count = Field(description="the shortest block that it is released for, in slots")
+
+
+class LimitsTable(BaseModel):
+    """What one stream may take of the process."""
+
+    model_config = _CLOSED
+
+    most_keys: Count = Field(default=1_000_000, description="learners per partition")
+    most_key_bytes: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        default=1024, description="a record with a longer key gets no learner"
+    )
+    most_actions: Annotated[int, Field(ge=2)] = Field(
+        default=10_000, description="refuse a longer list of actions"
+    )
+
+
+class StreamTable(BaseModel):
+    """One stream: an input, its actions, a learner."""
+
+    model_config = _CLOSED
+
+    input: str = Field(min_length=1, description="the input topic")
+    start: Start = Field(description="where a stream without any state begins")
+    actions: list[str] | None = Field(default=None, description="the actions' names, in order")
+    actions_file: Path | None = Field(default=None, description="or a file with one name a line")
+    learner: LearnerTable = Field(description="the recipe and its options")
+    estimates: list[EstimateTable] = Field(default=[], description="private estimates")
+    format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(
+        default=FormatTable(name="json"), description="how a record is read"
+    )
+    epoch: Count = Field(default=1, description="raise it to change what learners are")
+    mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
+    fallback_action: str | None = Field(
+        default=None, description="what readers use where there is no action"
+    )
+    limits: LimitsTable = Field(default=LimitsTable(), description="what the stream may take")
+    seed: str | int | None = Field(
+        default=None, description="for tests, with --insecure-seed: nothing is guaranteed"
+    )
+
+
+class ServiceTable(BaseModel):
+    """How the service paces itself; none of it can change what is released."""
+
+    model_config = _CLOSED
+
+    worker: str | None = Field(default=None, description="this process's name in messages")
+    on_halt: OnHalt = Field(default=OnHalt.STAY, description="what a halted partition does to it")
+    commit_seconds: Seconds = Field(default=0.02, description="between two commits")
+    idle_commit_seconds: Seconds = Field(default=1.0, description="when nothing was drawn")
+    drain_seconds: Seconds = Field(default=30.0, description="to publish what was drawn")
+    stall_seconds: Seconds = Field(default=60.0, description="records wait and none comes")
+    poll_records: Count = Field(default=2000, description="records asked for at once")
+    batch_records: Count = Field(default=8192, description="records applied at once")
+    most_waiting: Count = Field(
+        default=200_000, description="applied and not durable, then the partition is paused"
+    )
+    rebuild_records: Count = Field(
+        default=2_000_000, description="about what a rebuild reads again at most"
+    )
+    save_seconds: Seconds = Field(default=30.0, description="about how often a row is saved")
+
+
+class HttpTable(BaseModel):
+    """Where look-ups, metrics and the status page are served."""
+
+    model_config = _CLOSED
+
+    listen: Address | None = Field(default=None, description="host:port")
+
+
+class LogTable(BaseModel):
+    """What is written to standard error."""
+
+    model_config = _CLOSED
+
+    level: Literal["info", "warning", "error"] = Field(default="info", description="the least")
+    format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="auto: text on a terminal, otherwise JSON, an event a line"
+    )
+
+
+class Tables(BaseModel):
+    """The whole file."""
+
+    model_config = _CLOSED
+
+    app: Name = Field(description="the application's name, which derived topics begin with")
+    transport: TransportTable = Field(description="what moves the records")
+    topics: dict[str, TopicTable] = Field(description="the budget of each input")
+    streams: dict[Name, StreamTable] = Field(min_length=1, description="what is learned")
+    service: ServiceTable = ServiceTable()
+    http: HttpTable = HttpTable()
+    log: LogTable = LogTable()

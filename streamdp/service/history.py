@@ -1,0 +1,266 @@
+"""What a stream's ledger says so far: charges, and released estimates over the blocks.
+
+Read from the public ledger topic, like anybody can, so that every process shows the same, a
+restart forgets nothing, and estimates are read back and never drawn again. Everything here is a
+function of published lines.
+
+1. Charges of the same slots add up, those of different slots do not (parallel composition): the
+   cost of an event is the highest sum over any block.
+2. Means are over keys. Sums of noisy values have the root of the summed variances as their error.
+3. A larger epoch begins anew; lines of older epochs count only as charges.
+4. Memory is bounded: so many keys, so many of them with a history, so many blocks of a curve.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from math import sqrt
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import ACTION, OPENING, Key
+from streamdp.core.regret import ESTIMATES
+from streamdp.ports import Published
+from streamdp.wire.published import Charge, EpochMark, decode_ledger
+
+MOST_KEYS = 1_000_000
+MOST_HISTORIES = 2_000
+POINTS_A_KEY = 256
+BLOCKS_A_CURVE = 512
+
+
+class Point(NamedTuple):
+    """A released estimate: noisy, with the standard error of its noise."""
+
+    kind: str
+    block: int
+    start: int
+    stop: int
+    value: float
+    standard_error: float
+
+
+class Reading(NamedTuple):
+    """A mean of released estimates, noisy, with the standard error of its noise."""
+
+    value: float
+    standard_error: float
+    keys: int
+
+
+@dataclass(slots=True)
+class Sum:
+    """Estimates of one kind added up, as losses of whole blocks."""
+
+    keys: int = 0
+    slots: int = 0
+    value: float = 0.0
+    variance: float = 0.0
+
+    def add(self, other: Sum) -> None:
+        """More of them."""
+        self.keys += other.keys
+        self.slots += other.slots
+        self.value += other.value
+        self.variance += other.variance
+
+    def take_away(self, other: Sum) -> None:
+        """Fewer of them."""
+        self.add(Sum(-other.keys, -other.slots, -other.value, -other.variance))
+
+    def per_slot(self) -> Reading:
+        """The mean over slots."""
+        slots = max(1, self.slots)
+        return Reading(self.value / slots, sqrt(max(0.0, self.variance)) / slots, self.keys)
+
+    def per_block(self) -> Reading:
+        """The mean over blocks, one of each key."""
+        keys = max(1, self.keys)
+        return Reading(self.value / keys, sqrt(max(0.0, self.variance)) / keys, self.keys)
+
+
+@dataclass(slots=True)
+class KeyHistory:
+    """One key's learner in one partition."""
+
+    epoch: int
+    born: int
+    start: int = 1
+    stop: int = 1
+    charged: Fraction = Fraction(0)  # on the slots [start, stop)
+    blocks: int = 0
+    latest: dict[str, Sum] = field(default_factory=dict)
+    points: deque[Point] | None = None
+
+
+@dataclass(slots=True)
+class PartitionHistory:
+    """One partition's totals."""
+
+    highest: Fraction = Fraction(0)
+    longest_block: int = 0
+    last_slot: int = 0
+    blocks: int = 0
+    latest: dict[str, Sum] = field(default_factory=dict)
+
+
+class Told:
+    """Everything that one stream's ledger has told."""
+
+    def __init__(self, *, most_keys: int = MOST_KEYS, histories: int = MOST_HISTORIES) -> None:
+        self.epoch = 0
+        self.seeded = False
+        self.refused = 0  # lines that could not be read
+        self.beyond = 0  # lines of keys beyond the limit
+        self.partitions: dict[int, PartitionHistory] = {}
+        self.keys: dict[tuple[int, Key], KeyHistory] = {}
+        self._curves: dict[str, dict[int, Sum]] = {}
+        self._most_keys = most_keys
+        self._histories = histories
+
+    def apply(self, records: Sequence[Published]) -> None:
+        """Take in ledger lines, in the order of each partition."""
+        for record in records:
+            try:
+                line = decode_ledger(record.value)
+            except StateMismatch:
+                self.refused += 1
+                continue
+            self._advance(line.epoch)
+            self.seeded = self.seeded or line.seeded
+            if not isinstance(line, EpochMark):
+                self._charge(record.partition, record.key, line)
+
+    def charged(self, partitions: Iterable[int] | None = None) -> Fraction:
+        """The most that any event was charged."""
+        return max((each.highest for each in self._of(partitions)), default=Fraction(0))
+
+    def latest(self, kind: str, partitions: Iterable[int] | None = None) -> Sum:
+        """The latest estimate of each key, added up."""
+        total = Sum()
+        for each in self._of(partitions):
+            if kind in each.latest:
+                total.add(each.latest[kind])
+        return total
+
+    def curve(self, kind: str) -> Iterator[tuple[int, Reading]]:
+        """The mean over keys and slots, block by block."""
+        for block, total in sorted(self._curves.get(kind, {}).items()):
+            yield block, total.per_slot()
+
+    def of_key(self, key: Key) -> dict[int, KeyHistory]:
+        """One key's learners by their partitions."""
+        found = ((number, self.keys.get((number, key))) for number in self.partitions)
+        return {number: history for number, history in found if history is not None}
+
+    def _of(self, partitions: Iterable[int] | None) -> Iterator[PartitionHistory]:
+        wanted = self.partitions if partitions is None else partitions
+        return (self.partitions[number] for number in wanted if number in self.partitions)
+
+    def _advance(self, epoch: int) -> None:
+        if epoch <= self.epoch:
+            return
+        if self.epoch:
+            self._curves.clear()
+            self.keys.clear()
+            for part in self.partitions.values():
+                part.latest.clear()
+                part.blocks = part.longest_block = part.last_slot = 0
+        self.epoch = epoch
+
+    def _charge(self, number: int, key: Key, line: Charge) -> None:
+        part = self.partitions.setdefault(number, PartitionHistory())
+        history = self.keys.get((number, key))
+        if history is None or (line.epoch, line.born) > (history.epoch, history.born):
+            if history is None and len(self.keys) >= self._most_keys:
+                self.beyond += 1
+                part.highest = max(part.highest, _exact(line.epsilon))
+                return
+            history = self._begin(number, key, line, history, part)
+        if (line.start, line.stop) != (history.start, history.stop):
+            history.start, history.stop, history.charged = line.start, line.stop, Fraction(0)
+        history.charged += _exact(line.epsilon)
+        part.highest = max(part.highest, history.charged)
+        if line.kind == ACTION:
+            history.blocks += 1
+            part.blocks += 1
+            part.longest_block = max(part.longest_block, line.stop - line.start)
+            part.last_slot = max(part.last_slot, line.stop - 1)
+        elif line.kind != OPENING and line.epoch == self.epoch:
+            self._estimate(part, history, line)
+
+    def _begin(
+        self,
+        number: int,
+        key: Key,
+        line: Charge,
+        before: KeyHistory | None,
+        part: PartitionHistory,
+    ) -> KeyHistory:
+        """A learner's first line; the one it replaces no longer counts among the latest."""
+        if before is not None:
+            for kind, total in before.latest.items():
+                part.latest[kind].take_away(total)
+        history = KeyHistory(line.epoch, line.born)
+        if len(self.keys) < self._histories:
+            history.points = deque(maxlen=POINTS_A_KEY)
+        self.keys[number, key] = history
+        return history
+
+    def _estimate(self, part: PartitionHistory, history: KeyHistory, line: Charge) -> None:
+        if line.kind not in ESTIMATES or line.estimate is UNSET or line.standard_error is UNSET:
+            return
+        length = line.stop - line.start
+        times = length if ESTIMATES[line.kind].a_slot else 1
+        total = Sum(1, length, line.estimate * times, (line.standard_error * times) ** 2)
+        latest = part.latest.setdefault(line.kind, Sum())
+        if line.kind in history.latest:
+            latest.take_away(history.latest[line.kind])
+        history.latest[line.kind] = total
+        latest.add(total)
+        curve = self._curves.setdefault(line.kind, {})
+        curve.setdefault(line.block, Sum()).add(total)
+        if len(curve) > BLOCKS_A_CURVE:
+            del curve[min(curve)]
+        if history.points is not None:
+            point = Point(
+                line.kind, line.block, line.start, line.stop, line.estimate, line.standard_error
+            )
+            history.points.append(point)
+
+
+class StreamHistory:
+    """Hears one stream's ledger; reading again replaces what was told when it has caught up."""
+
+    def __init__(self) -> None:
+        self.told = Told()
+        self.loaded = False
+        self._next = self.told
+
+    def began(self) -> None:
+        """Count anew, beside what is shown."""
+        self._next = Told()
+        if not self.loaded:
+            self.told = self._next
+
+    def heard(self, batch: Sequence[Published]) -> None:
+        """Take it in."""
+        self._next.apply(batch)
+
+    def current(self) -> None:
+        """Show it."""
+        self.told, self.loaded = self._next, True
+
+    def lost(self, error: Exception) -> None:
+        """What was told stays."""
+
+
+@lru_cache(maxsize=4096)
+def _exact(epsilon: str) -> Fraction:
+    return Fraction(epsilon)

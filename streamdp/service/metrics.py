@@ -1,0 +1,367 @@
+"""The metrics page, in Prometheus' text format: a registry of our own, fed by published facts.
+
+1. Three tiers. Public: configuration, charges, slots, blocks, lag, ages, how long public steps
+   take. Private estimates: means of what was released with noise, each beside its standard error.
+   The operator's exact figures are never here.
+2. No process, platform or garbage-collection collectors: what they show depends on content.
+3. The number of series is bounded by `most_series`, whatever the number of keys and partitions:
+   no label is a key, and partitions beyond the bound are one, called ``rest``.
+4. Names, units, labels and help follow Prometheus' conventions; gauges are as of the latest
+   snapshot that the learning process sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from streamdp import __version__
+from streamdp.client import Condition
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.regret import ESTIMATES
+from streamdp.service.about import About
+from streamdp.service.history import Told
+from streamdp.service.status import BUCKETS, PartitionStatus, ProcessStatus, StreamStatus
+from streamdp.service.view import Reason
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+REST = "rest"
+LOST_SECONDS = 15.0
+"""A transport that has not answered a poll for so long is called down."""
+
+_A_STREAM = 20  # series of each stream, at most, without its partitions
+_A_PARTITION = 9 + len(Reason)
+_A_PROCESS = 80  # histograms, build, requests
+
+_PRIVATE = {
+    "block_regret": (
+        "streamdp_private_regret",
+        "Mean over keys of the regret of the latest block, in loss; privately estimated, noisy.",
+    ),
+    "null_share": (
+        "streamdp_private_null_share",
+        "Share of slots with nothing usable, in latest blocks; privately estimated, noisy.",
+    ),
+    "mean_loss": (
+        "streamdp_private_mean_loss",
+        "Mean loss of the actions in force, in latest blocks; privately estimated, noisy.",
+    ),
+    "regret_vs_uniform": (
+        "streamdp_private_regret_vs_uniform",
+        "Mean over keys of the latest block's loss beyond a random action's; private, noisy.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a page is made from."""
+
+    about: Sequence[About]
+    process: ProcessStatus | None  # None where nothing is learned
+    told: Mapping[str, Told] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    requests: Mapping[str, int] = field(default_factory=dict)  # by class of status
+
+
+class MetricsPage:
+    """Makes the page."""
+
+    def __init__(self, facts: Callable[[], Facts], *, most_series: int) -> None:
+        streams = len(facts().about)
+        left = most_series - _A_PROCESS - streams * (_A_STREAM + _A_PARTITION)
+        if left < 0:
+            raise InvalidConfig(
+                complaint(
+                    "http.most_series",
+                    f"too few for {streams} streams",
+                    expected=f"at least {most_series - left}",
+                    got=most_series,
+                )
+            )
+        self._most_partitions = 1 + left // _A_PARTITION // max(1, streams)
+        self._facts = facts
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, as prometheus-client asks for it."""
+        facts = self._facts()
+        yield _gauge("streamdp_build_info", "The version that runs.", ["version"], [
+            ((__version__,), 1)
+        ])  # fmt: skip
+        yield from _streams(facts)
+        yield from _learning(facts, self._most_partitions)
+        yield from _estimates(facts)
+        yield from _look_ups(facts)
+
+    def render(self) -> bytes:
+        """The page."""
+        return generate_latest(self._registry)
+
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+def _gauge(name: str, help_: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help_, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _counter(name: str, help_: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, help_, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _streams(facts: Facts) -> Iterator[Metric]:
+    """What an event costs, and what was promised."""
+    label, told = ["stream"], facts.told
+    yield _gauge(
+        "streamdp_epsilon_configured",
+        "The most that the stream may charge an event: its action and every estimate.",
+        label,
+        (((each.name,), float(each.charge)) for each in facts.about),
+    )
+    yield _gauge(
+        "streamdp_epsilon_charged_max",
+        "The most that any event was charged, by the ledger. It does not grow with time.",
+        label,
+        (((e.name,), float(told[e.name].charged())) for e in facts.about if e.name in told),
+    )
+    yield _gauge(
+        "streamdp_epsilon_budget",
+        "The most that all streams of the input topic together may charge an event.",
+        label,
+        (((each.name,), float(each.budget)) for each in facts.about),
+    )
+    yield _gauge(
+        "streamdp_seeded",
+        "1 if randomness comes from a seed: a test, in which nothing is protected.",
+        label,
+        (((each.name,), float(each.seeded)) for each in facts.about),
+    )
+    yield _gauge("streamdp_epoch", "The configuration's epoch.", label, (
+        ((each.name,), each.epoch) for each in facts.about
+    ))  # fmt: skip
+
+
+def _learning(facts: Facts, most: int) -> Iterator[Metric]:
+    """The partitions of this process, and its steps."""
+    process = facts.process
+    if process is None:
+        return
+    parts = [
+        (stream.name, label, part)
+        for stream in process.streams
+        for label, part in _labelled(stream.partitions, most)
+    ]
+    yield from _counters(parts)
+    yield from _gauges(parts)
+    yield _gauge(
+        "streamdp_partition_halted",
+        "1 if the partition stands still for this reason: somebody must act.",
+        ["stream", "partition", "reason"],
+        (
+            ((stream, label, reason), float(part.reason == reason))
+            for stream, label, part in parts
+            for reason in map(str, Reason)
+        ),
+    )
+    yield _gauge(
+        "streamdp_action_age_seconds",
+        "Since this process last published for the stream. Blocks grow, so it does in good health.",
+        ["stream"],
+        _ages(process.streams),
+    )
+    yield _gauge("streamdp_transport_up", "1 while the transport answers.", [], [
+        ((), float(is_up(process)))
+    ])  # fmt: skip
+    for step in process.steps:
+        yield _histogram(step.name, step.counts, step.seconds)
+
+
+Parts = Sequence[tuple[str, str, PartitionStatus]]
+
+
+def _counters(parts: Parts) -> Iterator[Metric]:
+    labels = ["stream", "partition"]
+    yield _counter("streamdp_slots", "Slots learned from.", labels, (
+        ((stream, label), part.slots) for stream, label, part in parts
+    ))  # fmt: skip
+    yield _counter("streamdp_blocks", "Blocks finished: one private selection each.", labels, (
+        ((stream, label), part.blocks) for stream, label, part in parts
+    ))  # fmt: skip
+    yield _counter(
+        "streamdp_keys_beyond_limit",
+        "Slots of keys that got no learner: beyond the limit, or too long.",
+        labels,
+        (((stream, label), part.keys_refused) for stream, label, part in parts),
+    )
+    yield _counter(
+        "streamdp_charges_refused",
+        "Charges that would have exceeded the budget, refused before anything was drawn.",
+        labels,
+        (((stream, label), float(part.reason == Reason.BUDGET)) for stream, label, part in parts),
+    )
+
+
+def _gauges(parts: Parts) -> Iterator[Metric]:
+    labels = ["stream", "partition"]
+    yield _gauge("streamdp_keys", "Keys with a learner.", labels, (
+        ((stream, label), part.keys) for stream, label, part in parts
+    ))  # fmt: skip
+    yield _gauge("streamdp_lag_records", "Records that wait in the input.", labels, (
+        ((stream, label), part.lag) for stream, label, part in parts if part.lag is not None
+    ))  # fmt: skip
+    yield _gauge(
+        "streamdp_rebuild_window_records",
+        "Records that a rebuild would read again.",
+        labels,
+        (((stream, label), part.position - part.low_water) for stream, label, part in parts),
+    )
+    yield _gauge(
+        "streamdp_retention_headroom_records",
+        "Records between the oldest that the input keeps and the oldest that a rebuild needs.",
+        labels,
+        (
+            ((stream, label), part.headroom)
+            for stream, label, part in parts
+            if part.headroom is not None
+        ),
+    )
+
+
+def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], float]]:
+    for stream in streams:
+        known = [part.published_ago for part in stream.partitions if part.published_ago is not None]
+        if known:
+            yield (stream.name,), min(known)
+
+
+def _histogram(step: str, counts: Sequence[int], seconds: float) -> HistogramMetricFamily:
+    bounds = [*(str(bound) for bound in BUCKETS), "+Inf"]
+    total, buckets = 0, []
+    for bound, count in zip(bounds, counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    family = HistogramMetricFamily(f"streamdp_{step}_seconds", f"How long a {step} took.")
+    family.add_metric([], buckets, seconds)
+    return family
+
+
+def is_up(process: ProcessStatus) -> bool:
+    """Whether the transport answers."""
+    retrying = any(p.status == "retrying" for s in process.streams for p in s.partitions)
+    ago = process.polled_ago
+    return not retrying and ago is not None and ago < LOST_SECONDS
+
+
+def _labelled(parts: Sequence[PartitionStatus], most: int) -> Iterator[tuple[str, PartitionStatus]]:
+    """Each partition by its number; those beyond the bound as one, halted if one of them is."""
+    shown = parts if len(parts) <= most else parts[: most - 1]
+    for part in shown:
+        yield str(part.number), part
+    if len(shown) < len(parts):
+        yield REST, reduce(_together, parts[len(shown) :])
+
+
+def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
+    """Two partitions as one: counts add up, and the one nearer to trouble is shown."""
+    worse = one if one.reason is not None else other
+    near, far = sorted((one, other), key=lambda part: part.headroom or 0)
+    ages = [age for age in (one.published_ago, other.published_ago) if age is not None]
+    return PartitionStatus(
+        number=one.number,
+        status=worse.status,
+        reason=worse.reason,
+        message=worse.message,
+        progress=min(one.progress, other.progress),
+        position=near.position if near.headroom is not None else far.position,
+        low_water=near.low_water if near.headroom is not None else far.low_water,
+        lag=(one.lag or 0) + (other.lag or 0),
+        headroom=near.headroom if near.headroom is not None else far.headroom,
+        keys=one.keys + other.keys,
+        keys_refused=one.keys_refused + other.keys_refused,
+        slots=one.slots + other.slots,
+        blocks=one.blocks + other.blocks,
+        published_ago=min(ages, default=None),
+    )
+
+
+def _estimates(facts: Facts) -> Iterator[Metric]:
+    """What was released with noise, of the partitions of this process or (serving only) of all."""
+    for kind, (name, help_) in _PRIVATE.items():
+        readings = []
+        for each in facts.about:
+            told = facts.told.get(each.name)
+            total = None if told is None else told.latest(kind, _own(facts, each.name))
+            if total is not None and total.keys:
+                a_slot = ESTIMATES[kind].a_slot
+                readings.append((each.name, total.per_slot() if a_slot else total.per_block()))
+        yield _gauge(name, help_, ["stream"], (((s,), r.value) for s, r in readings))
+        yield _gauge(
+            f"{name}_stderr",
+            f"Standard error of the noise in {name}.",
+            ["stream"],
+            (((s,), r.standard_error) for s, r in readings),
+        )
+    yield _gauge(
+        "streamdp_regret_bound",
+        "The regret that theorems allow the longest block of a stationary world, in loss.",
+        ["stream"],
+        _bounds(facts),
+    )
+
+
+def _bounds(facts: Facts) -> Iterator[tuple[tuple[str, ...], float]]:
+    for each in facts.about:
+        told = facts.told.get(each.name)
+        parts = [] if told is None else list(told.partitions.values())
+        last = max((part.last_slot for part in parts), default=0)
+        if last:
+            length = max(part.longest_block for part in parts)
+            yield (each.name,), each.regret_bound(last_slot=last, length=length)
+
+
+def _own(facts: Facts, stream: str) -> list[int] | None:
+    """The partitions whose estimates this process shows; None for all."""
+    if facts.process is None:
+        return None
+    found = (each for each in facts.process.streams if each.name == stream)
+    return [part.number for each in found for part in each.partitions]
+
+
+def _look_ups(facts: Facts) -> Iterator[Metric]:
+    """The cache of published actions that HTTP answers from."""
+    known = facts.conditions
+    yield _gauge("streamdp_cache_keys", "Keys that look-ups know.", ["stream"], (
+        ((stream,), each.keys) for stream, each in known.items()
+    ))  # fmt: skip
+    yield _gauge(
+        "streamdp_cache_keys_in_several_partitions",
+        "Keys with a learner in more than one partition; the one with most slots answers.",
+        ["stream"],
+        (((stream,), each.several) for stream, each in known.items()),
+    )
+    yield _gauge(
+        "streamdp_cache_stale_seconds",
+        "Since the published actions could last be followed; 0 while they can.",
+        ["stream"],
+        (((stream,), each.stale_seconds) for stream, each in known.items()),
+    )
+    yield _counter("streamdp_http_requests", "Requests answered, by class of status.", ["code"], (
+        ((code,), count) for code, count in sorted(facts.requests.items())
+    ))  # fmt: skip

@@ -1,0 +1,171 @@
+"""One process of the service, assembled: configuration → transport, loop, log, signals, faces.
+
+- SIGTERM and SIGINT drain: no more records are read, what was drawn is published, then it ends. A
+  second one stops at once, which is safe: it only costs a rebuild.
+- SIGHUP rereads the configuration and takes over the streams' modes, nothing else.
+- *Faces* are what shows the process to people and machines (metrics, HTTP). A face is an async
+  context: it is entered before the transport is joined, so that it can say "starting", and left
+  after the drain. It gets the view of what was published, never the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from streamdp import __version__
+from streamdp.core.errors import InvalidConfig
+from streamdp.ports import Technology
+from streamdp.service.config import Configuration, Seeds
+from streamdp.service.logs import set_up, watch_loop
+from streamdp.service.loop import Service
+from streamdp.service.spec import StreamSpec
+from streamdp.service.view import Reason, View
+from streamdp.service.worker import Log, Observe
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a face may know of the process it shows."""
+
+    configuration: Configuration
+    specs: Sequence[StreamSpec]
+    technology: Technology
+    view: View
+    log: Log
+    worker: str
+    joined: asyncio.Event = field(default_factory=asyncio.Event)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+Face = Callable[[Running], AbstractAsyncContextManager[Observe | None]]
+"""Shows a process; the context gives what wants to know how long public steps take, or None."""
+
+
+async def run_service(
+    configuration: Configuration,
+    *,
+    technology: Technology,
+    log: Log,
+    faces: Sequence[Face] = (),
+    seeds: Seeds = Seeds.REFUSED,
+) -> Reason | None:
+    """Run until a signal, a fatal error or, if so configured, a halted partition.
+
+    Returns why a halted partition ended it, if one did. `InvalidConfig` from here is about what
+    the transport found: the configuration itself was checked when it was read.
+    """
+    specs = configuration.specs(seeds=seeds)
+    view = View(specs)
+    worker = configuration.tables.service.worker or f"{socket.gethostname()}:{os.getpid()}"
+    running = Running(configuration, specs, technology, view, log, worker)
+    _announce(running)
+    async with AsyncExitStack() as stack:
+        observers = [await stack.enter_async_context(face(running)) for face in faces]
+        service = Service(
+            specs,
+            technology.transport(worker=worker),
+            view=view,
+            log=log,
+            settings=configuration.loop_settings(),
+            modes=configuration.modes(),
+            observe=_all_of([each for each in observers if each is not None]),
+        )
+        with _Signals(running, service):
+            return await service.run(ready=running.joined.set)
+
+
+def run(work: Callable[[], Awaitable[T]], *, log: Log) -> T:
+    """Run on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+
+    async def watched() -> T:
+        watch_loop(asyncio.get_running_loop(), log)
+        return await work()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(watched())
+
+
+def log_of(configuration: Configuration) -> Log:
+    """The process's log, as the configuration wants it."""
+    table = configuration.tables.log
+    return set_up(level=table.level, style=table.format)
+
+
+def _announce(running: Running) -> None:
+    configuration, log = running.configuration, running.log
+    log.info(
+        "starting",
+        version=__version__,
+        app=configuration.app,
+        streams=[spec.name for spec in running.specs],
+        transport=configuration.tables.transport.kind,
+        worker=running.worker,
+    )
+    for spec in running.specs:
+        if spec.randomness.seeded:
+            log.warning("insecure_seed", stream=spec.name)
+
+
+def _all_of(observers: Sequence[Observe]) -> Observe:
+    """Tell every observer."""
+
+    def observe(step: str, seconds: float) -> None:
+        for each in observers:
+            each(step, seconds)
+
+    return observe
+
+
+class _Signals:
+    """What signals do to a running service, for as long as the block lasts."""
+
+    def __init__(self, running: Running, service: Service) -> None:
+        self._running = running
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop, number)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reread)
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._loop.remove_signal_handler(number)
+
+    def _stop(self, number: signal.Signals) -> None:
+        """Drain; the second time stop at once."""
+        self._running.log.info("signal", name=number.name)
+        if self._running.draining.is_set() and self._task is not None:
+            self._task.cancel()
+        self._running.draining.set()
+        self._service.drain()
+
+    def _reread(self) -> None:
+        """Take over the modes of the file as it is now."""
+        log, before = self._running.log, self._running.configuration
+        try:
+            after = Configuration.load(before.path)
+        except InvalidConfig as error:
+            log.error("configuration_rejected", detail=str(error))
+            return
+        if before.differs_beyond_modes(after):
+            log.warning("configuration_needs_restart")
+        known = before.tables.streams
+        self._service.set_modes({k: mode for k, mode in after.modes().items() if k in known})

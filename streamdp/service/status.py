@@ -1,0 +1,136 @@
+"""The view at one moment, as bytes: what a learning process tells the process that serves.
+
+`Status` holds public facts only, because it is made from the `View` alone, and it is all that
+`/metrics`, the status page and the probes know of the learning. Times are ages in seconds, so that
+two processes need not agree on a clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from streamdp.service.view import PartitionView, Status, StreamView, View
+
+STEPS = ("poll", "commit")
+"""The public steps whose durations are shown."""
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds in seconds; a commit takes 3.5 ms on a healthy broker."""
+
+
+class PartitionStatus(Struct, frozen=True):
+    """One partition of this process."""
+
+    number: int
+    status: str
+    reason: str | None
+    message: str
+    progress: float
+    position: int
+    low_water: int
+    lag: int | None
+    headroom: int | None
+    keys: int
+    keys_refused: int
+    slots: int
+    blocks: int
+    published_ago: float | None
+
+
+class StreamStatus(Struct, frozen=True):
+    """One stream of this process."""
+
+    name: str
+    mode: str
+    partitions: list[PartitionStatus]
+
+
+class StepStatus(Struct, frozen=True):
+    """How long a public step took: counts up to each bound of `BUCKETS` and beyond."""
+
+    name: str
+    counts: list[int]
+    seconds: float
+
+
+class ProcessStatus(Struct, frozen=True):
+    """One learning process."""
+
+    streams: list[StreamStatus]
+    steps: list[StepStatus]
+    polled_ago: float | None  # since the transport last answered
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return _encode(self)
+
+    @classmethod
+    def decode(cls, told: bytes) -> ProcessStatus:
+        """From bytes."""
+        return _decoder.decode(told)
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(ProcessStatus)
+
+
+class Steps:
+    """Counts how long public steps take: what the service observes into."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._counts = {step: [0] * (len(BUCKETS) + 1) for step in STEPS}
+        self._seconds = dict.fromkeys(STEPS, 0.0)
+        self._polled_at: float | None = None
+
+    def observe(self, step: str, seconds: float) -> None:
+        """A step took so long."""
+        self._counts[step][bisect_left(BUCKETS, seconds)] += 1
+        self._seconds[step] += seconds
+        if step == "poll":
+            self._polled_at = self._clock()
+
+    def told(self) -> list[StepStatus]:
+        """All counts."""
+        return [StepStatus(step, list(self._counts[step]), self._seconds[step]) for step in STEPS]
+
+    def polled_ago(self, *, now: float) -> float | None:
+        """Since the transport last answered."""
+        return None if self._polled_at is None else now - self._polled_at
+
+
+def status_of(view: View, steps: Steps, *, now: float) -> ProcessStatus:
+    """What may be told at this moment; `now` is of the clock that the service runs by."""
+    return ProcessStatus(
+        streams=[_stream(name, shown, now) for name, shown in view.streams.items()],
+        steps=steps.told(),
+        polled_ago=steps.polled_ago(now=now),
+    )
+
+
+def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
+    parts = sorted(shown.partitions.items())
+    return StreamStatus(name, str(shown.mode), [_partition(n, part, now) for n, part in parts])
+
+
+def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
+    return PartitionStatus(
+        number=number,
+        status=str(part.status),
+        reason=None if part.reason is None else str(part.reason),
+        message=part.message,
+        progress=part.progress if part.status is Status.REBUILDING else 1.0,
+        position=part.position,
+        low_water=part.low_water,
+        lag=part.lag,
+        headroom=part.headroom,
+        keys=part.keys,
+        keys_refused=part.keys_refused,
+        slots=part.slots,
+        blocks=part.blocks,
+        published_ago=None if part.published_at is None else now - part.published_at,
+    )
