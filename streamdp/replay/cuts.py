@@ -86,6 +86,25 @@ class Rows:
         self._tags[row] = np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)
         return row
 
+    def state(self) -> dict[str, NDArray[np.int64]]:
+        """What a checkpoint keeps: partitions, births, and the keys as bytes with lengths."""
+        joined = b"".join(key or b"" for key in self.keys)
+        return {
+            "partitions": np.array(self.partitions, dtype=np.int64),
+            "born": self.born,
+            "key_lengths": np.array([-1 if k is None else len(k) for k in self.keys], np.int64),
+            "key_bytes": np.frombuffer(joined, dtype=np.uint8).astype(np.int64),
+        }
+
+    def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
+        """The same rows again, in the same order."""
+        joined, at = state["key_bytes"].astype(np.uint8).tobytes(), 0
+        columns = (state[name].tolist() for name in ("partitions", "born", "key_lengths"))
+        for partition, born, length in zip(*columns, strict=True):
+            key = None if length < 0 else joined[at : at + length]
+            at += max(0, length)
+            self._add(partition, key, born)
+
     def tags(self, rows: Ints, *, seed: int) -> NDArray[np.uint8]:
         """What addresses the bits of some rows under the seed at this place."""
         return self._tags[rows, seed]

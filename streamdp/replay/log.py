@@ -146,3 +146,28 @@ def named_actions(given: Sequence[str] | None, found: Sequence[str], *, where: s
 def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidConfig:
     """The error of a file that is no log, in one line."""
     return InvalidConfig(complaint(where, what, expected=expected, got=got))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLog:
+    """Losses in memory, one key: what data sets and simulations are made of."""
+
+    name: str
+    actions: tuple[str, ...]
+    losses: NDArray[np.float32]
+
+    @property
+    def slots(self) -> int:
+        """One for each row."""
+        return len(self.losses)
+
+    def identity(self) -> str:
+        """Its name and shape: nothing in memory is resumed."""
+        return f"{self.name} {self.losses.shape}"
+
+    def portions(self, start: Position = START) -> Iterator[Portion]:
+        """The rows, portion by portion."""
+        step = max(1, PORTION_BYTES // (4 * len(self.actions)))
+        for first in range(start.get("row", 0), self.slots, step):
+            part = self.losses[first : first + step]
+            yield from portions_of(part, Columns(), first=first, after={"row": first + len(part)})

@@ -159,6 +159,22 @@ class OnePass:
                 self.position = portion.after
                 yield
 
+    def state(self) -> dict[str, NDArray[np.int64]]:
+        """What a checkpoint keeps beside the tallies: learners, slots, windows that are open."""
+        return {
+            **self.rows.state(),
+            "slots": self._slots[: len(self.rows)],
+            "windows": np.stack(self._open_windows),
+            "redrawn": np.stack(self._open_redrawn),
+        }
+
+    def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
+        """Go on from what a checkpoint kept."""
+        self.rows.restore(state)
+        self._slots = state["slots"]
+        self._open_windows = (state["windows"][0], state["windows"][1])
+        self._open_redrawn = (state["redrawn"][0], state["redrawn"][1])
+
     def finish(self) -> Summed:
         """The sums, once everything was read."""
         if not self.done:

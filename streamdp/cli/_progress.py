@@ -1,0 +1,63 @@
+"""Progress bars on standard error, and a Ctrl-C that waits for a place to go on from.
+
+No command of its own: `register` adds nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rich.progress import Progress
+
+
+def register(app: typer.Typer) -> None:
+    """Nothing to add: other commands use this module."""
+
+
+class Bars:
+    """Shows stages as bars; remembers an interruption until someone asks."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._stop = False
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """A new bar."""
+        task = self._bars.add_task(name, total=total)
+        return lambda done: self._bars.update(task, completed=done)
+
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed."""
+        return self._stop
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Stop at the next place; a second Ctrl-C stops at once."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._stop = True
+
+
+@contextmanager
+def watching() -> Iterator[Bars]:
+    """Bars for as long as the block lasts."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bars = Bars(progress)
+        before = signal.signal(signal.SIGINT, bars.interrupt)
+        try:
+            yield bars
+        except KeyboardInterrupt:
+            progress.stop()
+            typer.echo("interrupted; with --checkpoint the same command goes on", err=True)
+            raise typer.Exit(130) from None
+        finally:
+            signal.signal(signal.SIGINT, before)

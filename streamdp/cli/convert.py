@@ -1,0 +1,35 @@
+"""``streamdp convert``: a log in another kind of file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("convert")(convert)
+
+
+def convert(
+    source: Annotated[str, typer.Argument(help="A file or a topic, as for replay.")],
+    target: Annotated[Path, typer.Argument(help="A file; its ending says which kind.")],
+    actions: Annotated[str | None, typer.Option(help="Names of the actions by commas.")] = None,
+    on_bad: Annotated[str, typer.Option(help="refuse, or null (as live).")] = "refuse",
+    wire_format: Annotated[str, typer.Option("--format", help="A topic's wire format.")] = "json",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
+    ] = None,
+) -> None:
+    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics."""
+    from streamdp.cli import _progress
+    from streamdp.cli.replay import reading
+    from streamdp.replay.converting import convert as write
+    from streamdp.replay.sources import open_log
+
+    log = open_log(source, reading(actions, on_bad, wire_format, setting))
+    with _progress.watching() as watcher:
+        slots = write(log, target, progress=watcher.stage(f"writing {target}", log.slots))
+    typer.echo(f"wrote {target}: {slots:,} slots of {len(log.actions)} losses", err=True)

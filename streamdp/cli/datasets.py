@@ -1,0 +1,42 @@
+"""``streamdp datasets``: real data as streams of loss vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("datasets")(datasets)
+
+
+def datasets(
+    name: Annotated[
+        str | None, typer.Argument(help="flights, carriers, movielens or digits; all without it.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to: .parquet .arrow .ndjson .npy .npz.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where MovieLens-100K was unpacked to.")
+    ] = None,
+) -> None:
+    """Make a log of real data; without a name, list what there is."""
+    from streamdp.replay.converting import convert
+    from streamdp.replay.datasets import NAMES, load
+    from streamdp.replay.log import ArrayLog
+
+    if name is None:
+        for each, about in NAMES.items():
+            typer.echo(f"{each:10} {about}")
+        return
+    dataset = load(name, folder=folder)
+    target = out or Path(f"{name}.npz")
+    convert(ArrayLog(name, dataset.actions, dataset.losses), target)
+    slots, actions = dataset.losses.shape
+    typer.echo(f"{name}: {dataset.about}; {slots:,} slots, {actions} actions")
+    typer.echo(f"licence: {dataset.licence}")
+    typer.echo(f"wrote {target}; now: streamdp replay {target} --report {name}.html")

@@ -1,0 +1,155 @@
+"""``streamdp replay``: what learners and budgets would have done on a log. NOT PRIVATE."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from streamdp.replay.replaying import Question, Replay
+    from streamdp.replay.sources import Reading
+
+LEARNERS = "incumbent_leader,prefix_softmax,noisy_leader:noise=exponential"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("replay")(replay)
+
+
+def replay(
+    log: Annotated[
+        str,
+        typer.Argument(
+            help="A file (.ndjson .parquet .arrow .npy .npz) or a topic (sqlite:file.db#topic,"
+            " kafka:server:9092#topic)."
+        ),
+    ],
+    learners: Annotated[
+        str, typer.Option(help="Recipes with options, as in noisy_leader:noise=laplace, by commas.")
+    ] = LEARNERS,
+    epsilon: Annotated[
+        str, typer.Option(help="Budgets by commas; inf is without privacy.")
+    ] = "0.1,0.5,1,inf",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
+    first_seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Write the report's page here.")] = None,
+    as_json: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures here; - prints them.")
+    ] = None,
+    actions: Annotated[
+        str | None, typer.Option(help="Names of the actions by commas, where the log has none.")
+    ] = None,
+    on_bad: Annotated[
+        str, typer.Option(help="Rows that cannot be used: refuse, or null (as live).")
+    ] = "refuse",
+    wire_format: Annotated[str, typer.Option("--format", help="A topic's wire format.")] = "json",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
+    ] = None,
+    stream: Annotated[
+        str, typer.Option(help="The stream whose seeded bits are drawn; a live stream's name.")
+    ] = "replay",
+    epoch: Annotated[int, typer.Option(help="The stream's epoch, for the same bits.")] = 1,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Keep the pass here, to go on after an interruption.")
+    ] = None,
+) -> None:
+    """Replay a log under a grid of learners, budgets and seeds. NOT PRIVATE."""
+    from streamdp.cli import _progress
+    from streamdp.replay.cells import parse_candidates, parse_epsilons
+    from streamdp.replay.replaying import Question, costs, replay_log, seeds_of
+    from streamdp.replay.sources import open_log
+
+    question = Question(
+        parse_candidates(learners),
+        parse_epsilons(epsilon),
+        seeds_of(seeds, first=first_seed),
+        stream,
+        epoch,
+    )
+    source = open_log(log, reading(actions, on_bad, wire_format, setting))
+    for cost in costs(source, question):
+        typer.echo(f"cost: {cost}", err=True)
+    with _progress.watching() as watcher:
+        found = replay_log(source, question, checkpoint=checkpoint, watcher=watcher)
+    _write(found, report, as_json)
+    if str(as_json) != "-":
+        _print(found)
+
+
+def reading(
+    actions: str | None, on_bad: str, wire_format: str, setting: list[str] | None
+) -> Reading:
+    """How to read a log, from the options that all commands on logs share."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.replay.sources import Reading
+
+    if on_bad not in ("refuse", "null"):
+        raise InvalidConfig(complaint("--on-bad", "unknown", expected="refuse | null", got=on_bad))
+    settings: dict[str, object] = {}
+    for each in setting or ():
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise InvalidConfig(complaint("--set", "no value", expected="name=value", got=each))
+        settings[name] = value
+    names = tuple(name.strip() for name in actions.split(",")) if actions else None
+    return Reading(
+        actions=names,
+        on_bad="null" if on_bad == "null" else "refuse",
+        format=wire_format,
+        settings=settings,
+    )
+
+
+def _write(found: Replay, report: Path | None, as_json: Path | None) -> None:
+    import json
+
+    from streamdp.replay.figures import as_json as figures
+    from streamdp.replay.page import page
+
+    if report is not None:
+        report.write_text(page(found), encoding="utf-8")
+        typer.echo(f"wrote {report}", err=True)
+    if as_json is not None:
+        text = json.dumps(figures(found), ensure_ascii=False)
+        if str(as_json) == "-":
+            typer.echo(text)
+        else:
+            as_json.write_text(text + "\n", encoding="utf-8")
+            typer.echo(f"wrote {as_json}", err=True)
+
+
+def _print(found: Replay) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamdp.replay.cells import epsilon_text
+    from streamdp.replay.figures import settled_at
+    from streamdp.replay.summary import interval, number, summary
+
+    table = Table(
+        title=f"{found.log}: {found.slots:,} slots, {len(found.actions)} actions",
+        caption="NOT PRIVATE. Mean over seeds ± 1.96 standard errors; exact if the log holds every"
+        " action's loss as it would have been.",
+    )
+    for name in ("learner", "ε", "regret", "settled at slot", "charge of an event"):
+        table.add_column(name, justify="left" if name == "learner" else "right")
+    extra = [found.leader, *([found.running] if found.running else [])]
+    for answer in (*found.answers, *(each for each in extra if each not in found.answers)):
+        at = settled_at(answer, found.base.points)
+        charge = answer.cell.leader.charge
+        table.add_row(
+            answer.cell.name,
+            epsilon_text(answer.cell.epsilon),
+            interval(answer),
+            "never" if at is None else f"{at:,}",
+            "not private" if charge is None else str(charge),
+        )
+    table.add_row("uniform choice", "0", number(float(found.base.uniform_regret[-1])), "", "0")
+    console = Console()
+    console.print(table)
+    for each in summary(found):
+        console.print(f"[bold]{each.about}.[/] {each.says}", highlight=False)

@@ -1,0 +1,59 @@
+"""The state of a pass in a file, so that a long one can be interrupted and resumed.
+
+One NumPy archive, replaced as a whole, with the position in the log, the learners, the cumulative
+sums and the cuts so far. It says of which log and which question it is, and is refused for any
+other. It holds sums of losses: keep it as the log itself is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.replay.onepass import OnePass, Tally
+
+VERSION = 1
+
+
+def save(path: Path, run: OnePass, *, of: str) -> None:
+    """Keep where a pass stands."""
+    arrays: dict[str, Any] = run.state()
+    for name, tally in _tallies(run):
+        arrays |= {f"{name}.{part}": array for part, array in tally.state().items()}
+    told = {"version": VERSION, "of": of, "position": dict(run.position), "done": run.done}
+    arrays["told"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        np.savez(file, **arrays)
+    new.replace(path)
+
+
+def load(path: Path, run: OnePass, *, of: str) -> None:
+    """Bring a new pass to where the saved one stood."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
+        told = json.loads(arrays["told"].tobytes())
+    except (OSError, ValueError, KeyError, EOFError):
+        raise _refused(path, "cannot be read", "a checkpoint of replay", "another file") from None
+    if told.get("version") != VERSION or told.get("of") != of:
+        expected = "the same log, learners, ε and seeds"
+        raise _refused(path, "of another question; remove it to start anew", expected, "others")
+    run.position, run.done = told["position"], told["done"]
+    run.restore(arrays)
+    for name, tally in _tallies(run):
+        parts = ("total", "codes", "sums", "nulls")
+        tally.restore({part: arrays[f"{name}.{part}"] for part in parts})
+
+
+def _tallies(run: OnePass) -> list[tuple[str, Tally]]:
+    return [("tally", run.tally), *((f"seed{n}", each) for n, each in enumerate(run.redrawn))]
+
+
+def _refused(path: Path, what: str, expected: str, got: str) -> StateMismatch:
+    return StateMismatch(complaint(f"checkpoint {path}", what, expected=expected, got=got))

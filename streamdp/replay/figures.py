@@ -1,0 +1,187 @@
+"""The numbers behind a report, once: pages, JSON and the summary all read these.
+
+An interval is the mean ± 1.96 standard errors over seeds: it says how well the mean over the
+learner's own randomness is known on *this* log, nothing of other logs. A band holds the middle 80 %
+of the seeds. A learner has *settled* at the first slot from which on, at every later point of the
+report, the best fixed action was in force in at least 90 % of the slots and seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.regret import bound_of
+from streamdp.replay.cells import Cell, epsilon_text
+from streamdp.replay.replaying import Answer, Replay
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SETTLED = 0.9
+BAND = (10, 90)
+Z = 1.96
+_BOUND_POINTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve with its band."""
+
+    name: str
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def line(answer: Answer, points: Ints) -> Line:
+    """A cell's regret over time."""
+    regret = answer.curves.regret
+    low, high = np.percentile(regret, BAND, axis=0)
+    return Line(answer.cell.name, points.astype(float), regret.mean(axis=0), low, high)
+
+
+def settled_at(answer: Answer, points: Ints) -> int | None:
+    """The slot from which on the best fixed action stays in force; None: never for good."""
+    away = np.flatnonzero(answer.curves.leading < SETTLED)
+    if not len(away):
+        return 1
+    last = int(away[-1])
+    return None if last == len(points) - 1 else int(points[last]) + 1
+
+
+def gap(replay: Replay) -> float:
+    """How much worse the second-best action was a slot, in hindsight, of the longest key."""
+    row = int(replay.summed.slots.argmax())
+    totals = np.sort(replay.base.totals[row])
+    return float(totals[1] - totals[0]) / int(replay.summed.slots[row])
+
+
+def bounds(replay: Replay, cell: Cell) -> tuple[Floats, Floats, str] | None:
+    """The theorem's bound over time, as if the log were i.i.d. with its gap in hindsight.
+
+    None with several keys, where there is one bound for each, and for what is not private.
+    """
+    difference = gap(replay)
+    if len(replay.summed.rows) > 1 or not cell.leader.private or difference <= 0:
+        return None
+    longest = replay.summed.longest
+    horizons = np.unique(np.geomspace(1, longest, _BOUND_POINTS).astype(np.int64))
+    found = [bound_of(cell.leader, horizon=int(t), gap=difference) for t in horizons]
+    return horizons.astype(float), np.array([each.regret for each in found]), found[-1].source
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive blocks of the longest key in which the same action was in force most often."""
+
+    start: int  # slot
+    stop: int
+    action: int
+    share: float  # of seeds, over the stretch
+
+
+def timeline(answer: Answer, *, slots: int) -> list[Stretch]:
+    """Which action was in force when, over all seeds: the most frequent one of each block."""
+    schedule, actions = answer.cell.leader.schedule, answer.curves.timeline
+    starts = schedule.starts(np.arange(len(actions)))
+    inside = starts <= slots
+    actions, starts = actions[inside], starts[inside]
+    stops = np.append(starts[1:], slots + 1)
+    modes, shares = _modes(actions)
+    found = []
+    for action, blocks in groupby(range(len(modes)), key=lambda block: int(modes[block])):
+        run = list(blocks)
+        first, last = run[0], run[-1]
+        lengths = (stops - starts)[first : last + 1]
+        share = float((shares[first : last + 1] * lengths).sum() / lengths.sum())
+        found.append(Stretch(int(starts[first]), int(stops[last]), action, share))
+    return found
+
+
+def _modes(actions: NDArray[np.int32]) -> tuple[Ints, Floats]:
+    """The most frequent action of each block, and its share of seeds."""
+    modes, shares = np.empty(len(actions), dtype=np.int64), np.empty(len(actions))
+    for block, row in enumerate(actions):
+        values, counts = np.unique(row, return_counts=True)
+        best = int(counts.argmax())
+        modes[block], shares[block] = values[best], counts[best] / len(row)
+    return modes, shares
+
+
+def helping_cap(replay: Replay, answer: Answer) -> Answer | None:
+    """The capped schedule that did best at a learner's ε, if its gain is beyond chance and 5 %."""
+    rivals = [each for each in replay.probes if each.cell.epsilon == answer.cell.epsilon]
+    if not rivals:
+        return None
+    best = min(rivals, key=lambda each: each.mean)
+    saved = answer.final - best.final  # the same seeds: common random numbers
+    error = saved.std(ddof=1) / np.sqrt(len(saved)) if len(saved) > 1 else 0.0
+    enough = saved.mean() > max(3 * error, 0.05 * abs(answer.mean), 1e-9)
+    return best if enough else None
+
+
+def as_json(replay: Replay) -> dict[str, object]:
+    """Everything that the page shows, for machines."""
+    points = replay.base.points
+    every: Sequence[Answer] = (
+        *replay.answers,
+        replay.leader,
+        *((replay.running,) if replay.running else ()),
+        *replay.probes,
+    )
+    question = replay.question
+    return {
+        "not_private": "computed from the log itself; not differentially private",
+        "log": replay.log,
+        "actions": list(replay.actions),
+        "slots": replay.slots,
+        "keys": len(replay.summed.rows),
+        "null_slots": replay.summed.nulls,
+        "seeds": list(question.seeds),
+        "stream": question.stream,
+        "epoch": question.epoch,
+        "gap_in_hindsight": gap(replay),
+        "points": points.tolist(),
+        "uniform_regret": replay.base.uniform_regret.tolist(),
+        "best_fixed_loss": replay.base.best.tolist(),
+        "cells": list(_cells(replay, every, points)),
+    }
+
+
+def _cells(
+    replay: Replay, answers: Sequence[Answer], points: Ints
+) -> Iterator[dict[str, object]]:
+    seen = set()
+    for answer in answers:
+        if answer.cell in seen:
+            continue
+        seen.add(answer.cell)
+        curve, charged = line(answer, points), answer.charged
+        told = bounds(replay, answer.cell)
+        yield {
+            "learner": answer.cell.name,
+            "epsilon": epsilon_text(answer.cell.epsilon).replace("∞", "inf"),
+            "config": answer.cell.leader.to_config(),
+            "regret": answer.mean,
+            "standard_error": answer.error,
+            "regret_by_seed": answer.final.tolist(),
+            "settled_at": settled_at(answer, points),
+            "regret_over_time": curve.mean.tolist(),
+            "regret_band": [curve.low.tolist(), curve.high.tolist()],
+            "best_in_force": answer.curves.leading.tolist(),
+            "bound": None if told is None else {"regret": told[1][-1], "source": told[2]},
+            "ledger": None
+            if charged is None
+            else {
+                "epsilon_per_event": str(charged.epsilon),
+                "blocks": charged.blocks,
+                "slots_charged": charged.slots,
+                "slots_open": charged.open_slots,
+            },
+        }

@@ -1,0 +1,340 @@
+"""`replay_log`: a question about a log, and everything that a report says in answer.
+
+Beside the candidates that are asked for, a replay always runs
+
+- *follow the leader*, block by block (dyadic), which costs nothing more, and after every slot when
+  the log is small or when it is asked for by name (it needs a pass of its own);
+- the first candidate with *capped* schedules of several lengths, to say whether the log drifts so
+  much that shorter blocks would have helped. This is hindsight: choose a cap for a reason, not
+  because it did best on the log that you then go live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.ledger import Ledger
+from streamdp.replay import checkpoint as checkpoints
+from streamdp.replay.cells import (
+    BASELINE,
+    RUNNING,
+    Candidate,
+    Cell,
+    Epsilon,
+    cells_of,
+    parse_candidate,
+    schedules_of,
+)
+from streamdp.replay.curves import Baselines, Curves, baselines, curves
+from streamdp.replay.cuts import Bench, CutPlan, report_points
+from streamdp.replay.log import Log
+from streamdp.replay.onepass import OnePass, Summed
+from streamdp.replay.running import follow
+
+Floats = NDArray[np.float64]
+
+SMALL_LOG = 20_000_000
+"""Losses (slots × K) up to which the running follow-the-leader is run unasked: a second or two."""
+
+CHECKPOINT_LOSSES = 1 << 33
+"""Losses (slots × K) read or drawn anew between two checkpoints: a minute or less."""
+
+
+class Watcher(Protocol):
+    """Is told how a long replay goes."""
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """A stage begins; the answer is told how much of `total` is done."""
+        ...
+
+    def interrupted(self) -> bool:
+        """Whether the user wants to stop; asked where the work can be resumed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a log."""
+
+    candidates: tuple[Candidate, ...]
+    epsilons: tuple[Epsilon, ...]
+    seeds: tuple[int, ...]
+    stream: str = "replay"
+    epoch: int = 1
+    probes: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a question without seeds."""
+        if not self.seeds:
+            raise InvalidConfig(complaint("seeds", "none", expected="at least 1", got=0))
+
+    @property
+    def bench(self) -> Bench:
+        """Who draws."""
+        return Bench(self.seeds, self.stream, self.epoch)
+
+    def told(self) -> str:
+        """Everything that decides the answers, on one line."""
+        names = ",".join(candidate.text for candidate in self.candidates)
+        epsilons = ",".join(str(epsilon) for epsilon in self.epsilons)
+        return f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What the ledger says of one cell."""
+
+    epsilon: Fraction  # the highest charge of any event: the guarantee so far
+    blocks: int
+    slots: int  # charged so far
+    open_slots: int  # of blocks that have not ended: not charged yet
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A cell's curves and its ledger."""
+
+    cell: Cell
+    curves: Curves
+    charged: Charged | None
+
+    @property
+    def final(self) -> Floats:
+        """The regret at the end, by seed."""
+        return np.asarray(self.curves.regret[:, -1])
+
+    @property
+    def mean(self) -> float:
+        """The mean regret at the end."""
+        return float(self.final.mean())
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean over seeds; 0 for one seed."""
+        n = len(self.final)
+        return float(self.final.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Everything that a report says."""
+
+    log: str
+    actions: tuple[str, ...]
+    question: Question
+    summed: Summed
+    base: Baselines
+    answers: tuple[Answer, ...]  # candidates × ε, in the order of the question
+    leader: Answer  # follow the leader, block by block
+    running: Answer | None  # follow the leader, slot by slot
+    probes: tuple[Answer, ...]  # the first candidate with capped schedules
+
+    @property
+    def slots(self) -> int:
+        """Of all keys."""
+        return int(self.summed.slots.sum())
+
+    def of(self, candidate: Candidate, epsilon: Epsilon) -> Answer | None:
+        """The answer of one cell."""
+        for answer in self.answers:
+            if answer.cell.candidate == candidate and answer.cell.epsilon == epsilon:
+                return answer
+        return None
+
+
+def replay_log(
+    log: Log,
+    question: Question,
+    *,
+    checkpoint: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Replay:
+    """Ask a question of a log.
+
+    With a `checkpoint`, a pass that is interrupted goes on from there when it is asked again.
+    """
+    work = plan(log, question)
+    summed = _read(log, question, work, checkpoint, watcher)
+    base = baselines(summed, work.points[work.points <= summed.longest])
+    told = watcher.stage("learners", len(work.block_cells)) if watcher else None
+    found = curves(summed, work.block_cells, question.bench, base)
+    if told is not None:
+        told(len(work.block_cells))
+    answers = {each.cell: Answer(each.cell, each, _charge(each.cell, summed)) for each in found}
+    for cell in work.running_cells:
+        tell = watcher.stage(cell.name, log.slots) if watcher else None
+        curve = follow(log, cell, summed, question.bench, base, progress=tell)
+        answers[cell] = Answer(cell, curve, None)
+    return Replay(
+        log=log.name,
+        actions=log.actions,
+        question=question,
+        summed=summed,
+        base=base,
+        answers=tuple(answers[cell] for cell in work.asked),
+        leader=answers[work.leader],
+        running=next((answers[cell] for cell in work.running_cells), None),
+        probes=tuple(answers[cell] for cell in work.probes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What has to be computed."""
+
+    asked: tuple[Cell, ...]
+    leader: Cell
+    probes: tuple[Cell, ...]
+    running_cells: tuple[Cell, ...]
+    points: NDArray[np.int64]
+
+    @property
+    def block_cells(self) -> tuple[Cell, ...]:
+        """The cells that the one pass answers."""
+        every = dict.fromkeys((*self.asked, self.leader, *self.probes))
+        return tuple(cell for cell in every if not cell.running)
+
+    def cuts(self) -> tuple[CutPlan, CutPlan | None]:
+        """Where the pass cuts, and where it cuts the events that are drawn anew."""
+        cells = self.block_cells
+        prefix = [cell for cell in cells if cell.leader.window == "random_prefix"]
+        redrawn = [cell for cell in cells if cell.resampled]
+        main = CutPlan(schedules_of(cells), schedules_of(prefix), self.points)
+        if not redrawn:
+            return main, None
+        none = np.zeros(0, dtype=np.int64)
+        windows = [cell for cell in redrawn if cell.leader.window == "random_prefix"]
+        return main, CutPlan(schedules_of(redrawn), schedules_of(windows), none)
+
+
+def plan(log: Log, question: Question) -> Work:
+    """What a question needs of a log."""
+    actions = log.actions
+    asked = cells_of(question.candidates, question.epsilons, actions=actions)
+    probes: tuple[Cell, ...] = ()
+    if question.probes:
+        first = question.candidates[0]
+        finite = [epsilon for epsilon in question.epsilons if epsilon is not None]
+        capped = [first.with_schedule(f"capped {length}") for length in caps(log.slots)]
+        probes = cells_of(capped, finite, actions=actions) if first.private else ()
+    running = [cell for cell in asked if cell.running]
+    if not running and log.slots * len(actions) <= SMALL_LOG:
+        running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
+    (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
+    return Work(asked, leader, probes, tuple(running), report_points(log.slots))
+
+
+def caps(slots: int) -> list[int]:
+    """The lengths of capped blocks that are tried: powers of four from slots/512 to slots/4.
+
+    >>> caps(6936)
+    [16, 64, 256, 1024]
+    """
+    lengths = [4**power for power in range(2, 21)]
+    return [length for length in lengths if slots <= 512 * length and 4 * length <= slots]
+
+
+def identity(log: Log, question: Question) -> str:
+    """What a checkpoint is of."""
+    return sha256(f"{log.identity()}\n{question.told()}".encode()).hexdigest()
+
+
+def _read(
+    log: Log,
+    question: Question,
+    work: Work,
+    checkpoint: Path | None,
+    watcher: Watcher | None,
+) -> Summed:
+    """The pass, with checkpoints."""
+    main, redrawn = work.cuts()
+    run = OnePass(log, question.bench, main, resampling=redrawn)
+    name = identity(log, question)
+    if checkpoint is not None and checkpoint.exists():
+        checkpoints.load(checkpoint, run, of=name)
+    tell = watcher.stage(f"reading {log.name}", log.slots) if watcher else None
+    saved, step = run.done, CHECKPOINT_LOSSES // (len(log.actions) * (1 + len(run.redrawn)))
+    for _ in run.portions():
+        if tell is not None:
+            tell(run.done)
+        stop = watcher is not None and watcher.interrupted()
+        if checkpoint is not None and (stop or run.done - saved > step):
+            checkpoints.save(checkpoint, run, of=name)
+            saved = run.done
+        if stop:
+            raise KeyboardInterrupt
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return run.finish()
+
+
+def _charge(cell: Cell, summed: Summed) -> Charged | None:
+    """Book every block that ended, in a ledger like the live one."""
+    if cell.leader.charge is None:
+        return None
+    schedule = cell.leader.schedule
+    closed = schedule.blocks_of(summed.slots + 1)
+    ledger = Ledger(cell.leader.charge)
+    ledger.grow(len(closed))
+    accounts = np.flatnonzero(closed)
+    stops = schedule.starts(closed[accounts])
+    ledger.book(accounts, np.ones_like(accounts), stops, epsilon=cell.leader.charge)
+    charged = int((stops - 1).sum())
+    return Charged(
+        ledger.highest(), int(closed.sum()), charged, int(summed.slots.sum()) - charged
+    )
+
+
+def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:
+    """So many seeds.
+
+    >>> seeds_of(3)
+    (0, 1, 2)
+    """
+    return tuple(range(first, first + count))
+
+
+def costs(log: Log, question: Question) -> Sequence[str]:
+    """What a replay will cost beside one reading of the log, in words; empty if nothing."""
+    work = plan(log, question)
+    values, told = log.slots * len(log.actions), []
+    redrawn = [cell.name for cell in work.block_cells if cell.resampled]
+    if redrawn:
+        seconds = values * len(question.seeds) / REDRAWN_A_SECOND
+        told.append(
+            f"{', '.join(dict.fromkeys(redrawn))}: draws every event anew for each of"
+            f" {len(question.seeds)} seeds, {duration(seconds)}"
+        )
+    for cell in work.running_cells:
+        seconds = values / FOLLOWED_A_SECOND
+        told.append(f"{cell.name}: a pass of its own, {duration(seconds)}")
+    return told
+
+
+REDRAWN_A_SECOND = 2.0e7
+"""Losses drawn anew and summed in a second, on one core of 2024; for estimates only."""
+
+FOLLOWED_A_SECOND = 2.5e7
+"""Losses looked at in a second by the running follow-the-leader, likewise."""
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(0.2), duration(90), duration(7300)
+    ('about 1 s', 'about 1.5 min', 'about 2 h')
+    """
+    if seconds < 60:
+        return f"about {max(1, round(seconds))} s"
+    if seconds < 3600:
+        return f"about {seconds / 60:.2g} min"
+    return f"about {seconds / 3600:.2g} h"

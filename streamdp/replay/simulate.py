@@ -1,0 +1,302 @@
+"""How good the learners are: their regret on made-up instances, in seconds. NOT PRIVATE.
+
+An instance is a mean for each action. Losses are Bernoulli draws of these means, independent over
+slots and actions, so a block learner needs no slots: the sums between the ends of blocks and
+windows are binomial, and drawing those gives exactly the distribution that summing draws slot by
+slot gives. Selections are the shipped mechanisms on these sums, with seeded bits. Regret is
+Σ_t (mean of the action in force − the least mean): its expectation over the losses of the slot in
+which it is played, which has the same mean as regret by drawn losses and less variance.
+
+All learners and budgets of a run see the same losses and the same bits (common random numbers), so
+their ratios are sharper than their means. A Bernoulli loss resampled is itself: resampling changes
+nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, floor, log, log10, sqrt
+
+import numpy as np
+from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.grid import UNIT
+from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
+from streamdp.core.schedule import Schedule
+from streamdp.replay.cells import Candidate, Cell, Epsilon, cells_of, schedules_of
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+HORIZON = 1 << 17
+_STREAM = "simulate"
+_VALUES = 1 << 22  # of sums held at once: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """The mean loss of each action."""
+
+    name: str
+    means: tuple[float, ...]
+
+    @property
+    def gaps(self) -> Floats:
+        """What a slot of each action costs above the best."""
+        return np.array(self.means) - min(self.means)
+
+
+INSTANCES = (
+    Instance("graded gaps, K = 5", (0.25, 0.375, 0.5, 0.625, 0.75)),
+    Instance("equal gaps, K = 5", (0.5, 0.6, 0.6, 0.6, 0.6)),
+    Instance("K = 100", (0.4, *(0.5,) * 99)),
+    Instance("K = 1000", (0.4, *(0.5,) * 999)),
+    Instance("doubling gaps, K = 6", (0.3, 0.32, 0.34, 0.38, 0.46, 0.62)),
+)
+"""The first two are those of Hu, Huang, Mehta & Hegde, Fig. 1–2, in losses; one action is better by
+.1 among 100 and among 1000; gaps of .02, .04, …, .32 have no single scale."""
+
+DEFAULT = "incumbent_leader"
+PAPERS = (
+    "prefix_softmax",
+    "prefix_softmax:cap=none",
+    "noisy_leader:noise=laplace",
+    "noisy_leader:noise=gumbel",
+    "noisy_leader:noise=exponential",
+)
+"""The papers' learners, calibrated anew; the first is as its theorem states it."""
+
+LEARNERS = (DEFAULT, *PAPERS, "naive_noisy_leader", "follow_the_leader")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The regret of one cell on one instance, run by run."""
+
+    instance: Instance
+    cell: Cell
+    regrets: Floats
+
+    @property
+    def mean(self) -> float:
+        """The mean regret."""
+        return float(self.regrets.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        return float(self.regrets.std(ddof=1)) / sqrt(len(self.regrets))
+
+    def __str__(self) -> str:
+        """As tables show it."""
+        digits = max(0, 1 - floor(log10(self.error))) if self.error else 0
+        return f"{self.mean:.{digits}f} ± {self.error:.{digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """How a simulation is run."""
+
+    runs: int = 400
+    horizon: int = HORIZON
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what gives no standard error or no block."""
+        if self.runs < 2 or not 1 <= self.horizon <= 1 << 40:
+            got = f"{self.runs} runs of {self.horizon} slots"
+            raise InvalidConfig(
+                complaint("simulate", "size", expected="2 runs or more of 1 … 2**40 slots", got=got)
+            )
+
+
+def simulate(
+    candidates: Sequence[Candidate],
+    epsilons: Sequence[Epsilon],
+    *,
+    instances: Sequence[Instance] = INSTANCES,
+    bench: Bench | None = None,
+    progress: Callable[[Instance], None] = lambda instance: None,
+) -> list[Outcome]:
+    """Every candidate at every ε on every instance, instance by instance."""
+    bench, outcomes = bench or Bench(), []
+    for number, instance in enumerate(instances):
+        progress(instance)
+        names = [str(action) for action in range(len(instance.means))]
+        cells = cells_of(candidates, epsilons, actions=names)
+        if any(cell.running for cell in cells):
+            raise InvalidConfig(
+                complaint("simulate", "a running window", expected="block learners", got="one")
+            )
+        at_once = max(1, _VALUES // (64 * len(names)))
+        regrets = [
+            _regrets(instance, cells, range(first, min(first + at_once, bench.runs)), number, bench)
+            for first in range(0, bench.runs, at_once)
+        ]
+        for at, cell in enumerate(cells):
+            outcomes.append(Outcome(instance, cell, np.concatenate([part[at] for part in regrets])))
+    return outcomes
+
+
+def _regrets(
+    instance: Instance, cells: Sequence[Cell], runs: range, number: int, bench: Bench
+) -> list[Floats]:
+    """The regret of every cell in some runs of one instance."""
+    randomness = SeededRandomness(bench.seed)
+    tags = b"".join(randomness.tag(_STREAM, number, b"%d" % run, 1, 0) for run in runs)
+    draws = _Draws(randomness, np.frombuffer(tags, np.uint8).reshape(len(runs), 16))
+    prefixed = [cell for cell in cells if cell.leader.window == "random_prefix"]
+    windows = {
+        schedule: draws.windows(schedule, bench.horizon) for schedule in schedules_of(prefixed)
+    }
+    cuts = [_ends(schedule, bench.horizon) for schedule in schedules_of(cells)]
+    fixed = np.unique(np.concatenate([*cuts, [bench.horizon]]))
+    ends = [np.tile(fixed, (len(runs), 1)), *windows.values()]
+    generator = default_rng((bench.seed, number, runs.start))
+    paths = _Paths.drawn(np.concatenate(ends, axis=1), np.array(instance.means), generator)
+    return [
+        _play(instance, cell, paths, draws, windows.get(cell.leader.schedule), bench.horizon)
+        for cell in cells
+    ]
+
+
+def _ends(schedule: Schedule, horizon: int) -> Ints:
+    """After how many slots each block that ends within the horizon does, from 0 on."""
+    starts = schedule.starts(np.arange(schedule.block_of(horizon + 1) + 1))
+    ends: Ints = starts - 1
+    return ends
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """The bits of some runs."""
+
+    randomness: SeededRandomness
+    tags: NDArray[np.uint8]
+
+    def bits_of(self, purpose: int, block: int) -> Bits:
+        """The bits of one draw of every run."""
+        return self.randomness.bits(
+            _STREAM, purpose, self.tags, np.full(len(self.tags), block, dtype=np.int64)
+        )
+
+    def windows(self, schedule: Schedule, horizon: int) -> Ints:
+        """After how many slots the random prefix of each block ends; runs × blocks."""
+        ends = _ends(schedule, horizon)
+        columns = []
+        for block, (begin, end) in enumerate(pairwise(ends.tolist())):
+            half, length = (end - begin) // 2, np.full(len(self.tags), end - begin)
+            bits = self.bits_of(Purpose.WINDOW, block)
+            columns.append(begin + half + 1 + uniform_integers(bits, length - half))
+        return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """Sums of losses at some slots of each run."""
+
+    cuts: Ints  # runs × C, rising
+    sums: Ints  # runs × C × K, on the grid
+
+    @classmethod
+    def drawn(cls, cuts: Ints, means: Floats, generator: Generator) -> _Paths:
+        """Binomial sums between the cuts, added up."""
+        cuts = np.sort(cuts, axis=1)
+        lengths = np.diff(cuts, axis=1, prepend=0)
+        sums = generator.binomial(lengths[:, :, None], means)
+        np.cumsum(sums, axis=1, out=sums)
+        sums *= UNIT
+        return cls(cuts, sums)
+
+    def at(self, slots: Ints) -> Ints:
+        """The sums of each run after so many of its slots, which must be one of its cuts."""
+        place = (self.cuts < slots[:, None]).sum(axis=1)
+        sums: Ints = self.sums[np.arange(len(slots)), place]
+        return sums
+
+
+def _play(
+    instance: Instance,
+    cell: Cell,
+    paths: _Paths,
+    draws: _Draws,
+    windows: Ints | None,
+    horizon: int,
+) -> Floats:
+    """One cell through all its blocks, all runs at once."""
+    leader, gaps, runs = cell.leader, instance.gaps, len(paths.cuts)
+    ends = _ends(leader.schedule, horizon)
+    lengths = np.diff(ends, append=horizon)
+    every = np.full(runs, len(gaps))
+    action = uniform_integers(draws.bits_of(Purpose.OPENING, 0), every)
+    regret: Floats = gaps[action] * lengths[0]
+    for block, (begin, end) in enumerate(pairwise(ends.tolist())):
+        until = np.full(runs, end)
+        if leader.window == "random_prefix" and windows is not None:
+            until = windows[:, block]
+        sums = paths.at(until) - paths.at(np.full(runs, begin))
+        bits = draws.bits_of(Purpose.SELECTION, block)
+        action = leader.choose.select(sums, bits, leader.prior(action))
+        regret = regret + gaps[action] * lengths[block + 1]
+    return regret
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A learner's regret relative to another's: geometric mean over instances and budgets."""
+
+    candidate: Candidate
+    ratio: float
+    error: float
+
+    def __str__(self) -> str:
+        """As tables show it."""
+        return f"{self.ratio:.3f} ± {self.error:.3f}"
+
+
+def relative(outcomes: Sequence[Outcome], *, reference: str) -> list[Relative]:
+    """Each private candidate against one, with the standard error of the paired comparison.
+
+    The logarithm of a ratio of means moves by x/mean(x) − y/mean(y) for each run; the same runs
+    serve all budgets, so these are added up over budgets before their spread is taken.
+    """
+    table = {(o.instance, o.cell.epsilon, o.cell.name): o for o in outcomes if o.cell.epsilon}
+    candidates = dict.fromkeys(o.cell.candidate for o in outcomes if o.cell.epsilon)
+    if all(candidate.text != reference for candidate in candidates):
+        raise InvalidConfig(
+            complaint("simulate", "no such learner", expected="a simulated one", got=reference)
+        )
+    if any(not outcome.mean for outcome in table.values()):
+        raise InvalidConfig(
+            complaint("simulate", "no regret at all", expected="more runs or slots", got="too few")
+        )
+    budgets = dict.fromkeys((instance, epsilon) for instance, epsilon, _ in table)
+    found = []
+    for candidate in candidates:
+        logs, moves = 0.0, dict.fromkeys((instance for instance, _ in budgets), np.zeros(1))
+        for instance, epsilon in budgets:
+            mine = table[instance, epsilon, candidate.text]
+            other = table[instance, epsilon, reference]
+            logs += log(mine.mean / other.mean)
+            move = mine.regrets / mine.mean - other.regrets / other.mean
+            moves[instance] = moves[instance] + move
+        ratio = exp(logs / len(budgets))
+        variance = sum(float(move.var(ddof=1)) / len(move) for move in moves.values())
+        found.append(Relative(candidate, ratio, ratio * sqrt(variance) / len(budgets)))
+    return found
+
+
+def best_paper(outcomes: Sequence[Outcome]) -> str:
+    """The paper's learner with the least regret in geometric mean."""
+    simulated = {outcome.cell.name for outcome in outcomes}
+    papers = [name for name in PAPERS if name in simulated]
+    if not papers:
+        raise InvalidConfig(
+            complaint("simulate", "nothing to compare with", expected=PAPERS, got=sorted(simulated))
+        )
+    table = relative(outcomes, reference=papers[0])
+    return min((r.ratio, r.candidate.text) for r in table if r.candidate.text in papers)[1]

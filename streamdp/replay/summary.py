@@ -1,0 +1,179 @@
+"""The summary in plain words: statements that are computed from the figures, never written by hand.
+
+Each statement says what it was read from. Its numbers are those of the table and the curves; where
+an interval is too wide to say something, it says that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamdp.replay.cells import epsilon_text
+from streamdp.replay.figures import Z, helping_cap, settled_at
+from streamdp.replay.replaying import Answer, Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence with a short heading."""
+
+    about: str
+    says: str
+
+
+def summary(replay: Replay) -> list[Statement]:
+    """What a reader should know first."""
+    return [
+        *_best(replay),
+        *_privacy(replay),
+        *_settling(replay),
+        *_schedule(replay),
+        *_charges(replay),
+    ]
+
+
+def number(value: float) -> str:
+    """A number of losses as people write it.
+
+    >>> number(12345.6), number(12.34), number(0.1234), number(-3.0)
+    ('12,346', '12.3', '0.123', '−3')
+    """
+    size = abs(value)
+    digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def interval(answer: Answer) -> str:
+    """A mean with its interval."""
+    return f"{number(answer.mean)} ± {number(Z * answer.error)}"
+
+
+def firsts(replay: Replay) -> list[Answer]:
+    """The first candidate at each ε."""
+    first = replay.question.candidates[0]
+    found = (replay.of(first, epsilon) for epsilon in replay.question.epsilons)
+    return [answer for answer in found if answer is not None]
+
+
+def middle(replay: Replay) -> Answer:
+    """The cell that single-ε pictures show: the first candidate at its middle private ε."""
+    cells = firsts(replay)
+    private = [answer for answer in cells if answer.cell.epsilon is not None]
+    if private:
+        return private[len(private) // 2]
+    return cells[0] if cells else replay.answers[0]
+
+
+def _best(replay: Replay) -> Iterator[Statement]:
+    shown = middle(replay)
+    epsilon = shown.cell.epsilon
+    rivals = [answer for answer in replay.answers if answer.cell.epsilon == epsilon]
+    best = min(rivals, key=lambda answer: answer.mean)
+    uniform = float(replay.base.uniform_regret[-1])
+    text = (
+        f"At ε = {epsilon_text(epsilon)} the least regret is {best.cell.name}'s: "
+        f"{interval(best)} losses over {replay.slots:,} slots, against {number(uniform)} for"
+        f" choosing uniformly and {number(replay.leader.mean)} for following the leader block by"
+        " block without privacy."
+    )
+    near = [
+        answer.cell.name
+        for answer in rivals
+        if answer is not best
+        and answer.mean - best.mean <= Z * np.hypot(answer.error, best.error)
+    ]
+    if near:
+        text += f" Over these seeds it cannot be told from {' and '.join(near)}."
+    yield Statement("Which learner", text)
+
+
+def _privacy(replay: Replay) -> Iterator[Statement]:
+    cells = firsts(replay)
+    free = next((answer for answer in cells if answer.cell.epsilon is None), None)
+    private = [answer for answer in cells if answer.cell.epsilon is not None]
+    if not private:
+        return
+    if free is None:
+        yield Statement(
+            "What privacy costs",
+            "Add ε = inf to the question to see the same learner without privacy.",
+        )
+        return
+    parts = []
+    for answer in private:
+        paid = answer.final - free.final
+        error = Z * paid.std(ddof=1) / np.sqrt(len(paid)) if len(paid) > 1 else 0.0
+        each = 1000 * paid.mean() / replay.slots
+        sure = abs(paid.mean()) > error
+        amount = f"{number(float(paid.mean()))} ± {number(float(error))} losses"
+        rate = f", {number(float(each))} in a thousand slots" if sure else ", within chance"
+        parts.append(f"ε = {epsilon_text(answer.cell.epsilon)}: {amount}{rate}")
+    yield Statement(
+        "What privacy costs",
+        f"{free.cell.name} against itself without privacy (ε = ∞, regret {interval(free)}), on"
+        f" the same seeds. {'; '.join(parts)}.",
+    )
+
+
+def _settling(replay: Replay) -> Iterator[Statement]:
+    points, parts, never = replay.base.points, [], []
+    for answer in firsts(replay):
+        at = settled_at(answer, points)
+        name = f"ε = {epsilon_text(answer.cell.epsilon)}"
+        if at is None:
+            never.append(name)
+        else:
+            parts.append(f"from slot {at:,} at {name}")
+    name = replay.question.candidates[0].text
+    text = ""
+    if parts:
+        text = f"{name} has the best action in force in 90 % of slots and seeds {', '.join(parts)}."
+    if never:
+        text += (
+            f" {'It' if parts else name} never settles for good at {', '.join(never)}: see who was"
+            " in force in the timeline."
+        )
+    yield Statement("When it settles", text.strip())
+
+
+def _schedule(replay: Replay) -> Iterator[Statement]:
+    if not replay.probes:
+        return
+    helped, no = [], []
+    for answer in firsts(replay):
+        if answer.cell.epsilon is None:
+            continue
+        best = helping_cap(replay, answer)
+        epsilon = epsilon_text(answer.cell.epsilon)
+        if best is None:
+            no.append(f"ε = {epsilon}")
+        else:
+            longest = best.cell.leader.schedule.parameter
+            helped.append(
+                f"at ε = {epsilon} blocks of at most {longest} slots bring regret from"
+                f" {number(answer.mean)} to {number(best.mean)}"
+            )
+    text = ""
+    if helped:
+        text = f"Yes, in hindsight: {'; '.join(helped)}. The log drifts, or blocks outgrew it."
+    if no:
+        start = "Not beyond chance and 5 %" if helped else "No: not beyond chance and 5 %"
+        text += f" {start} at {', '.join(no)}."
+    tried = sorted({int(each.cell.leader.schedule.parameter or 0) for each in replay.probes})
+    text += f" Tried: {', '.join(f'{length:,}' for length in tried)}."
+    yield Statement("Would a capped schedule help", text.strip())
+
+
+def _charges(replay: Replay) -> Iterator[Statement]:
+    less = []
+    for answer in replay.answers:
+        charged, epsilon = answer.cell.leader.charge, answer.cell.epsilon
+        if charged is not None and epsilon is not None and charged < epsilon:
+            less.append(f"{answer.cell.name} at ε = {epsilon_text(epsilon)} spends {charged}")
+    text = "Every event is charged once, in the block that holds it, whatever the length of the log."
+    if less:
+        text += f" Not all of ε is used: {'; '.join(less)}."
+    yield Statement("What it spends", text)
