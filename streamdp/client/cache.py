@@ -18,19 +18,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from streamdp.client.answers import Answer, Change, Feed, Source, Table, Why
-from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost, complaint
-from streamdp.ports import Key, Publications, Published
+from streamdp.client.following import RETRIES, follow
+from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.ports import Key, Publications, Published, StreamTopics
 
 Clock = Callable[[], float]
-
-RETRIES = (0.1, 0.5, 1.0, 2.0, 5.0)
-"""Seconds until a lost source is tried again; the last one repeats."""
 
 _logger = logging.getLogger("streamdp.client")
 
@@ -48,17 +47,53 @@ class Condition:
     refused: int  # lines that could not be read
 
 
-@dataclass(slots=True)
 class _Followed:
-    source: Source
-    table: Table
-    unknown: Answer
-    stale: Answer
-    feed: Feed = Feed.LOADING
-    loaded: bool = False
-    lost_at: float | None = None
-    trouble: str = ""
-    mend: bool = False  # somebody must mend something before it can go on
+    """One stream: hears its actions topic, and knows how good its knowledge is."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        most_keys: int,
+        on_change: Callable[[Change], None] | None,
+        clock: Clock,
+        moved: Callable[[], None],
+    ) -> None:
+        self.topics = source.topics
+        self.table = Table(source.stream, source.fallback, most_keys=most_keys)
+        self.unknown = Answer(source.fallback, Why.UNKNOWN_KEY)
+        self.stale = Answer(source.fallback, Why.STALE)
+        self.feed = Feed.LOADING
+        self.loaded = False
+        self.lost_at: float | None = None
+        self.trouble: Exception | None = None
+        self._on_change = on_change
+        self._clock = clock
+        self._moved = moved
+
+    def began(self) -> None:
+        """What is known stays; the table takes no older release for a newer one."""
+
+    def heard(self, batch: Sequence[Published]) -> None:
+        """Take in what was published, and tell."""
+        for change in self.table.apply(batch, now=self._clock()):
+            if self._on_change is not None:
+                try:
+                    self._on_change(change)
+                except Exception:
+                    _logger.exception("on_change failed")
+
+    def current(self) -> None:
+        """Nothing is missing."""
+        self.feed, self.loaded, self.lost_at, self.trouble = Feed.CURRENT, True, None, None
+        self._moved()
+
+    def lost(self, error: Exception) -> None:
+        """From now on the knowledge grows stale."""
+        self.feed, self.trouble = Feed.LOST, error
+        if self.lost_at is None:
+            self.lost_at = self._clock()
+        self._moved()
 
 
 class ActionsCache:
@@ -77,7 +112,6 @@ class ActionsCache:
     ) -> None:
         self._open = publications
         self._stale_after = stale_after
-        self._on_change = on_change
         self._retries = retries
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
@@ -85,9 +119,10 @@ class ActionsCache:
         self._streams = {
             source.stream: _Followed(
                 source,
-                Table(source.stream, source.fallback, most_keys=most_keys),
-                Answer(source.fallback, Why.UNKNOWN_KEY),
-                Answer(source.fallback, Why.STALE),
+                most_keys=most_keys,
+                on_change=on_change,
+                clock=clock,
+                moved=self._moved.set,
             )
             for source in sources
         }
@@ -96,8 +131,14 @@ class ActionsCache:
         """Begin to follow."""
         loop = asyncio.get_running_loop()
         for name, followed in self._streams.items():
-            task = loop.create_task(self._follow(followed), name=f"actions of {name}")
-            self._tasks.append(task)
+            following = follow(
+                self._open,
+                partial(_actions, followed.topics),
+                followed,
+                name=f"topic {followed.topics.actions}",
+                retries=self._retries,
+            )
+            self._tasks.append(loop.create_task(following, name=f"actions of {name}"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -113,8 +154,8 @@ class ActionsCache:
         """Wait until each stream was read to its end once, or raise what the user must mend."""
         while not self.is_ready:
             for followed in self._streams.values():
-                if followed.mend:
-                    raise InvalidConfig(followed.trouble)
+                if isinstance(followed.trouble, InvalidConfig):
+                    raise followed.trouble
             self._moved.clear()
             await self._moved.wait()
 
@@ -157,58 +198,12 @@ class ActionsCache:
         return Condition(
             feed=followed.feed,
             stale_seconds=0.0 if lost_at is None else max(0.0, self._clock() - lost_at),
-            trouble=followed.trouble,
+            trouble="" if followed.trouble is None else _said(followed.trouble),
             keys=len(table.answers),
             several=table.several,
             beyond=table.beyond,
             refused=table.refused,
         )
-
-    # -- following -------------------------------------------------------------------------------
-
-    async def _follow(self, followed: _Followed) -> None:
-        """Read, and begin again after what may pass."""
-        attempt = 0
-        while True:
-            publications = self._open()
-            try:
-                async for batch in publications.actions(followed.source.topics, follow=True):
-                    if not batch:
-                        attempt = 0
-                        self._turn(followed, Feed.CURRENT)
-                    self._take(followed.table, batch)
-                    await asyncio.sleep(0)
-                raise TransportLost(_ended(followed.source))
-            except InvalidConfig as error:
-                followed.mend = True
-                self._turn(followed, Feed.LOST, trouble=str(error))
-            except StreamdpError as error:
-                self._turn(followed, Feed.LOST, trouble=str(error))
-            except Exception as error:
-                _logger.exception("following the actions failed")
-                self._turn(followed, Feed.LOST, trouble=type(error).__name__)
-            finally:
-                with suppress(StreamdpError):
-                    await publications.close()
-            await asyncio.sleep(self._retries[min(attempt, len(self._retries) - 1)])
-            attempt += 1
-
-    def _turn(self, followed: _Followed, feed: Feed, *, trouble: str = "") -> None:
-        if feed is Feed.LOST and followed.lost_at is None:
-            followed.lost_at = self._clock()
-        if feed is Feed.CURRENT:
-            followed.loaded, followed.mend, followed.lost_at = True, False, None
-        followed.feed, followed.trouble = feed, trouble
-        self._moved.set()
-
-    def _take(self, table: Table, batch: Sequence[Published]) -> None:
-        told = self._on_change
-        for change in table.apply(batch, now=self._clock()):
-            if told is not None:
-                try:
-                    told(change)
-                except Exception:
-                    _logger.exception("on_change failed")
 
 
 def unknown_stream(stream: str, known: Iterable[str]) -> str:
@@ -216,6 +211,12 @@ def unknown_stream(stream: str, known: Iterable[str]) -> str:
     return complaint("stream", "unknown", expected=sorted(known), got=repr(stream))
 
 
-def _ended(source: Source) -> str:
-    topic = source.topics.actions
-    return complaint(f"topic {topic}", "the reader ended", expected="to follow", got="its end")
+def _actions(
+    topics: StreamTopics, publications: Publications
+) -> AsyncIterator[Sequence[Published]]:
+    return publications.actions(topics, follow=True)
+
+
+def _said(error: Exception) -> str:
+    """A trouble in words; an unexpected one's own could be about anything."""
+    return str(error) if isinstance(error, StreamdpError) else type(error).__name__

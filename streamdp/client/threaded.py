@@ -16,7 +16,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from streamdp.client.answers import Change, Source
-from streamdp.client.cache import RETRIES, ActionsCache, Clock
+from streamdp.client.cache import ActionsCache, Clock
+from streamdp.client.following import RETRIES
 from streamdp.ports import Publications
 
 

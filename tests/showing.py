@@ -1,0 +1,98 @@
+"""What the faces are shown in tests: a process with one stream in good health, and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import streamdp as sd
+from streamdp.client import Condition, Feed
+from streamdp.ports import Published
+from streamdp.service.about import About
+from streamdp.service.history import Told
+from streamdp.service.metrics import Facts
+from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
+from tests.publishing import HOME, charge, release
+from tests.streams import ACTIONS, spec
+
+ESTIMATES = (
+    sd.estimate("block_regret", epsilon="1/4", min_length=2),
+    sd.estimate("null_share", epsilon="1/4", min_length=2),
+)
+LINES = spec(estimates=ESTIMATES).lines
+ABOUT = About(
+    topics=HOME,
+    learner=sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"),
+    estimates=ESTIMATES,
+    budget=Fraction(2),
+    epoch=1,
+    seeded=False,
+    fallback="a",
+)
+UNIT = 1 << 20
+
+
+def partition(number: int = 0, **other: object) -> PartitionStatus:
+    """A partition in good health, but for what is said."""
+    good: dict[str, object] = {
+        "number": number, "status": "running", "reason": None, "message": "", "progress": 1.0,
+        "position": 1000, "low_water": 900, "lag": 0, "headroom": 10_000, "keys": 3,
+        "keys_refused": 0, "slots": 1000, "blocks": 9, "published_ago": 12.0,
+    }  # fmt: skip
+    return PartitionStatus(**{**good, **other})  # type: ignore[arg-type]
+
+
+def process(*partitions: PartitionStatus) -> ProcessStatus:
+    """A learning process."""
+    steps = Steps(lambda: 0.0)
+    for step, seconds in (("poll", 0.05), ("commit", 0.004), ("commit", 2.0), ("commit", 60.0)):
+        steps.observe(step, seconds)
+    parts = list(partitions) or [partition()]
+    return ProcessStatus([StreamStatus("home", "live", parts)], steps.told(), 0.1)
+
+
+def block(
+    key: bytes | None,
+    number: int,
+    start: int,
+    stop: int,
+    *,
+    regret: float,
+    share: float,
+    at: int = 0,
+    action: int = 0,
+) -> Sequence[Published]:
+    """The ledger's lines of one block: an action and two estimates."""
+    length = stop - start
+    values = (("action", action), ("block_regret", regret * UNIT),
+              ("null_share", share * length * UNIT))  # fmt: skip
+    return [
+        charge(
+            release(key, int(value), block=number, start=start, stop=stop, partition=at, kind=kind,
+                    epsilon="1/2" if kind == "action" else "1/4"),
+            lines=LINES,
+        )
+        for kind, value in values
+    ]  # fmt: skip
+
+
+def told() -> Told:
+    """A ledger of two keys in one partition."""
+    found = Told()
+    for key, regret in ((b"fr", 6.0), (b"de", 2.0)):
+        found.apply([charge(release(key, 0), lines=LINES)])
+        found.apply(block(key, 1, 1, 3, regret=1, share=0.5))
+        found.apply(block(key, 2, 3, 11, regret=regret, share=0.25))
+    return found
+
+
+def facts(*partitions: PartitionStatus) -> Facts:
+    """All that a metrics page is made from."""
+    condition = Condition(Feed.CURRENT, 0.0, "", keys=3, several=1, beyond=0, refused=0)
+    return Facts(
+        about=[ABOUT],
+        process=process(*partitions),
+        told={"home": told()},
+        conditions={"home": condition},
+        requests={"2xx": 5, "4xx": 1},
+    )

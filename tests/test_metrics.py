@@ -1,0 +1,181 @@
+"""Does the metrics page say what was published, by the conventions, within its bound?"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from fractions import Fraction
+from math import isclose, log, sqrt
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.regret import bound_of
+from streamdp.service.history import StreamHistory, Told
+from streamdp.service.metrics import Facts, MetricsPage
+from streamdp.service.status import BUCKETS, ProcessStatus
+from streamdp.service.view import Reason
+from tests.publishing import charge, release
+from tests.showing import ABOUT, LINES, block, facts, partition, process, told
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(of: Facts, *, most_series: int = 5000) -> Samples:
+    """Every sample of a page."""
+    page = MetricsPage(lambda: of, most_series=most_series).render().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def of(found: Samples, name: str, **labels: str) -> float:
+    return found[name, tuple(sorted(labels.items()))]
+
+
+def test_is_the_cost_of_an_event_shown_beside_its_budget() -> None:
+    found = samples(facts())
+    assert of(found, "streamdp_epsilon_configured", stream="home") == 1.0
+    assert of(found, "streamdp_epsilon_charged_max", stream="home") == 1.0
+    assert of(found, "streamdp_epsilon_budget", stream="home") == 2.0
+    assert of(found, "streamdp_seeded", stream="home") == 0
+
+
+def test_are_estimates_means_with_the_standard_error_of_their_noise() -> None:
+    """Regret by block, shares by slot; noise of independent keys adds up in quadrature."""
+    found = samples(facts())
+    assert of(found, "streamdp_private_regret", stream="home") == 4.0
+    noise = ABOUT.estimates[0].standard_error(actions=3, length=8)
+    error = of(found, "streamdp_private_regret_stderr", stream="home")
+    assert isclose(error, noise / sqrt(2), rel_tol=1e-5)
+    assert isclose(of(found, "streamdp_private_null_share", stream="home"), 0.25, rel_tol=1e-6)
+    noise = ABOUT.estimates[1].standard_error(actions=3, length=8)
+    error = of(found, "streamdp_private_null_share_stderr", stream="home")
+    assert isclose(error, noise / sqrt(2), rel_tol=1e-5)
+
+
+def test_is_the_bound_a_theorem_s_and_never_estimated() -> None:
+    found = samples(facts())
+    theorem = bound_of(ABOUT.learner, horizon=10).regret + sqrt(2 * 8 * log(3))
+    assert isclose(of(found, "streamdp_regret_bound", stream="home"), theorem)
+    with_gap = replace(ABOUT, gap=0.9).regret_bound(last_slot=10**6, length=8)
+    assert with_gap < ABOUT.regret_bound(last_slot=10**6, length=8)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_does_a_halted_partition_say_why(reason: Reason) -> None:
+    halted = partition(3, status="halted", reason=str(reason))
+    found = samples(facts(partition(), halted))
+    flags = {
+        dict(labels)["reason"]: value
+        for (name, labels), value in found.items()
+        if name == "streamdp_partition_halted" and dict(labels)["partition"] == "3"
+    }
+    assert flags == {str(each): float(each is reason) for each in Reason}
+    refused = of(found, "streamdp_charges_refused_total", stream="home", partition="3")
+    assert refused == float(reason is Reason.BUDGET)
+
+
+def test_are_durations_counted_up_to_each_bound() -> None:
+    found = samples(facts())
+    counts = [of(found, "streamdp_commit_seconds_bucket", le=str(bound)) for bound in BUCKETS]
+    assert counts == [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2]
+    assert of(found, "streamdp_commit_seconds_bucket", le="+Inf") == 3
+    assert of(found, "streamdp_commit_seconds_count") == 3
+
+
+def test_is_the_transport_down_when_it_is_silent_or_tried_again() -> None:
+    retrying = replace(facts(), process=process(partition(status="retrying")))
+    silent = replace(facts(), process=ProcessStatus([], [], 60.0))
+    values = [of(samples(each), "streamdp_transport_up") for each in (facts(), retrying, silent)]
+    assert values == [1, 0, 0]
+
+
+def test_is_the_number_of_series_bounded() -> None:
+    """A thousand partitions: those beyond the bound are one, and a halt among them is seen."""
+    parts = [partition(n) for n in range(999)] + [
+        partition(999, status="halted", reason="internal")
+    ]
+    found = samples(facts(*parts), most_series=600)
+    assert len(found) <= 600
+    assert of(found, "streamdp_partition_halted", stream="home", partition="rest",
+              reason="internal") == 1  # fmt: skip
+    slots = sum(value for (name, _), value in found.items() if name == "streamdp_slots_total")
+    assert slots == 1000 * 1000
+
+
+def test_are_more_streams_than_series_refused() -> None:
+    many = replace(facts(), about=[ABOUT] * 50)
+    with pytest.raises(InvalidConfig, match=r"http.most_series.*at least \d+"):
+        MetricsPage(lambda: many, most_series=1000)
+
+
+def test_is_nothing_shown_of_the_process_itself() -> None:
+    """Memory and garbage collection depend on content."""
+    assert {name.split("_")[0] for name, _ in samples(facts())} == {"streamdp"}
+
+
+def test_does_a_process_that_only_serves_have_a_page() -> None:
+    found = samples(replace(facts(), process=None))
+    assert of(found, "streamdp_private_regret", stream="home") == 4.0
+    assert ("streamdp_transport_up", ()) not in found
+
+
+@pytest.mark.system("promtool")
+def test_does_the_page_keep_to_the_conventions() -> None:
+    page = MetricsPage(facts, most_series=5000).render()
+    check = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True)
+    assert (check.returncode, check.stderr) == (0, b"")
+
+
+def test_do_charges_of_the_same_slots_add_up_and_of_others_not() -> None:
+    known = told()
+    assert known.charged() == Fraction(1)
+    known.apply(block(b"fr", 3, 11, 20, regret=0, share=0))
+    assert known.charged() == Fraction(1)
+    known.apply([charge(release(b"fr", 1, block=3, start=11, stop=20, epsilon="1/3"))])
+    assert known.charged() == Fraction(4, 3)
+    assert known.charged([7]) == 0
+
+
+def test_does_a_new_epoch_or_a_key_s_return_begin_anew() -> None:
+    known = told()
+    known.apply([charge(release(b"fr", 0, born=500))])
+    assert known.latest("block_regret").value == 2.0  # of `de` alone
+    known.apply([charge(release(b"de", 0, epoch=2))])
+    assert (known.latest("block_regret").keys, list(known.curve("block_regret"))) == (0, [])
+    assert known.charged() == Fraction(1)
+
+
+def test_is_the_curve_a_mean_over_keys_and_slots() -> None:
+    curve = dict(told().curve("block_regret"))
+    assert (curve[1].value, curve[2].value, curve[2].keys) == (0.5, 0.5, 2)
+    noise = ABOUT.estimates[0].standard_error(actions=3, length=8)
+    assert isclose(curve[2].standard_error, noise * sqrt(2) / 16, rel_tol=1e-5)
+
+
+def test_is_a_ledger_that_is_read_again_counted_once() -> None:
+    history = StreamHistory()
+    lines = block(b"fr", 1, 1, 3, regret=1, share=0)
+    for _ in range(3):
+        history.began()
+        history.heard(lines)
+        history.current()
+    assert history.told.latest("block_regret").keys == 1
+    history.began()
+    assert history.told.latest("block_regret").keys == 1  # shown until the new one has caught up
+
+
+def test_is_the_memory_of_a_history_bounded() -> None:
+    known = Told(most_keys=5, histories=2)
+    for n in range(20):
+        known.apply([charge(release(b"%d" % n, 0), lines=LINES)])
+        known.apply(block(b"%d" % n, 1, 1, 3, regret=1, share=0))
+    assert (len(known.keys), known.beyond) == (5, 60)
+    assert sum(each.points is not None for each in known.keys.values()) == 2
+    for number in range(1000):
+        known.apply(block(b"0", number, number + 1, number + 2, regret=1, share=0))
+    assert len(list(known.curve("block_regret"))) == 512
