@@ -5,7 +5,7 @@ while the others are fixed. The alphabet holds the vertices of [0,1]^K, where th
 and, in short designs, unusable content: NaN, a row that is partly NaN, infinity, values outside
 [0,1]. Each stream is run with every action that could have been in force and with everything that
 the learner tosses itself (windows, resampled bits). All runs are keys of one engine; its frames
-hold one and two slots by turns, and each batch is offered twice, the second time to be refused.
+hold one and three slots by turns, and each batch is offered twice, the second time to be refused.
 """
 
 from __future__ import annotations
@@ -136,13 +136,13 @@ def engine_subject(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> Sub
 
 
 def frames(losses: NDArray[np.float32]) -> list[LossBatch]:
-    """N × T × K losses as records of one and two slots by turns, a batch for each."""
+    """N × T × K losses as records of one and three slots by turns, a batch for each."""
     runs, slots, actions = losses.shape
     keys = [key_of(run) for run in range(runs)]
     batches: list[LossBatch] = []
     begin = 0
     while begin < slots:
-        end = min(slots, begin + 1 + len(batches) % 2)
+        end = min(slots, begin + (1, 3)[len(batches) % 2])
         index = np.repeat(np.arange(runs), end - begin)
         rows = np.ascontiguousarray(losses[:, begin:end]).reshape(-1, actions)
         batches.append(LossBatch(keys, index, rows, index + len(batches) * runs))

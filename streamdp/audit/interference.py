@@ -51,13 +51,15 @@ def observe(
     drawn: dict[Drawn, int] = {}
     log = list(_story(learner, place, content))
     for number, batch in enumerate(log):
-        releases = engine.apply_batch(batch)
+        try:
+            releases = engine.apply_batch(batch)
+        except StreamdpError as error:
+            return seen | {f"batch {number}: refused": repr(error).encode()}
         drawn.update(
             (Drawn(r.key, r.identity.born, r.identity.block, r.kind), r.value) for r in releases
         )
         seen |= _of_releases(f"batch {number}: ", releases)
-        if number == 1:
-            seen |= _of_saves("early save: ", engine.save(most=2))
+        seen |= _of_saves(f"save after batch {number}: ", engine.save(most=2))
     single = engine.apply(key_of(1), content)
     seen |= _of_releases("apply: ", single)
     seen["repr of a batch"] = repr(log[0]).encode()
@@ -98,15 +100,15 @@ def _engine(learner: Leader, estimates: tuple[Estimate, ...]) -> Engine:
 
 
 def _places() -> list[int]:
-    """Which record is replaced: a key's first, block ends and beginnings, a frame's, the last."""
-    return [0, 4, 11, 16, 17, 23, 30, _RECORDS - 1]
+    """Which record is replaced: a key's first, one in a block, two of a frame, the last."""
+    return [0, 11, 12, 21, _RECORDS - 1]
 
 
 def _contents(learner: Leader) -> Iterator[Content]:
-    """What may be in its place: two vertices, something between, and what is unusable."""
+    """What may be in its place: vertices, something between, and what is unusable."""
     actions = len(learner.actions)
     corners = vertices(min(actions, 3))
-    for row in [corners[0], corners[-2], corners[1] / 3, *unusable(min(actions, 3))]:
+    for row in [corners[0], corners[-1], corners[1] / 3, *unusable(min(actions, 3))]:
         yield np.resize(row, (1, actions))
 
 

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.audit.exposure import Design, designs, engine_subject, frames
+from streamdp.audit.exposure import Design, designs, frames
+from streamdp.audit.reader import Reader
 from streamdp.audit.script import runs_of
 from streamdp.audit.transcripts import log_transcripts
 from streamdp.core.engine import Engine
@@ -68,23 +69,25 @@ def chi2(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> Chi2:
 
 
 def _one_stream(learner: Leader) -> Design:
-    """A stream of two blocks with vertices and one null loss, and every action in force."""
+    """A stream of two blocks, every window of its own sums, and every action in force."""
     short, _ = designs(learner)
     actions = len(learner.actions)
-    fixed = short.fixed.copy()
-    fixed[-1] = np.nan
+    fixed = np.zeros_like(short.fixed)
+    fixed[0] = np.nan
+    fixed[1:, 0] = 1
+    fixed[2::2, 1] = 1
     coins = np.zeros((1, *fixed.shape), dtype=np.bool_)
     if learner.resample == "bernoulli":
         tosses = np.array(list(product((False, True), repeat=actions)))
         coins = np.repeat(coins, len(tosses), axis=0)
-        coins[:, -1] = tosses
+        coins[:, 0] = tosses
     scripts = [(*script, 0) for script in product(range(actions), repeat=short.blocks)]
     return replace(short, varied=(), fixed=fixed, scripts=np.array(scripts), coins=coins)
 
 
 def _law(learner: Leader, design: Design) -> NDArray[np.float64]:
     """The log-probability of each transcript: opening, then K + 1 outcomes of the last block."""
-    logs = log_transcripts(engine_subject(learner)(design), learner.choose)
+    logs = log_transcripts(Reader(learner)(design), learner.choose)
     return np.asarray(logs[0] - log(len(learner.actions)))
 
 

@@ -21,8 +21,13 @@ from streamdp.core.regret import Estimate
 MOST_ACTIONS = 3
 """How many actions streams are enumerated for; a learner of more is audited with its first."""
 
-Memo = dict[object, Exposure]
-"""What engines let releases read, which learners of equal structure share whatever their ε is."""
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """What does not depend on ε, to be shared by audits of learners of one structure."""
+
+    exposures: dict[object, Exposure] = field(default_factory=dict)
+    leaks: dict[object, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ def audit_learner(
     ('holds', Fraction(1, 2), 0.5)
     """
     specs = tuple(estimates)
-    findings = _Findings(_small(learner), specs, {} if memo is None else memo)
+    findings = _Findings(_small(learner), specs, Memo() if memo is None else memo)
     if learner.charge is not None:
         findings.enumerate_streams()
         findings.sweep_sums(learner.charge, longest)
@@ -131,17 +136,22 @@ class _Findings:
 
     def look_for_leaks(self) -> None:
         """Layer 4: what is not a charged release must not depend on content."""
-        found = leaks(self.learner, self.estimates)
-        self.failures += [f"depends on content: {name}" for name in found]
+        known = self.memo.leaks
+        if self._structure not in known:
+            known[self._structure] = leaks(self.learner, self.estimates)
+        self.failures += [f"depends on content: {name}" for name in known[self._structure]]
 
     def _exposure(self, design: Design) -> Exposure:
-        """Learners of one structure expose the same, whatever their ε is."""
+        known, name = self.memo.exposures, (self._structure, design.slots)
+        if name not in known:
+            known[name] = engine_subject(self.learner, self.estimates)(design)
+        return known[name]
+
+    @property
+    def _structure(self) -> object:
+        """All of a learner but its ε: learners of one structure expose the same."""
         shape = replace(self.learner, choose=Scripted(), charge=None, recipe="", options=())
-        specs = tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
-        name = (shape, specs, design.slots)
-        if name not in self.memo:
-            self.memo[name] = engine_subject(self.learner, self.estimates)(design)
-        return self.memo[name]
+        return shape, tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
 
 
 def _small(learner: Leader) -> Leader:

@@ -47,7 +47,7 @@ def audit(
     from streamdp.core.learners import learner_of
     from streamdp.core.randomness import SeededRandomness
 
-    memo: Memo = {}
+    memo = Memo()
     audits = [
         audit_learner(
             learner_of(
@@ -90,17 +90,19 @@ def _takes_epsilon(name: str) -> bool:
 
 
 def _print_table(audits: list[Audit]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="What the shipped learners cost each event", caption=_CAPTION)
-    table.add_column("learner")
+    title = "What the shipped learners cost each event"
+    table = Table(title=title, caption=_CAPTION, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("learner", no_wrap=True)
     table.add_column("K", justify="right")
-    table.add_column("ε configured", justify="right")
-    table.add_column("ε charged", justify="right")
-    table.add_column("worst exact log-ratio", justify="right")
-    table.add_column("samples", justify="right")
-    table.add_column("verdict")
+    table.add_column("ε configured", justify="right", min_width=10)
+    table.add_column("ε charged", justify="right", min_width=7)
+    table.add_column("worst exact log-ratio", justify="right", min_width=11)
+    table.add_column("samples", justify="right", min_width=7)
+    table.add_column("verdict", min_width=7)
     before = ""
     for found in audits:
         name = _name(found)
@@ -124,8 +126,8 @@ def _name(found: Audit) -> str:
     """The recipe and, below it, the options that tell it from others."""
     recipe, _, rest = found.learner.partition("(")
     options = rest.partition(")")[0].split(", ")
-    told = [option for option in options if not option.startswith("epsilon=")]
-    return "\n  ".join([recipe, *told])
+    told = [option.removeprefix("schedule=") for option in options if option != "resample=none"]
+    return "\n  ".join([recipe, *(option for option in told if not option.startswith("epsilon="))])
 
 
 _CAPTION = (

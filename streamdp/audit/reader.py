@@ -1,0 +1,69 @@
+"""What a learner's selections should read, by its definition and not by the engine's code.
+
+A block's selection reads the sum of the losses of its window's slots, and the action in force if
+that one has a bonus: one loop, slow and plain. The sampler takes its law from here, so that it
+tests what the engine does against what a learner is. Like the engine, a reader is a subject of the
+exact audit; broken readers are how tests show that reading a slot twice is caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from streamdp.audit.exposure import Design, Exposure
+from streamdp.audit.script import Ints, Seen
+from streamdp.core.grid import UNIT, quantise
+from streamdp.core.learners import Leader
+from streamdp.core.schedule import Schedule
+
+
+def window_of_block(schedule: Schedule, block: int, window: int) -> range:
+    """The first `window` slots of a block."""
+    return range(schedule.start(block), schedule.start(block) + window)
+
+
+def exact_sum(losses: Ints) -> Ints:
+    """The sum of rows."""
+    total: Ints = losses.sum(axis=0)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the slots of a block's window by number and adds their losses."""
+
+    learner: Leader
+    reads: Callable[[Schedule, int, int], range] = window_of_block
+    adds: Callable[[Ints], Ints] = exact_sum
+
+    def __call__(self, design: Design) -> Exposure:
+        """What the selections of every run of a design read."""
+        seen = Seen.nothing(design.runs, design.blocks, len(self.learner.actions))
+        seen.happened[:] = True
+        grids = [quantise(stream)[0] for stream in design.losses()]
+        runs = product(grids, design.windows, design.coins, design.scripts)
+        for run, (grid, windows, coins, script) in enumerate(runs):
+            losses = np.where(coins, UNIT, 0) if self.learner.resample == "bernoulli" else grid
+            losses = np.where(grid % UNIT, losses, grid)  # 0 and 1 stay what they are
+            for block in range(design.blocks):
+                self._select(seen, run, block, losses, int(windows[block]), int(script[block]))
+        return Exposure(design, seen, np.zeros((design.runs, design.blocks, 0), dtype=np.int64))
+
+    def _select(
+        self, seen: Seen, run: int, block: int, losses: Ints, longer: int, in_force: int
+    ) -> None:
+        """Write down what one selection reads."""
+        schedule, bonus = self.learner.schedule, self.learner.bonus
+        length = schedule.stop(block) - schedule.start(block)
+        window = length
+        if self.learner.window == "random_prefix":
+            window = length // 2 + 1 + longer
+        slots = np.array(self.reads(schedule, block, window))
+        seen.sums[run, block] = self.adds(losses[slots[slots >= 1] - 1])
+        if bonus:
+            seen.bonuses[run, block, in_force] = bonus.numerator
+            seen.denominators[block] = bonus.denominator

@@ -1,0 +1,126 @@
+"""Would wrong accounting be noticed? A ledger off by one, in floats, or of one stream at a time.
+
+The checks are functions that pass on the shipped ledger and fail on each broken one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streamdp.core.errors import BudgetExceeded
+from streamdp.core.ledger import Ledger, TopicCharge, topic_total
+from streamdp.core.ledger.runs import Levels
+
+Ints = NDArray[np.int64]
+
+
+def charge(ledger: Ledger, start: int, stop: int, epsilon: Fraction) -> bool:
+    """Whether the ledger takes a charge on slots of account 0, in bulk."""
+    try:
+        ledger.book(np.array([0]), np.array([start]), np.array([stop]), epsilon=epsilon)
+    except BudgetExceeded:
+        return False
+    return True
+
+
+def opened(budget: Fraction) -> Ledger:
+    ledger = Ledger(budget)
+    ledger.grow(1)
+    return ledger
+
+
+def filter_is_exact_at_both_ends() -> bool:
+    """A charge is refused on every range that meets a full one, and on no other."""
+    good = True
+    for start, stop, fits in [
+        (1, 8, True), (7, 9, False), (8, 9, False), (15, 16, False), (15, 17, False),
+        (16, 20, True), (1, 40, False),
+    ]:  # fmt: skip
+        ledger = opened(Fraction(1))
+        charge(ledger, 8, 16, Fraction(1))
+        good &= charge(ledger, start, stop, Fraction(1, 2)) is fits
+    return good
+
+
+def sums_are_exact() -> bool:
+    """Three tenths fit 3/10 exactly, and nothing fits on top, however small."""
+    ledger = opened(Fraction(3, 10))
+    taken = [charge(ledger, 1, 9, Fraction(1, 10)) for _ in range(3)]
+    return all(taken) and not charge(ledger, 1, 9, Fraction(1, 10**18))
+
+
+def test_the_shipped_ledger_is_exact() -> None:
+    assert filter_is_exact_at_both_ends()
+    assert sums_are_exact()
+
+
+@pytest.mark.parametrize(("front", "back"), [(1, 0), (0, -1), (0, 1), (-1, 0)])
+def test_a_filter_off_by_one_is_caught(
+    monkeypatch: pytest.MonkeyPatch, front: int, back: int
+) -> None:
+    """Booking a slot too few or too many at either end."""
+    book = Ledger.book
+
+    def shifted(
+        self: Ledger, accounts: Ints, starts: Ints, stops: Ints, *, epsilon: Fraction
+    ) -> None:
+        first, last = np.maximum(1, starts + front), stops + back
+        some = first < last
+        book(self, accounts[some], first[some], last[some], epsilon=epsilon)
+
+    monkeypatch.setattr(Ledger, "book", shifted)
+    assert not filter_is_exact_at_both_ends()
+
+
+def test_budgets_added_as_floats_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.1 + 0.1 + 0.1 is above 0.3 in floats, and 1 + 1e-18 is not above 1."""
+    id_of = Levels.id_of
+
+    def rounded(self: Levels, total: Fraction) -> int:
+        return id_of(self, Fraction(float(total)))
+
+    monkeypatch.setattr(Levels, "id_of", rounded)
+    assert not sums_are_exact()
+
+
+def streams_on_one_topic_add(total: Callable[[Iterable[TopicCharge]], Fraction]) -> bool:
+    """Two streams and an estimate that read one record pay the sum; other records do not."""
+    lines = [
+        TopicCharge("events", 0, b"k", ("app", "home", 1, 0), 1, 8, 0, 90, Fraction(1)),
+        TopicCharge("events", 0, b"k", ("app", "home", 1, 0), 1, 8, 0, 90, Fraction(1, 4)),
+        TopicCharge("events", 0, b"k", ("other", "shadow", 1, 0), 1, 4, 40, 60, Fraction(1, 2)),
+        TopicCharge("events", 0, b"k", ("app", "home", 2, 91), 1, 4, 91, 99, Fraction(1)),
+        TopicCharge("events", 0, b"j", ("app", "home", 1, 3), 1, 8, 3, 80, Fraction(3, 2)),
+    ]
+    return total(lines) == Fraction(7, 4) and total(reversed(lines)) == Fraction(7, 4)
+
+
+def test_the_shipped_total_adds_over_streams() -> None:
+    assert streams_on_one_topic_add(topic_total)
+
+
+def dearest_line(lines: Iterable[TopicCharge]) -> Fraction:
+    return max(line.epsilon for line in lines)
+
+
+def dearest_stream(lines: Iterable[TopicCharge]) -> Fraction:
+    by_stream: dict[object, list[TopicCharge]] = {}
+    for line in lines:
+        by_stream.setdefault(line.learner, []).append(line)
+    return max(topic_total(charges) for charges in by_stream.values())
+
+
+def everything(lines: Iterable[TopicCharge]) -> Fraction:
+    return sum((line.epsilon for line in lines), Fraction(0))
+
+
+@pytest.mark.parametrize("wrong", [dearest_line, dearest_stream, everything])
+def test_streams_on_one_topic_that_do_not_add_are_caught(
+    wrong: Callable[[Iterable[TopicCharge]], Fraction],
+) -> None:
+    assert not streams_on_one_topic_add(wrong)

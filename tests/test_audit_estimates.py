@@ -1,0 +1,160 @@
+"""Are private estimates charged what they cost, and drawn once?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streamdp.audit import audit_learner
+from streamdp.core import calibration
+from streamdp.core.bank import Bank
+from streamdp.core.engine import Drawn, Engine, rebuild
+from streamdp.core.engine.charges import Tariff
+from streamdp.core.engine.draws import FromRecord
+from streamdp.core.events import LossBatch
+from streamdp.core.learners import Leader, learner_of
+from streamdp.core.randomness import Bits, Purpose, SeededRandomness
+from streamdp.core.regret import ESTIMATES, Estimate, estimate, estimates
+
+Ints = NDArray[np.int64]
+
+
+def learner(*, actions: int = 2) -> Leader:
+    options = {"recipe": "incumbent_leader", "epsilon": "1"}
+    return learner_of(options, actions=[f"a{i}" for i in range(actions)])
+
+
+def audited(*asked: Estimate, actions: int = 2) -> tuple[bool, float, Fraction | None]:
+    audit = audit_learner(learner(actions=actions), estimates=asked, samples=1000, longest=16)
+    return audit.passed, audit.worst, audit.charged
+
+
+@pytest.mark.parametrize("actions", [2, 3])
+@pytest.mark.parametrize("name", sorted(ESTIMATES))
+def test_every_estimate_costs_at_most_its_charge(name: str, actions: int) -> None:
+    """From blocks of two slots on. (A null slot moves a selection less than a vertex does.)"""
+    asked = estimate(name, epsilon="1/2", min_length=2)
+    passed, worst, charged = audited(asked, actions=actions)
+    assert passed
+    assert charged == Fraction(3, 2)
+    assert 1 - 1e-9 < worst <= 1.5 + 1e-9
+
+
+def test_all_estimates_together_cost_their_sum() -> None:
+    asked = [estimate(name, epsilon="1/4", min_length=1) for name in sorted(ESTIMATES)]
+    passed, worst, charged = audited(*asked)
+    assert (passed, charged) == (True, Fraction(2))
+    assert worst > 1.25
+
+
+def test_regret_with_sensitivity_1_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "BLOCK_REGRET_SENSITIVITY", Fraction(1))
+    passed, worst, _ = audited(estimate("block_regret", epsilon="1/2", min_length=2))
+    assert not passed
+    assert worst == pytest.approx(2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "constant"),
+    [("mean_loss", "MEAN_LOSS_SENSITIVITY"), ("null_share", "NULL_SHARE_SENSITIVITY")],
+)
+def test_half_a_sensitivity_is_caught(
+    monkeypatch: pytest.MonkeyPatch, name: str, constant: str
+) -> None:
+    """Not in the estimate's own worst case only: with a selection that spends all of its ε."""
+    monkeypatch.setattr(calibration, constant, Fraction(1, 4))
+    assert not audited(estimate(name, epsilon="1/2", min_length=2))[0]
+
+
+def test_a_rounded_statistic_needs_a_rounded_sensitivity() -> None:
+    """For K = 3 the mean of sums is no multiple of the grid: 4/3 of a loss becomes ⌈4/3·2^20⌉."""
+    assert estimate("regret_vs_uniform", epsilon=1, min_length=1).sensitivity(actions=3) == -(
+        -4 * 2**20 // 3
+    )
+
+
+def test_an_estimate_that_is_not_charged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def action_only(self: Tariff, lengths: Ints) -> Iterator[tuple[Fraction, NDArray[np.bool_]]]:
+        yield self.action, np.ones(len(lengths), dtype=np.bool_)
+
+    monkeypatch.setattr(Tariff, "of_lengths", action_only)
+    assert not audited(estimate("block_regret", epsilon="1/2", min_length=2))[0]
+
+
+def test_an_estimate_for_blocks_that_losses_choose_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Released only where regret is positive: whether it exists is a second release."""
+    statistic = Estimate.statistic
+
+    def hides_zero(self: Estimate, sums: Ints, *, action: Ints, nulls: Ints) -> Ints:
+        value = statistic(self, sums, action=action, nulls=nulls)
+        return np.where(value == 0, -(2**40), value)  # far outside: "no value"
+
+    monkeypatch.setattr(estimates.Estimate, "statistic", hides_zero)
+    assert not audited(estimate("block_regret", epsilon="1/2", min_length=2))[0]
+
+
+class NoDraws:
+    """Randomness for a rebuild: what may be drawn anew is drawn, a release is not."""
+
+    seeded = False
+
+    def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
+        return bytes(16)
+
+    def bits(
+        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
+    ) -> Bits:
+        if purpose not in (Purpose.WINDOW, Purpose.RESAMPLE):
+            raise AssertionError("a release is drawn again")
+        return SeededRandomness(0).bits(stream, purpose, tags, indices)
+
+
+def rebuilt() -> Engine:
+    """An engine lived, then rebuilt from its log and its recorded releases."""
+    asked = (estimate("block_regret", epsilon="1/2", min_length=2),)
+    rows = np.random.default_rng(1).random((40, 2)).astype(np.float32)
+    log = LossBatch([b"k"], np.zeros(40, np.int64), rows, np.arange(40))
+
+    def engine(randomness: SeededRandomness | NoDraws) -> Engine:
+        return Engine(
+            stream="s",
+            partition=0,
+            learner=learner(),
+            estimates=asked,
+            budget="3/2",
+            randomness=randomness,
+        )
+
+    first = engine(SeededRandomness(1))
+    drawn = {
+        Drawn(release.key, release.identity.born, release.identity.block, release.kind): (
+            release.value
+        )
+        for release in first.apply_batch(log)
+    }
+    return rebuild(
+        engine(NoDraws()), rows=[], releases=drawn, log=[log], position=40, expected_rows=1
+    )
+
+
+def test_a_rebuilt_engine_reads_estimates_back() -> None:
+    assert rebuilt().slots(b"k") == 40
+
+
+def test_an_estimate_that_is_drawn_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two draws of one estimate cost 2 ε_m, while the ledger says ε_m."""
+
+    def drawn_again(self: FromRecord, bank: Bank, rows: Ints, which: int) -> Ints:
+        tags, index = np.zeros((len(rows), 16), np.uint8), np.zeros(len(rows), np.int64)
+        NoDraws().bits("s", Purpose.NOISE + which, tags, index)
+        return rows
+
+    monkeypatch.setattr(FromRecord, "estimate", drawn_again)
+    with pytest.raises(AssertionError, match="a release is drawn again"):
+        rebuilt()

@@ -1,0 +1,406 @@
+"""Does the exact audit let every shipped learner pass, and catch every way to break one?
+
+Broken variants live here, never in the product. Each test names what it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from math import comb
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streamdp.audit import TOLERANCE, Memo, audit_learner, sweep
+from streamdp.audit.exposure import Design, designs, engine_subject
+from streamdp.audit.reader import Reader, exact_sum
+from streamdp.audit.transcripts import worst_ratios
+from streamdp.cli.audit import SHIPPED
+from streamdp.core.engine import machine
+from streamdp.core.engine.waves import Applier
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import LossBatch, Releases
+from streamdp.core.grid import UNIT
+from streamdp.core.learners import Leader, learner_of
+from streamdp.core.ledger import Ledger
+from streamdp.core.randomness import Bits
+from streamdp.core.schedule import Schedule
+from streamdp.core.segments import Adder, Grouped
+from streamdp.core.selection import (
+    Exponential,
+    Mechanism,
+    NoisyMaxLaplace,
+    PermuteAndFlip,
+    Prior,
+)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+MEMO = Memo()
+EPSILONS = ("0.1", "1", "3")
+TWO, THREE = ["a", "b"], ["a", "b", "c"]
+
+
+def shipped(options: dict[str, str], *, epsilon: str = "1", actions: int = 2) -> Leader:
+    return learner_of({**options, "epsilon": epsilon}, actions=THREE[:actions])
+
+
+def incumbent() -> Leader:
+    return shipped({"recipe": "incumbent_leader"})
+
+
+def leader(choose: Mechanism, *, actions: int = 2, resample: str = "none") -> Leader:
+    """A noisy leader that charges 1, or ε, whatever its choice really costs."""
+    base = shipped(
+        {"recipe": "noisy_leader", "noise": "gumbel", "resample": resample}, actions=actions
+    )
+    return replace(base, choose=choose)
+
+
+def worst(learner: Leader) -> float:
+    """The worst log-ratio over short streams on the shipped engine."""
+    return max(
+        ratio
+        for design in designs(learner)
+        for ratio in worst_ratios(engine_subject(learner)(design), learner.choose).values()
+    )
+
+
+# -- what is shipped ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actions", [2, 3])
+@pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
+def test_every_shipped_learner_costs_at_most_its_charge(
+    options: dict[str, str], actions: int
+) -> None:
+    """All layers at ε = 0.1, 1, 3; χ² tests at a false-alarm rate of 1e-9 each, seeded."""
+    for epsilon in EPSILONS:
+        learner = shipped(options, epsilon=epsilon, actions=actions)
+        audit = audit_learner(learner, samples=4000, memo=MEMO)
+        assert audit.failures == ()
+        assert audit.charged is not None
+        assert audit.charged == learner.charge
+        assert audit.configured == epsilon
+        assert audit.charged * Fraction(66, 100) <= audit.worst <= audit.charged + TOLERANCE
+
+
+@pytest.mark.parametrize("schedule", ["dyadic", "geometric 5/2", "capped 2", "restarting 5"])
+def test_every_schedule_keeps_events_apart(schedule: str) -> None:
+    for recipe in ("incumbent_leader", "prefix_softmax"):
+        learner = shipped({"recipe": recipe, "schedule": schedule})
+        assert learner.charge is not None
+        assert worst(learner) <= learner.charge + TOLERANCE
+
+
+@pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
+def test_the_engine_reads_what_a_learner_should_read(options: dict[str, str]) -> None:
+    """Sums, priors and windows of every run of the short design: equal."""
+    learner = shipped(options)
+    design = designs(learner)[0]
+    mine, theirs = Reader(learner)(design), engine_subject(learner)(design)
+    assert mine.seen.denominators == theirs.seen.denominators
+    for column in ("sums", "bonuses", "happened"):
+        np.testing.assert_array_equal(getattr(mine.seen, column), getattr(theirs.seen, column))
+
+
+def test_a_learner_that_promises_nothing_is_called_that() -> None:
+    audit = audit_learner(learner_of({"recipe": "follow_the_leader"}, actions=TWO))
+    assert (audit.verdict, audit.charged, audit.configured) == ("not private", None, "∞")
+
+
+def test_a_learner_of_many_actions_is_audited_with_three() -> None:
+    """Its recipe is run again: the naive learner's rate depends on K."""
+    names = [f"a{i}" for i in range(9)]
+    naive = learner_of({"recipe": "naive_noisy_leader", "epsilon": "1"}, actions=names)
+    audit = audit_learner(naive, samples=2000, longest=32)
+    assert (audit.actions, audit.verdict) == (3, "holds")
+    handmade = replace(incumbent(), recipe="leader", actions=tuple(names))
+    assert audit_learner(handmade, samples=2000, longest=32).actions == 3
+
+
+# -- calibrations as the papers print them --------------------------------------------------------
+
+WRONG: dict[str, Callable[[Fraction], Mechanism]] = {
+    "Lap(1/epsilon)": NoisyMaxLaplace,
+    "Exp(1/epsilon)": PermuteAndFlip,
+    "softmax at eta = epsilon": Exponential,
+}
+
+
+@pytest.mark.parametrize("resample", ["none", "bernoulli"])
+@pytest.mark.parametrize("actions", [2, 3])
+@pytest.mark.parametrize("name", WRONG)
+def test_every_wrong_calibration_is_caught(name: str, actions: int, resample: str) -> None:
+    for epsilon in (Fraction(1, 10), Fraction(1), Fraction(3)):
+        wrong = leader(WRONG[name](epsilon), actions=actions, resample=resample)
+        assert sweep(wrong) > epsilon * Fraction(17, 10)
+        assert sweep(replace(wrong, choose=WRONG[name](epsilon / 2))) <= epsilon + TOLERANCE
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_calibration_fails_the_audit(name: str) -> None:
+    audit = audit_learner(leader(WRONG[name](Fraction(1))), samples=1000)
+    assert (audit.verdict, audit.passed) == ("FAILS", False)
+    assert "log-ratio" in audit.failures[0]
+
+
+def test_the_numbers_of_wrong_calibrations() -> None:
+    """At ε = 1 and two actions: a factor two shows only in the limit for Laplace noise."""
+    laplace = leader(NoisyMaxLaplace(Fraction(1)))
+    assert sweep(laplace, longest=2) == pytest.approx(1.307, abs=5e-4)
+    assert sweep(laplace, longest=256) == pytest.approx(1.992, abs=5e-4)
+    assert sweep(leader(PermuteAndFlip(Fraction(1))), longest=2) == pytest.approx(2, abs=1e-9)
+    assert sweep(leader(Exponential(Fraction(1))), longest=256) == pytest.approx(2, abs=1e-9)
+
+
+def test_the_prefix_softmax_costs_two_eta_and_not_less() -> None:
+    """Charging η, as if only one sum moved, is caught."""
+    learner = shipped({"recipe": "prefix_softmax", "cap": "none"})
+    assert sweep(replace(learner, charge=Fraction(1, 2))) > 0.99
+
+
+def test_resampling_mixes_laws_and_does_not_hide_an_event() -> None:
+    """Exact mixtures over binomial sums, all others at 1/2 or at vertices, n up to 8, ε = 1.
+
+    Exp(1/ε) stays 2ε at vertices; with others at 1/2 it is less, and never more than for sums.
+    """
+    choose = PermuteAndFlip(Fraction(1))
+    assert resampled_ratio(choose, others=[0.0, 1.0], n=3) == pytest.approx(2, abs=1e-9)
+    for n in (1, 2, 5, 8):
+        assert resampled_ratio(choose, others=[0.5, 0.5], n=n) < 2
+        honest = PermuteAndFlip(Fraction(1, 2))
+        assert resampled_ratio(honest, others=[0.5, 0.5], n=n) <= 1 + TOLERANCE
+
+
+def resampled_ratio(choose: Mechanism, *, others: list[float], n: int) -> float:
+    """The worst log-ratio when one of n slots is any vertex and the others hold `others`."""
+    weights = [[comb(n - 1, k) * p**k * (1 - p) ** (n - 1 - k) for k in range(n)] for p in others]
+    laws = []
+    for corner in product((0, 1), repeat=2):
+        law = np.zeros(2)
+        for a, b in product(range(n), repeat=2):
+            sums = np.array([a + corner[0], b + corner[1]]) * UNIT
+            law += weights[0][a] * weights[1][b] * np.exp(choose.log_probabilities(sums))
+        laws.append(np.log(law))
+    return float(np.ptp(np.array(laws), axis=0).max())
+
+
+# -- which slots a selection reads ----------------------------------------------------------------
+
+
+def overlapping_windows(schedule: Schedule, block: int, window: int) -> range:
+    """Block r's s-th vector is X_{2^(r−1)+s}, as printed in 003: it begins in the block before."""
+    first = schedule.start(block) // 2 + 1
+    return range(first, first + window)
+
+
+def inclusive_boundary(schedule: Schedule, block: int, window: int) -> range:
+    """The last slot of the block before is read again."""
+    return range(schedule.start(block) - 1, schedule.start(block) + window)
+
+
+def everything_so_far(schedule: Schedule, block: int, window: int) -> range:
+    """Sums are never reset."""
+    return range(1, schedule.start(block) + window)
+
+
+@pytest.mark.parametrize(
+    ("options", "reads"),
+    [
+        ({"recipe": "prefix_softmax", "cap": "none"}, overlapping_windows),
+        ({"recipe": "incumbent_leader"}, inclusive_boundary),
+        ({"recipe": "noisy_leader", "noise": "exponential"}, everything_so_far),
+    ],
+)
+def test_reading_a_slot_twice_is_caught(
+    options: dict[str, str], reads: Callable[[Schedule, int, int], range]
+) -> None:
+    learner = shipped(options)
+    design = two_ends(learner)
+    good, bad = Reader(learner), Reader(learner, reads=reads)
+    assert max(worst_ratios(good(design), learner.choose).values()) <= 1 + TOLERANCE
+    assert max(worst_ratios(bad(design), learner.choose).values()) > 1.05
+
+
+def test_a_reset_that_raw_losses_trigger_is_caught() -> None:
+    """Sums start anew after a vector of ones: one event wipes what others said."""
+
+    def reset_on_ones(losses: Ints) -> Ints:
+        ones = np.flatnonzero((losses == UNIT).all(axis=1))
+        return exact_sum(losses[ones[-1] :] if len(ones) else losses)
+
+    learner = incumbent()
+    design = designs(learner)[0]
+    reader = Reader(learner, adds=reset_on_ones)
+    assert max(worst_ratios(reader(design), learner.choose).values()) > 1.4
+
+
+def two_ends(learner: Leader) -> Design:
+    """The longer design with only boundary slots varied: quick for a slow reader."""
+    long = designs(learner)[1]
+    schedule = learner.schedule
+    ends = sorted({1, schedule.stop(1) - 1, schedule.start(2)})
+    return replace(long, varied=tuple(ends))
+
+
+# -- the shipped engine, broken -------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The shipped engine passes before it is broken."""
+    assert worst(incumbent()) <= 1 + TOLERANCE
+    return monkeypatch
+
+
+def test_a_block_that_is_not_reset_is_caught(broken: pytest.MonkeyPatch) -> None:
+    begin_next = Applier._begin_next
+
+    def keeps_sums(self: Applier, rows: Ints, actions: Ints) -> None:
+        kept = self._bank.sums[rows].copy()
+        begin_next(self, rows, actions)
+        self._bank.sums[rows] = kept
+
+    broken.setattr(Applier, "_begin_next", keeps_sums)
+    assert worst(incumbent()) > 1.4
+
+
+BatchFilter = Callable[[LossBatch], LossBatch]
+
+
+def some_of(batch: LossBatch, keep: NDArray[np.bool_]) -> LossBatch:
+    return LossBatch(batch.keys, batch.index[keep], batch.losses[keep], batch.offsets[keep])
+
+
+def drops_bad_records(batch: LossBatch) -> LossBatch:
+    return some_of(batch, np.asarray(np.isfinite(batch.losses).all(axis=1)))
+
+
+def drops_repeated_content(batch: LossBatch) -> LossBatch:
+    rows = np.nan_to_num(np.column_stack([batch.index, batch.losses]), posinf=9.0)
+    keep = np.zeros(len(rows), dtype=np.bool_)
+    keep[np.unique(rows, axis=0, return_index=True)[1]] = True
+    return some_of(batch, keep)
+
+
+def nulls_whole_frames(batch: LossBatch) -> LossBatch:
+    bad = batch.offsets[~np.isfinite(batch.losses).all(axis=1)]
+    losses = batch.losses.copy()
+    losses[np.isin(batch.offsets, bad)] = np.nan
+    return replace(batch, losses=losses)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "at_least"),
+    [(drops_bad_records, np.inf), (drops_repeated_content, np.inf), (nulls_whole_frames, 1.4)],
+)
+def test_records_that_matter_by_content_are_caught(
+    broken: pytest.MonkeyPatch, breaks: BatchFilter, at_least: float
+) -> None:
+    """Dropping a record shifts slots, so that a release is missing; nulling a frame moves two."""
+    apply_batch = machine.Engine.apply_batch
+
+    def changed(self: machine.Engine, batch: LossBatch) -> Releases:
+        return apply_batch(self, breaks(batch))
+
+    broken.setattr(machine.Engine, "apply_batch", changed)
+    assert worst(incumbent()) >= at_least
+
+
+def test_a_record_that_is_counted_twice_is_caught(broken: pytest.MonkeyPatch) -> None:
+    """The audit offers every batch twice; an engine that takes it spends an event in two blocks."""
+    broken.setattr(machine, "check", lambda batch, *, actions, position: None)
+    assert worst(incumbent()) > 1.4
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda losses: np.where(np.isfinite(losses), losses, 0.5),  # no clipping
+        lambda losses: np.nan_to_num(np.clip(losses, 0, 1), nan=-(2.0**30)),  # NaN as an integer
+    ],
+    ids=["unclipped", "nan"],
+)
+def test_content_beyond_the_unit_interval_is_caught(
+    broken: pytest.MonkeyPatch, reads: Callable[[Floats], Floats]
+) -> None:
+    def sums(
+        self: Adder, losses: NDArray[np.float32], grouped: Grouped, begin: Ints, length: Ints
+    ) -> tuple[Ints, NDArray[np.bool_]]:
+        units = np.rint(reads(losses.astype(np.float64)) * UNIT).astype(np.int64)
+        added = [
+            units[grouped.places(np.arange(at, at + rows))].sum(axis=0)
+            for at, rows in zip(begin.tolist(), length.tolist(), strict=True)
+        ]
+        nulls = np.asarray(np.isnan(losses).any(axis=1))
+        return np.array(added, dtype=np.int64).reshape(len(begin), -1), nulls
+
+    broken.setattr(Adder, "sums", sums)
+    assert worst(incumbent()) > 2.5
+
+
+def test_a_charge_that_misses_a_slot_is_caught(broken: pytest.MonkeyPatch) -> None:
+    """A ledger off by one: the first slot of each block goes free."""
+    book = Ledger.book
+
+    def late(self: Ledger, accounts: Ints, starts: Ints, stops: Ints, *, epsilon: Fraction) -> None:
+        some = stops - starts > 1
+        book(self, accounts[some], starts[some] + 1, stops[some], epsilon=epsilon)
+
+    broken.setattr(Ledger, "book", late)
+    audit = audit_learner(incumbent(), samples=1000, longest=8)
+    assert any("> 0" in failure for failure in audit.failures)
+
+
+# -- selections by floats -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FloatSoftmax:
+    """softmax by exp, cumsum and one 53-bit uniform number, with the law that this really has."""
+
+    rate: Fraction
+    name: str = "exponential"
+
+    def weights(self, sums: Ints, prior: Prior | None) -> Floats:
+        bonuses = np.zeros(len(sums))
+        if prior is not None:
+            bonuses = np.array(prior.bonuses(row=0, actions=len(sums)), dtype=np.float64)
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(bonuses - float(self.rate) * (sums - sums.min()) / UNIT))
+
+    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
+        raise NotImplementedError
+
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
+        weights = self.weights(sums, prior)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.floor(np.cumsum(weights) / weights.sum() * 2.0**53) / 2.0**53
+            return np.asarray(np.log(np.diff(steps, prepend=0.0)))
+
+
+def test_float_zero_support_is_caught() -> None:
+    """An action with probability below 2^-53 never comes, although a neighbour's may: ε = ∞."""
+    assert sweep(leader(FloatSoftmax(Fraction(1, 2)))) == np.inf
+    assert sweep(leader(FloatSoftmax(Fraction(1, 2))), longest=8) <= 1 + 1e-6
+
+
+def test_a_float_prior_is_caught() -> None:
+    """A bonus in floats swallows the others at once, or not, and which depends on losses."""
+    floats = replace(leader(FloatSoftmax(Fraction(1, 2))), bonus=Fraction(36))
+    assert sweep(floats, longest=8) == np.inf
+    exact = replace(leader(Exponential(Fraction(1, 2))), bonus=Fraction(36))
+    assert sweep(exact, longest=8) <= 1 + TOLERANCE
+
+
+def test_a_float_prior_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="not exact"):
+        learner_of({"recipe": "incumbent_leader", "epsilon": "1", "bonus": 0.5}, actions=TWO)  # type: ignore[dict-item]
+    with pytest.raises(InvalidConfig, match="wrong array"):
+        Prior.dense(np.array([[0.5, 0.0]]), 1)

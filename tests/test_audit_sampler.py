@@ -1,0 +1,138 @@
+"""Does the χ² test of whole transcripts pass the shipped engine and catch shared randomness?
+
+All seeds are fixed. A sound engine fails one of these tests with probability at most 1e-9 each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streamdp.audit import Chi2, sample
+from streamdp.audit.sampler import chi2
+from streamdp.cli.audit import SHIPPED
+from streamdp.core.bank import Bank
+from streamdp.core.engine import waves
+from streamdp.core.engine.draws import Fresh
+from streamdp.core.learners import Leader, learner_of
+from streamdp.core.randomness import Bits, Purpose, SeededRandomness, SystemRandomness
+from streamdp.core.selection import Prior
+
+Ints = NDArray[np.int64]
+Tags = NDArray[np.uint8]
+
+
+def shipped(options: dict[str, str], *, actions: int = 2) -> Leader:
+    names = [f"a{i}" for i in range(actions)]
+    return learner_of({**options, "epsilon": "3"}, actions=names)
+
+
+@pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
+def test_transcripts_of_the_shipped_engine_follow_their_law(options: dict[str, str]) -> None:
+    for actions in (2, 3):
+        learner = shipped(options, actions=actions)
+        fit = sample(learner, randomness=SeededRandomness(11), samples=20_000)
+        assert fit.passed, fit
+        assert fit.samples == 20_000
+
+
+def test_system_randomness_follows_the_law_too() -> None:
+    """Unseeded; fails a sound engine with probability at most 1e-9."""
+    learner = shipped(SHIPPED[0], actions=3)
+    assert sample(learner, randomness=SystemRandomness(), samples=20_000).passed
+
+
+@dataclass(frozen=True)
+class Reusing:
+    """Seeded randomness that forgets one part of a draw's address."""
+
+    forgets: str
+    inner: SeededRandomness
+    seeded: bool = True
+
+    def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
+        if self.forgets == "key":
+            return bytes(16)
+        return self.inner.tag(stream, partition, key, epoch, born)
+
+    def bits(self, stream: str, purpose: int, tags: Tags, indices: Ints) -> Bits:
+        if self.forgets == "block":
+            indices = np.zeros_like(indices)
+        if self.forgets == "purpose" and purpose == Purpose.OPENING:
+            purpose = Purpose.SELECTION
+        return self.inner.bits(stream, purpose, tags, indices)
+
+
+@pytest.mark.parametrize("forgets", ["key", "block", "purpose"])
+def test_bits_that_are_used_again_on_other_data_are_caught(forgets: str) -> None:
+    """Each selection alone follows its law; together, as transcripts, they do not."""
+    learner = shipped({"recipe": "noisy_leader", "noise": "exponential"}, actions=3)
+    assert sample(learner, randomness=Reusing("nothing", SeededRandomness(3)), samples=9000).passed
+    reused = sample(learner, randomness=Reusing(forgets, SeededRandomness(3)), samples=9000)
+    assert not reused.passed
+
+
+def test_a_window_of_another_law_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 1, 3 slots: the second's window is 2 or 3; here it is always the shortest."""
+    learner = shipped({"recipe": "prefix_softmax", "cap": "none", "schedule": "geometric 3"})
+    assert sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
+
+    def shortest(bits: Bits, n: Ints) -> Ints:
+        return np.zeros_like(n)
+
+    monkeypatch.setattr(waves, "uniform_integers", shortest)
+    assert not sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
+
+
+def test_a_bonus_for_the_wrong_action_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = shipped(SHIPPED[0], actions=3)
+    actions = Fresh.actions
+
+    def shifted(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        kept = bank.action[rows].copy()
+        bank.action[rows] = (kept + 1) % 3
+        chosen = actions(self, bank, rows)
+        bank.action[rows] = kept
+        return chosen
+
+    monkeypatch.setattr(Fresh, "actions", shifted)
+    assert not sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
+
+
+def test_a_seed_that_is_used_again_on_changed_data_gives_an_event_away() -> None:
+    """Redrawing with the same bits on other data: the law is right and the pair is not.
+
+    Over 4000 keys, both releases of one draw agree far more often than two draws would, so an
+    observer of both learns of the change. That is why a recorded release is read back instead.
+    """
+    learner = shipped({"recipe": "noisy_leader", "noise": "exponential"})
+    tags = np.arange(4000 * 16, dtype=np.int64).astype(np.uint8).reshape(4000, 16)
+    tags[:, :2] = np.arange(4000, dtype="<u2").view(np.uint8).reshape(4000, 2)
+    indices = np.zeros(4000, dtype=np.int64)
+    sums = np.array([[1 << 20, 0]]).repeat(4000, axis=0)
+    changed = sums[:, ::-1].copy()
+
+    def drawn(data: Ints, seed: int, prior: Prior | None = None) -> Ints:
+        bits = SeededRandomness(seed).bits("s", Purpose.SELECTION, tags, indices)
+        return learner.choose.select(data, bits, prior)
+
+    again, fresh = drawn(changed, 1), drawn(changed, 2)
+    first = drawn(sums, 1)
+    never = (first == 1) & (again == 1)  # impossible: action 1 fell behind and still wins with 0
+    table = [int(((first == a) & (again == b)).sum()) for a in (0, 1) for b in (0, 1)]
+    apart = [int(((first == a) & (fresh == b)).sum()) for a in (0, 1) for b in (0, 1)]
+    assert min(table) == 0 or min(table) < min(apart) / 4, (table, apart, never.sum())
+
+
+def test_chi2_pools_what_is_rare() -> None:
+    expected = np.array([50.0, 40.0, 4.0, 3.0, 3.0])
+    fit = chi2(np.array([50, 40, 4, 3, 3]), expected)
+    assert fit.statistic == 0
+    assert fit.passed
+    assert not Chi2(fit.limit + 1, fit.limit, 100).passed
+    rare = np.array([60.0, 39.0, 1.0])
+    assert chi2(np.array([60, 40, 0]), rare).statistic < 1
+    assert not chi2(np.array([0, 0, 100]), rare).passed

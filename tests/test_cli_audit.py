@@ -1,0 +1,88 @@
+"""What does `streamdp audit` print, and what does it return?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+from typer.testing import CliRunner
+
+from streamdp import cli
+from streamdp.core.learners import RECIPES, incumbent_leader, leader
+
+QUICK = ["--epsilon", "1", "--actions", "2", "--samples", "1000"]
+ONE = ["audit", "--recipe", "incumbent_leader", *QUICK]
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli.application(), list(args))
+    return result.exit_code, result.output
+
+
+def test_a_table_says_what_was_found() -> None:
+    code, out = run(*ONE)
+    assert code == 0
+    for told in ("incumbent_leader", "bonus=1", "1.000000000", "1000", "holds"):
+        assert told in out
+
+
+def test_json_says_the_same() -> None:
+    code, out = run(*ONE, "--json")
+    (found,) = json.loads(out)
+    assert code == 0
+    assert found["verdict"] == "holds"
+    assert found["epsilon_charged"] == "1"
+    assert found["failures"] == []
+    assert found["worst_log_ratio"] == pytest.approx(1)
+
+
+def test_a_failed_audit_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With noise of half the scale, as printed in the paper."""
+
+    def as_printed(epsilon: Fraction) -> Fraction:
+        return epsilon
+
+    monkeypatch.setattr(incumbent_leader, "permute_and_flip_rate", as_printed)
+    code, out = run(*ONE)
+    assert code == 1
+    assert "FAILS" in out
+    code, out = run(*ONE, "--json")
+    assert code == 1
+    assert "log-ratio 2 > 1" in json.loads(out)[0]["failures"][0]
+
+
+def test_a_recipe_that_was_added_is_audited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home_made(*, actions: list[str], epsilon: str) -> leader.Leader:
+        return RECIPES["noisy_leader"](actions=actions, epsilon=epsilon, noise="gumbel")
+
+    monkeypatch.setattr(leader, "RECIPES", dict(RECIPES))
+    monkeypatch.setitem(RECIPES, "home_made", leader.recipe(home_made))
+    monkeypatch.setitem(leader.RECIPES, "home_made", RECIPES["home_made"])
+    code, out = run("audit", "--recipe", "home_made", *QUICK)
+    assert (code, "home_made" in out) == (0, True)
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    def called(*args: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["streamdp", *args])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        code = end.value.code
+        return code if isinstance(code, int) else 0
+
+    return called
+
+
+def test_what_cannot_be_run_is_one_line_and_exit_code_2(
+    main: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("audit", "--recipe", "nope") == 2
+    told = capsys.readouterr().err
+    assert told.startswith("streamdp: --recipe: unknown; expected incumbent_leader")
+    assert told.count("\n") == 1
+    assert main("audit", "--epsilon", "1e5") == 2
+    assert main("--help") == 0
