@@ -35,6 +35,7 @@ Floats = NDArray[np.float64]
 HORIZON = 1 << 17
 _STREAM = "simulate"
 _VALUES = 1 << 22  # of sums held at once: 32 MB
+_MOST_BLOCKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,12 @@ def _regrets(
 
 def _ends(schedule: Schedule, horizon: int) -> Ints:
     """After how many slots each block that ends within the horizon does, from 0 on."""
-    starts = schedule.starts(np.arange(schedule.block_of(horizon + 1) + 1))
+    blocks = schedule.block_of(horizon + 1)
+    if blocks > _MOST_BLOCKS:
+        raise InvalidConfig(
+            complaint("simulate", "too many blocks", expected=f"≤ {_MOST_BLOCKS}", got=blocks)
+        )
+    starts = schedule.starts(np.arange(blocks + 1))
     ends: Ints = starts - 1
     return ends
 
