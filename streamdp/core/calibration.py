@@ -162,8 +162,8 @@ def prefix_softmax_rate(epsilon: Fraction, *, cap: Fraction | None = PREFIX_CAP)
 
     Why: for every prefix the softmax is 2η-DP, and the prefix's length does not depend on the
     losses, so the mixture is too (Cesari & Colomboni 2026, Lemma 3). Above ε = 1/4 the theorem's
-    cap spends 1/4 only; `cap=None` spends all of ε. Test: exact audit, `overlapping prefix
-    windows` and `softmax at eta = epsilon`.
+    cap spends 1/4 only; `cap=None` spends all of ε. Test: exact audit, `overlapping_windows`
+    and `softmax at eta = epsilon`.
 
     >>> prefix_softmax_rate(Fraction(1))
     SoftmaxRate(eta=Fraction(1, 8), charge=Fraction(1, 4))
