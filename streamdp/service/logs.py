@@ -42,6 +42,9 @@ EVENTS = {
     "stopped": "everything is given up",
     "failed": "the process ends; `detail` says why, `exit_code` for whom",
     "insecure_seed": "randomness is seeded: nothing is guaranteed",
+    "http_listening": "look-ups, metrics and the status page are served at `address`",
+    "http_ended": "the process that serves has ended by itself; it is started again",
+    "operator_listening": "NOT PRIVATE: the operator's listener is at `address`",
     "library": "another library's warning, without anything from content",
     "loop_exception": "an exception that nobody awaited; a defect",
 }

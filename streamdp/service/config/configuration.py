@@ -34,6 +34,7 @@ from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config.complaints import as_ours
 from streamdp.service.config.environment import overlaid
 from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
+from streamdp.service.exact import Exact
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.worker import LoopSettings
@@ -107,6 +108,7 @@ class Configuration:
                 randomness=self._randomness(name, seeds),
                 most_keys=stream.limits.most_keys,
                 most_key_bytes=stream.limits.most_key_bytes,
+                exact=Exact(len(learner.actions)) if self.tables.http.operator_exact else None,
             )
         return replace(spec, budget=spec.charge)
 

@@ -153,6 +153,9 @@ class StreamTable(BaseModel):
     fallback_action: str | None = Field(
         default=None, description="what readers use where there is no action"
     )
+    gap: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Δ, how much worse the second-best action is, for regret bounds"
+    )
     limits: LimitsTable = Field(default=LimitsTable(), description="what the stream may take")
     seed: str | int | None = Field(
         default=None, description="for tests, with --insecure-seed: nothing is guaranteed"
@@ -182,11 +185,29 @@ class ServiceTable(BaseModel):
 
 
 class HttpTable(BaseModel):
-    """Where look-ups, metrics and the status page are served."""
+    """Where look-ups, metrics and the status page are served, and what may be asked of them."""
 
     model_config = _CLOSED
 
-    listen: Address | None = Field(default=None, description="host:port")
+    listen: Address | None = Field(default=None, description="host:port of the public listener")
+    token_file: Path | None = Field(default=None, description="a bearer token that it asks for")
+    certificate_file: Path | None = Field(default=None, description="for TLS")
+    key_file: Path | None = Field(default=None, description="the certificate's key")
+    requests_per_second: Seconds = Field(default=20_000, description="more are refused (429)")
+    most_connections: Count = Field(default=1_000, description="more are closed at once")
+    request_seconds: Seconds = Field(default=10.0, description="a slower request is cut off")
+    stale_after: Seconds | None = Field(
+        default=None, description="answer by the fallback action once actions are lost so long"
+    )
+    most_keys: Count = Field(default=1_000_000, description="keys of a stream that are answered")
+    most_series: Count = Field(default=5_000, description="series of the metrics page")
+    operator_listen: Address | None = Field(
+        default=None, description="host:port on loopback for what is NOT PRIVATE"
+    )
+    operator_token_file: Path | None = Field(default=None, description="the token that it asks for")
+    operator_exact: bool = Field(
+        default=False, description="show exact regret and counts there: NOT PRIVATE"
+    )
 
 
 class LogTable(BaseModel):

@@ -1,0 +1,187 @@
+"""``streamdp ledger``: what was charged, and what that proves."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamdp.cli.common import (
+    DEFAULT_CONFIG,
+    AsJson,
+    Config,
+    SingleBroker,
+    load,
+    narrowed,
+    opened,
+    print_json,
+    wait_for,
+)
+from streamdp.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from streamdp.ports import StreamTopics, Technology
+    from streamdp.service.config import Configuration
+    from streamdp.service.verification import TopicVerdict, Verification
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    ledger = typer.Typer(help="Show what was charged, and verify it.", no_args_is_help=True)
+    ledger.command("show")(show)
+    ledger.command("verify")(verify)
+    app.add_typer(ledger, name="ledger")
+
+
+def show(
+    stream: Annotated[str | None, typer.Option(help="Which stream; without it all.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only the lines of this key.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only so many, the newest.")] = None,
+    config: Config = DEFAULT_CONFIG,
+    single_broker: SingleBroker = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show ledger lines as they are published.
+
+    Example: streamdp ledger show --stream home --key fr --last 10
+    """
+    configuration = load(config)
+    streams = narrowed(configuration, stream)
+    technology = opened(configuration, single_broker)
+    wanted = None if key is None else key.encode()
+    for line in wait_for(lambda: _lines(technology, streams, wanted, last)):
+        typer.echo(line if as_json else _in_words(line))
+
+
+async def _lines(
+    technology: Technology, streams: Sequence[StreamTopics], key: bytes | None, last: int | None
+) -> list[bytes]:
+    """The lines that were asked for, in the order of their ledgers."""
+    from collections import deque
+
+    found: deque[bytes] = deque(maxlen=last)
+    publications = technology.publications()
+    try:
+        for topics in streams:
+            async for batch in publications.ledger(topics, follow=False):
+                found.extend(record.value for record in batch if key in (None, record.key))
+    finally:
+        await publications.close()
+    return list(found)
+
+
+def _in_words(value: bytes) -> str:
+    """One line for people."""
+    from streamdp.wire.published import EpochMark, decode_ledger, key_bytes
+
+    line = decode_ledger(value)
+    place = f"{line.stream}/{line.partition}"
+    if isinstance(line, EpochMark):
+        return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
+    key = key_bytes(line)
+    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
+    drawn = line.estimate if isinstance(line.estimate, float) else line.action
+    told = "withheld" if line.withheld is True else str(drawn)
+    return (
+        f"{place:<12} {name:<20} block {line.block:<3} {line.kind:<14} ε {line.epsilon:<8}"
+        f" slots [{line.start}, {line.stop})  records {line.first_offset} … {line.last_offset}"
+        f"  {told}"
+    )
+
+
+def verify(
+    config: Annotated[
+        list[Path], typer.Option("--config", "-c", help="One for each application; repeat it.")
+    ] = [DEFAULT_CONFIG],  # noqa: B006  # typer copies it
+    single_broker: SingleBroker = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the guarantee again from ledgers alone; exit code 1 if it does not hold.
+
+    Give the configurations of all applications that read a topic: their charges add up. With one
+    application alone, what its configuration says is charged `elsewhere` is added.
+
+    Example: streamdp ledger verify --config shop.toml --config search.toml
+    """
+    from streamdp.service.verification import Verification, told
+
+    configurations = [load(path) for path in config]
+    verification = Verification()
+    for configuration in configurations:
+        technology = opened(configuration, single_broker)
+        wait_for(partial(_read, technology, configuration.topics(), verification))
+    verdicts = verification.verdicts(*_budgets(configurations))
+    violations = told(verification.violations)
+    _report(verdicts, violations, as_json)
+    if violations or not all(verdict.kept for verdict in verdicts):
+        raise typer.Exit(ExitCode.WRONG)
+
+
+async def _read(
+    technology: Technology, streams: Sequence[StreamTopics], verification: Verification
+) -> None:
+    """Every ledger of one application."""
+    publications = technology.publications()
+    try:
+        for topics in streams:
+            async for batch in publications.ledger(topics, follow=False):
+                verification.read(topics, batch)
+    finally:
+        await publications.close()
+
+
+def _budgets(
+    configurations: Sequence[Configuration],
+) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+    """The budget of each topic that is read, the smallest where they differ; and elsewhere."""
+    budgets: dict[str, Fraction] = {}
+    readers: dict[str, set[str]] = {}
+    elsewhere: dict[str, Fraction] = {}
+    for configuration in configurations:
+        for topics in configuration.topics():
+            table = configuration.tables.topics[topics.input]
+            budgets[topics.input] = min(table.budget, budgets.get(topics.input, table.budget))
+            readers.setdefault(topics.input, set()).add(configuration.app)
+            elsewhere[topics.input] = table.elsewhere
+    alone = {topic: amount for topic, amount in elsewhere.items() if len(readers[topic]) == 1}
+    return budgets, alone
+
+
+def _report(verdicts: Sequence[TopicVerdict], violations: list[str], as_json: bool) -> None:
+    """What was found, for programs or for people."""
+    if as_json:
+        print_json({"topics": [_as_dict(each) for each in verdicts], "violations": violations})
+        return
+    for violation in violations:
+        typer.echo(f"VIOLATION  {violation}")
+    for each in verdicts:
+        beside = f" + {each.elsewhere} elsewhere" if each.elsewhere else ""
+        typer.echo(
+            f"topic {each.topic}: the highest charge on any record is ε = {each.highest}{beside},"
+            f" of a budget of {each.budget}, by {each.lines} lines: {_verdict(each, violations)}"
+        )
+
+
+def _verdict(verdict: TopicVerdict, violations: list[str]) -> str:
+    if verdict.seeded:
+        return f"NO GUARANTEE, {verdict.seeded} lines were drawn from a seed"
+    if not verdict.kept:
+        return "OVER BUDGET"
+    return "NOT PROVEN, see the violations" if violations else "kept"
+
+
+def _as_dict(verdict: TopicVerdict) -> dict[str, Any]:
+    return {
+        "topic": verdict.topic,
+        "highest": str(verdict.highest),
+        "elsewhere": str(verdict.elsewhere),
+        "budget": str(verdict.budget),
+        "lines": verdict.lines,
+        "seeded_lines": verdict.seeded,
+        "kept": verdict.kept,
+    }

@@ -1,0 +1,153 @@
+"""``streamdp state``: what is durable of the partitions, without content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamdp.cli.common import (
+    DEFAULT_CONFIG,
+    NOT_PRIVATE,
+    AsJson,
+    Config,
+    SingleBroker,
+    chosen,
+    load,
+    opened,
+    print_json,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from streamdp.ports import Partition, StreamTopics, Taken, Technology
+    from streamdp.service.spec import StreamSpec
+    from streamdp.wire.state import SavedState
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    state = typer.Typer(help="Look at what is durable.", no_args_is_help=True)
+    state.command("inspect")(inspect)
+    state.callback()(lambda: None)
+    app.add_typer(state, name="state")
+
+
+def inspect(
+    stream: Annotated[
+        str | None, typer.Option(help="Which stream; not needed if there is one.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Which one; without it all.")] = None,
+    content: Annotated[
+        bool, typer.Option("--not-private", help="Also sums of the saved rows. NOT PRIVATE.")
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+    single_broker: SingleBroker = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is durable of a stream's partitions, fencing nobody.
+
+    Positions, epochs, numbers of learners and of recorded releases: all public. With
+    --not-private also what learners have summed up.
+
+    Example: streamdp state inspect --stream home --partition 0
+    """
+    configuration = load(config)
+    topics = chosen(configuration, stream)
+    spec = configuration.spec(topics.stream, seeds=_any_seed())
+    technology = opened(configuration, single_broker)
+    found = wait_for(lambda: _inspect(technology, topics, spec, partition, content))
+    if content:
+        typer.echo(NOT_PRIVATE, err=True)
+    print_json(found) if as_json else _print(found)
+
+
+def _any_seed() -> Any:
+    """Looking draws nothing, so a seed does no harm."""
+    from streamdp.service.config import Seeds
+
+    return Seeds.ALLOWED
+
+
+async def _inspect(
+    technology: Technology,
+    topics: StreamTopics,
+    spec: StreamSpec,
+    partition: int | None,
+    content: bool,
+) -> list[dict[str, Any]]:
+    from streamdp.ports import Partition
+
+    tools = technology.administrator()
+    try:
+        first = await tools.peek(topics, partition or 0)
+        numbers = range(first.partitions) if partition is None else [partition]
+        found = []
+        for number in numbers:
+            place = Partition(topics.stream, number)
+            found.append(_told(spec, place, await tools.peek(topics, number), content))
+        return found
+    finally:
+        await tools.close()
+
+
+def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:
+    """One partition, in public words."""
+    from streamdp.wire.state import read_state
+
+    saved = read_state(taken.state, stream=place.stream, partition=place.number)
+    point = saved.checkpoint
+    told: dict[str, Any] = {
+        "partition": str(place),
+        "input": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
+        "checkpoint": None,
+        "owner": None if saved.owner is None else saved.owner.owner,
+        "saved_rows": len(saved.rows),
+        "recorded_releases": len(saved.releases),
+        "stale_entries": len(saved.stale),
+        "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
+    }
+    if point is not None:
+        told["checkpoint"] = {
+            "next_offset": point.next_offset,
+            "low_water": point.low_water,
+            "learners": point.rows,
+            "commit_seq": point.commit_seq,
+            "epoch": point.epoch,
+            "configuration": "same" if point.digest == spec.digest else "another",
+            "lag": max(0, taken.end_offset - point.next_offset),
+            "headroom": point.low_water - taken.first_offset,
+        }
+    if content:
+        told["rows"] = _rows(spec, saved)
+    return told
+
+
+def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
+    """What each saved learner has summed up in its open block. NOT PRIVATE."""
+    import numpy as np
+
+    from streamdp.core.engine import row_layout
+    from streamdp.core.grid import UNIT
+
+    layout = row_layout(spec.learner, spec.estimates, epoch=spec.epoch)
+    told: dict[str, Any] = {}
+    for key, row in saved.rows.items():
+        name = "(no key)" if key is None else key.decode(errors="backslashreplace")
+        if len(row) != layout.size:
+            told[name] = "saved by another configuration"
+            continue
+        fields = np.frombuffer(row, dtype=layout.dtype, count=1)[0]
+        sums = (fields["sums"] / UNIT).round(6).tolist()
+        told[name] = {"slots": int(fields["slots"]), "block": int(fields["block"]), "sums": sums}
+    return told
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    for told in found:
+        typer.echo(f"partition {told['partition']}")
+        for name, value in told.items():
+            if isinstance(value, dict):
+                value = ", ".join(f"{key} {each}" for key, each in value.items())
+            if name != "partition":
+                typer.echo(f"  {name.replace('_', ' '):<18} {'none' if value is None else value}")

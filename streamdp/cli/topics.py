@@ -1,0 +1,160 @@
+"""``streamdp topics``: make, check and expand what the streams need."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamdp.cli.common import (
+    DEFAULT_CONFIG,
+    AsJson,
+    Config,
+    SingleBroker,
+    load,
+    opened,
+    print_findings,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from streamdp.ports import Administrator, Finding, StreamTopics
+    from streamdp.service.config import Configuration
+
+Partitions = Annotated[
+    int | None,
+    typer.Option(min=1, help="Of the input; without it, topics.<input>.partitions."),
+]
+Work = Callable[["Administrator", "Sequence[StreamTopics]", int], "Awaitable[Sequence[Finding]]"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    topics = typer.Typer(help="Make, check and expand topics.", no_args_is_help=True)
+    topics.callback(invoke_without_command=True)(topics_)
+    topics.command("create")(create)
+    topics.command("check")(check)
+    topics.command("expand")(expand)
+    app.add_typer(topics, name="topics")
+
+
+def topics_(
+    context: typer.Context,
+    show: Annotated[
+        bool, typer.Option("--print", help="Print the broker's own commands and a manifest.")
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+    single_broker: SingleBroker = False,
+) -> None:
+    """Make, check and expand the topics of all streams.
+
+    Without a right to make topics: `streamdp topics --print` gives what to hand to those who have.
+
+    Examples:
+    streamdp topics --print --config streamdp.toml
+    streamdp topics create --config streamdp.toml
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if not show:
+        raise typer.BadParameter("--print, or one of create, check, expand")
+    configuration = load(config)
+    tools = opened(configuration, single_broker).administrator()
+    for partitions, streams in _by_partitions(configuration, None):
+        typer.echo(tools.commands(streams, partitions=partitions))
+
+
+def create(
+    config: Config = DEFAULT_CONFIG,
+    partitions: Partitions = None,
+    single_broker: SingleBroker = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make what is missing, the inputs included; change nothing that is there.
+
+    Example: streamdp topics create --config streamdp.toml --partitions 8
+    """
+    configuration = load(config)
+    _do(
+        configuration,
+        lambda tools, streams, count: tools.create(streams, partitions=count),
+        partitions=partitions,
+        single_broker=single_broker,
+        as_json=as_json,
+    )
+
+
+def check(
+    config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False, as_json: AsJson = False
+) -> None:
+    """Compare what is there with what the promise needs; exit code 1 if something is wrong.
+
+    Example: streamdp topics check --config streamdp.toml --json
+    """
+    configuration = load(config)
+    _do(
+        configuration,
+        lambda tools, streams, _: tools.check(streams),
+        partitions=None,
+        single_broker=single_broker,
+        as_json=as_json,
+    )
+
+
+def expand(
+    partitions: Annotated[int, typer.Option(min=1, help="How many the inputs shall have.")],
+    config: Config = DEFAULT_CONFIG,
+    single_broker: SingleBroker = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give inputs and what is derived from them more partitions; never fewer.
+
+    Keys that move to another partition start a new learner there.
+
+    Example: streamdp topics expand --config streamdp.toml --partitions 16
+    """
+    configuration = load(config)
+    _do(
+        configuration,
+        lambda tools, streams, count: tools.expand(streams, partitions=count),
+        partitions=partitions,
+        single_broker=single_broker,
+        as_json=as_json,
+    )
+
+
+def _do(
+    configuration: Configuration,
+    work: Work,
+    *,
+    partitions: int | None,
+    single_broker: bool,
+    as_json: bool,
+) -> None:
+    """One of the administrator's works on all streams."""
+    technology = opened(configuration, single_broker)
+
+    async def done() -> list[Finding]:
+        tools = technology.administrator()
+        try:
+            return [
+                finding
+                for count, streams in _by_partitions(configuration, partitions)
+                for finding in await work(tools, streams, count)
+            ]
+        finally:
+            await tools.close()
+
+    print_findings(wait_for(done), as_json=as_json)
+
+
+def _by_partitions(
+    configuration: Configuration, partitions: int | None
+) -> list[tuple[int, list[StreamTopics]]]:
+    """The streams by how many partitions their inputs are to have."""
+    groups: dict[int, list[StreamTopics]] = {}
+    for topics in configuration.topics():
+        count = partitions or configuration.tables.topics[topics.input].partitions
+        groups.setdefault(count, []).append(topics)
+    return list(groups.items())

@@ -1,0 +1,121 @@
+"""``streamdp watch``: follow the actions as they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamdp.cli.common import (
+    DEFAULT_CONFIG,
+    AsJson,
+    Config,
+    SingleBroker,
+    chosen,
+    load,
+    opened,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from streamdp.ports import Published, StreamTopics, Technology
+    from streamdp.wire.published import ActionLine
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("watch")(watch)
+
+
+def watch(
+    stream: Annotated[
+        str | None, typer.Option(help="Which stream; not needed if there is one.")
+    ] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Only these keys.")] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print each key's action in force, then end.")
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+    single_broker: SingleBroker = False,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a stream's actions: the published lines, nothing private.
+
+    Examples:
+    streamdp watch --stream home
+    streamdp watch --stream home --key fr --once --json
+    """
+    configuration = load(config)
+    topics = chosen(configuration, stream)
+    technology = opened(configuration, single_broker)
+    printer = _Printer(frozenset(key or ()), as_json)
+    try:
+        wait_for(lambda: _once(technology, topics, printer) if once
+                 else _follow(technology, topics, printer))  # fmt: skip
+    except KeyboardInterrupt:
+        return
+
+
+async def _follow(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
+    publications = technology.publications()
+    try:
+        async for batch in publications.actions(topics, follow=True):
+            for line in _lines(batch):
+                printer.show(line)
+    finally:
+        await publications.close()
+
+
+async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
+    """The action in force of each key: most slots, then the lowest partition."""
+    latest: dict[tuple[bytes | None, int], ActionLine] = {}
+    publications = technology.publications()
+    try:
+        async for batch in publications.actions(topics, follow=False):
+            latest |= {(printer.key(line), line.partition): line for line in _lines(batch)}
+    finally:
+        await publications.close()
+    found: dict[bytes | None, ActionLine] = {}
+    for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
+        found.setdefault(name, line)
+    for name in sorted(found, key=lambda each: each or b""):
+        printer.show(found[name])
+
+
+def _rank(line: ActionLine) -> tuple[int, int]:
+    return line.stop, -line.partition
+
+
+def _lines(batch: Sequence[Published]) -> list[ActionLine]:
+    from streamdp.wire.published import decode_action
+
+    return [decode_action(record.value) for record in batch]
+
+
+class _Printer:
+    """Prints lines of the keys that were asked for."""
+
+    def __init__(self, keys: frozenset[str], as_json: bool) -> None:
+        self._keys = keys
+        self._as_json = as_json
+
+    def key(self, line: ActionLine) -> bytes | None:
+        """The record key that a line is about."""
+        from streamdp.wire.published import key_bytes
+
+        return key_bytes(line)
+
+    def show(self, line: ActionLine) -> None:
+        """Print one line, at once."""
+        key = self.key(line)
+        name = "(no key)" if key is None else key.decode(errors="backslashreplace")
+        if self._keys and name not in self._keys:
+            return
+        if self._as_json:
+            import msgspec
+
+            typer.echo(msgspec.json.encode(line))
+            return
+        told = "use the fallback action" if line.fallback is True else line.action
+        typer.echo(f"{name:<24} {told:<24} block {line.block}, in force from slot {line.stop}")

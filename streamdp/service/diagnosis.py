@@ -1,0 +1,83 @@
+"""What an administrator's tools show of a stream, judged: would its partitions start, and how near
+is retention to what a rebuild needs? And, NOT PRIVATE, what is wrong with records.
+"""
+
+from __future__ import annotations
+
+from streamdp.core.errors import StateMismatch
+from streamdp.ports import Administrator, Finding, Partition, Records, StreamTopics, Taken, Verdict
+from streamdp.service.opening import open_partition
+from streamdp.service.spec import StreamSpec
+from streamdp.wire.formats import Format
+from streamdp.wire.state import read_state
+
+MOST_TOLD = 20
+"""Unusable records that are told one by one."""
+
+
+async def partitions(tools: Administrator, spec: StreamSpec) -> list[Finding]:
+    """Would each partition of a stream start, and is what it needs retained?"""
+    first = await tools.peek(spec.topics, 0)
+    found = _partition(spec, Partition(spec.name, 0), first)
+    for number in range(1, first.partitions):
+        taken = await tools.peek(spec.topics, number)
+        found += _partition(spec, Partition(spec.name, number), taken)
+    return found
+
+
+def _partition(spec: StreamSpec, partition: Partition, taken: Taken) -> list[Finding]:
+    try:
+        opening = open_partition(spec, partition, taken)
+        state = read_state(taken.state, stream=partition.stream, partition=partition.number)
+    except StateMismatch as error:
+        return [Finding(f"partition {partition}: state", Verdict.PROBLEM, str(error))]
+    point = state.checkpoint
+    if point is None:
+        told = f"none yet: it would start at record {opening.position}"
+        return [Finding(f"partition {partition}: state", Verdict.GOOD, told)]
+    if opening.new_epoch is not None:
+        told = f"epoch {spec.epoch} would begin at record {opening.position}"
+        return [Finding(f"partition {partition}: state", Verdict.GOOD, told)]
+    told = (
+        f"commit {point.commit_seq}, {point.rows} learners, at record {point.next_offset}"
+        f" of {taken.end_offset}"
+    )
+    return [
+        Finding(f"partition {partition}: state", Verdict.GOOD, told),
+        _retention(partition, low_water=point.low_water, taken=taken),
+    ]
+
+
+def _retention(partition: Partition, *, low_water: int, taken: Taken) -> Finding:
+    """How far the oldest record that a rebuild needs is from being deleted."""
+    subject = f"partition {partition}: retention"
+    headroom = low_water - taken.first_offset
+    told = f"a rebuild reads from {low_water}, input is retained from {taken.first_offset}"
+    if taken.first_offset > 0 and headroom < (taken.end_offset - low_water) // 10 + 1:
+        return Finding(subject, Verdict.WARNING, f"{told}: raise retention now")
+    return Finding(subject, Verdict.GOOD, told)
+
+
+async def records(
+    tools: Administrator, stream: StreamTopics, *, format_: Format, count: int
+) -> list[Finding]:
+    """What is wrong with about the `count` newest records. NOT PRIVATE."""
+    looked, unusable, found = 0, 0, []
+    for batch in await tools.newest(stream, count=count):
+        for offset, told in _unusable(batch, format_):
+            unusable += 1
+            if unusable <= MOST_TOLD:
+                subject = f"NOT PRIVATE: {stream.input} {batch.partition.number}@{offset}"
+                found.append(Finding(subject, Verdict.WARNING, told))
+        looked += len(batch)
+    verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
+    subject = f"NOT PRIVATE: {stream.input}, format of {stream.stream}"
+    return [*found, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
+
+
+def _unusable(batch: Records, format_: Format) -> list[tuple[int, str]]:
+    """Each unusable record's offset, and why."""
+    reasons = [
+        (at, format_.explain(value)) for at, value in zip(batch.offsets, batch.values, strict=True)
+    ]
+    return [(at, why) for at, why in reasons if why is not None]

@@ -1,0 +1,189 @@
+"""The guarantee, computed again from ledgers alone: what any record of a topic paid at most.
+
+What is held against the ledgers of the streams that were given:
+
+1. Within a partition `commit_seq` never falls, and an identity has one line.
+2. A learner begins with its opening; its blocks are consecutive and its slots tile.
+3. An epoch begins where its mark says: nothing before it is read again (P11).
+4. The charges of all streams and applications that read a record, added exactly, stay within the
+   topic's budget. The sum is over slots, so overlapping ranges of records count at their worst.
+5. Lines drawn from a seed guarantee nothing.
+
+Nothing here reads the configuration but budgets: a ledger is proof on its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import ACTION, OPENING, Identity, Key
+from streamdp.core.ledger import TopicCharge, topic_total
+from streamdp.ports import Published, StreamTopics
+from streamdp.wire.published import Charge, EpochMark, decode_ledger
+
+MOST_TOLD = 20
+"""Violations of one kind of place that are told in full; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicVerdict:
+    """What the records of one input paid at most."""
+
+    topic: str
+    highest: Fraction  # over all records, as the ledgers say
+    elsewhere: Fraction  # what the configuration says that others charge
+    budget: Fraction
+    lines: int
+    seeded: int  # lines that guarantee nothing
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise holds: within budget, and nothing seeded."""
+        return self.highest + self.elsewhere <= self.budget and not self.seeded
+
+
+@dataclass(slots=True)
+class _Learner:
+    """How far one learner's lines were read."""
+
+    blocks: int = 0
+    stop: int = 1
+    block: int = 0  # of the latest line
+    kinds: set[str] = field(default_factory=set)  # of that block's lines
+
+
+@dataclass(slots=True)
+class _Part:
+    """How far the lines of one partition were read."""
+
+    commit_seq: int = 0
+    epoch: int = 0
+    position: int = 0  # an epoch's first record
+    last: int = -1  # the last record that any line has read
+    learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
+
+
+class Verification:
+    """Reads ledgers, then says what they prove."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self._charges: defaultdict[str, defaultdict[tuple[int, Key], list[TopicCharge]]]
+        self._charges = defaultdict(lambda: defaultdict(list))
+        self._parts: defaultdict[tuple[str, str, int], _Part] = defaultdict(_Part)
+        self._lines: defaultdict[str, int] = defaultdict(int)
+        self._seeded: defaultdict[str, int] = defaultdict(int)
+
+    def read(self, stream: StreamTopics, records: Iterable[Published]) -> None:
+        """Some of a stream's ledger, each partition in its order."""
+        for record in records:
+            where = f"{stream.ledger} partition {record.partition} offset {record.offset}"
+            try:
+                line = decode_ledger(record.value)
+            except StateMismatch as error:
+                self._tell(where, str(error))
+                continue
+            part = self._parts[stream.app, stream.stream, record.partition]
+            for wrong in _follows(part, line):
+                self._tell(where, wrong)
+            self._lines[line.input] += 1
+            self._seeded[line.input] += line.seeded
+            if isinstance(line, Charge) and line.stop > line.start:
+                self._book(stream, line)
+
+    def verdicts(
+        self, budgets: dict[str, Fraction], elsewhere: dict[str, Fraction]
+    ) -> list[TopicVerdict]:
+        """What the records of each topic paid at most."""
+        return [
+            TopicVerdict(
+                topic=topic,
+                highest=self._highest(topic),
+                elsewhere=elsewhere.get(topic, Fraction(0)),
+                budget=budget,
+                lines=self._lines[topic],
+                seeded=self._seeded[topic],
+            )
+            for topic, budget in budgets.items()
+        ]
+
+    def _book(self, stream: StreamTopics, line: Charge) -> None:
+        identity = line.identity
+        charge = TopicCharge(
+            topic=line.input,
+            partition=line.partition,
+            key=identity.key,
+            learner=(stream.app, identity.stream, identity.epoch, identity.born),
+            start=line.start,
+            stop=line.stop,
+            first_offset=line.first_offset,
+            last_offset=line.last_offset,
+            epsilon=line.charge,
+        )
+        self._charges[line.input][line.partition, identity.key].append(charge)
+
+    def _highest(self, topic: str) -> Fraction:
+        """A record has one key in one partition, so keys are added up one by one."""
+        highest = Fraction(0)
+        for charges in self._charges[topic].values():
+            try:
+                highest = max(highest, topic_total(charges))
+            except StateMismatch as error:
+                self._tell(f"topic {topic}", str(error))
+        return highest
+
+    def _tell(self, where: str, what: str) -> None:
+        self.violations.append(f"{where}: {what}")
+
+
+def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
+    """What is wrong with a line, given those before it in its partition."""
+    if line.commit_seq < part.commit_seq:
+        yield f"commit_seq falls from {part.commit_seq} to {line.commit_seq}"
+    part.commit_seq = max(part.commit_seq, line.commit_seq)
+    if line.epoch < part.epoch:
+        yield f"epoch falls from {part.epoch} to {line.epoch}"
+    if isinstance(line, EpochMark):
+        if line.next_offset <= part.last:
+            yield f"epoch {line.epoch} begins at {line.next_offset}, but {part.last} was read"
+        part.epoch, part.position = line.epoch, line.next_offset
+        part.learners.clear()
+        return
+    if part.epoch and line.epoch > part.epoch:
+        yield f"epoch {line.epoch} begins without a mark"
+    part.epoch = max(part.epoch, line.epoch)
+    if line.first_offset < part.position:
+        yield f"record {line.first_offset} is read again, epoch {line.epoch} began after it"
+    part.last = max(part.last, line.last_offset)
+    yield from _tiles(part, line)
+
+
+def _tiles(part: _Part, line: Charge) -> Iterator[str]:
+    """One line an identity, blocks one after the other, slots without a gap."""
+    learner = part.learners[line.identity._replace(block=0, kind="")]
+    if not learner.kinds and line.kind != OPENING:
+        yield f"block {line.block} of a learner without an opening"
+    if line.block > learner.block:
+        learner.block, learner.kinds = line.block, set()
+    if line.block < learner.block or line.kind in learner.kinds:
+        yield f"block {line.block} ({line.kind}) again"
+        return
+    learner.kinds.add(line.kind)
+    if line.kind == OPENING and (line.charge or line.stop > line.start):
+        yield "an opening that is charged"
+    if line.kind == ACTION:
+        if line.block != learner.blocks:
+            yield f"block {line.block} where {learner.blocks} was due"
+        if line.start != learner.stop or line.stop <= line.start:
+            yield f"slots [{line.start}, {line.stop}) where {learner.stop} was due"
+        learner.blocks, learner.stop = line.block + 1, line.stop
+
+
+def told(violations: Sequence[str]) -> list[str]:
+    """Violations, the first ones in full."""
+    rest = len(violations) - MOST_TOLD
+    return [*violations[:MOST_TOLD], *([f"and {rest} more"] if rest > 0 else [])]
