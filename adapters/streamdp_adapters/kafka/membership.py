@@ -132,10 +132,13 @@ class Membership:
             self._consumer.pause(place)
 
     def leave(self, number: int) -> None:
-        """Forget that a partition was announced: if the group gives it again, it is news."""
+        """Forget that a partition was announced: if the group gives it again, it is news.
+
+        Whoever leaves because it was fenced still hears of it once more if the group lets us keep
+        it: the other owner may have taken it before the group gave it back.
+        """
         self.pause(number)
         self._announced.discard(number)
-        self._orphans.pop(number, None)
 
     def fenced(self, number: int) -> None:
         """Leave a partition that another process took; if the group still gives it to us, later."""

@@ -1,0 +1,224 @@
+"""Kill, restart, and judge: what the crash tests of every transport share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from streamdp.ports import Key, Partition, Published, Records, Value
+from streamdp.service.batches import decode
+from streamdp.service.spec import StreamSpec
+from streamdp.testing.judge import Evidence, judge, judge_fold
+from tests.crash.process import STEPS, Place
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS: Sequence[Key] = (b"fr", b"de", b"it", None, b"\xff")
+PATIENCE = 60.0
+
+
+@dataclass
+class Input:
+    """What was sent, partition by partition: the judge's own copy."""
+
+    sent: dict[int, list[tuple[Key, Value]]] = field(default_factory=dict)
+
+    def more(self, chance: random.Random, *, partitions: int, each: int) -> Iterator[int]:
+        """Make up records for every partition; one in twenty is garbage."""
+        for number in range(partitions):
+            rows = self.sent.setdefault(number, [])
+            for _ in range(each):
+                losses = {name: round(chance.random(), 3) for name in ("a", "b", "c")}
+                value = json.dumps({"losses": losses}).encode()
+                rows.append((chance.choice(KEYS), b"\x00" if chance.random() < 0.05 else value))
+            yield number
+
+
+@dataclass
+class Scenario:
+    """Streams on one place, and everything that a test does to them."""
+
+    place: Place
+    folder: Path
+    chance: random.Random
+    mutant: str | None = None
+    input: Input = field(default_factory=Input)
+    steps: Counter[str] = field(default_factory=Counter)  # where partitions were when killed
+    _started: int = 0
+    _logs: dict[int, Path] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Make the topics."""
+
+        async def create() -> None:
+            tools = self.place.technology().administrator()
+            topics = [spec.topics for spec in self.place.specs()]
+            await tools.create(topics, partitions=self.place.partitions)
+            await tools.close()
+
+        asyncio.run(create())
+
+    def send(self, each: int) -> None:
+        """Append so many records to every partition."""
+
+        async def append() -> None:
+            producer = self.place.technology().producer()
+            for number in self.input.more(self.chance, partitions=self.place.partitions, each=each):
+                rows = self.input.sent[number][-each:]
+                await producer.send(self.place.input, rows, partition=number)
+            await producer.close()
+
+        asyncio.run(append())
+
+    @contextmanager
+    def running(
+        self, *, step: str | None = None, passage: int = 1
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A service in a process of its own; it dies at the `passage`-th `step`, if any."""
+        self._started += 1
+        trace = self.folder / f"trace {self._started}"
+        asked = {
+            "kind": self.place.kind,
+            "settings": self.place.settings,
+            "app": self.place.app,
+            "partitions": self.place.partitions,
+            "worker": f"worker {self._started}",
+            "trace": str(trace),
+            "mutant": self.mutant,
+            "step": step,
+            "passage": passage,
+        }
+        path = self.folder / f"log {self._started}"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.process", json.dumps(asked)],
+                cwd=ROOT,
+                stderr=log,
+            )
+            self._logs[process.pid] = path
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+                if process.returncode == -signal.SIGKILL:
+                    self._note(trace)
+
+    def kill_at(self, step: str, passage: int) -> None:
+        """Run a service until it dies at a step; kill it if it gets there no more."""
+        with self.running(step=step, passage=passage) as process:
+            try:
+                process.wait(timeout=4)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            assert process.wait() == -signal.SIGKILL, self.log()
+
+    def await_joined(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until a service has joined and will listen to signals."""
+        deadline = time.monotonic() + PATIENCE
+        while "joined" not in self._logs[process.pid].read_text(errors="replace"):
+            assert process.poll() is None, self.log()
+            assert time.monotonic() < deadline, "the service does not join"
+            time.sleep(0.05)
+
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask a service to drain."""
+        self.await_joined(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=PATIENCE) == 0, self.log()
+
+    def log(self) -> str:
+        """The end of the latest process's log."""
+        return (self.folder / f"log {self._started}").read_text(errors="replace")[-3000:]
+
+    def _note(self, trace: Path) -> None:
+        names = STEPS[self.place.kind]
+        for last in trace.read_bytes() if trace.exists() else b"":
+            if last:
+                self.steps[names[last - 1]] += 1
+
+    # -- judging -----------------------------------------------------------------------------
+
+    def evidence(self, spec: StreamSpec, number: int) -> Evidence:
+        """What can be seen of one partition."""
+
+        async def read() -> tuple[list[Published], list[Published]]:
+            reader = self.place.technology().publications()
+            found: tuple[list[Published], list[Published]] = ([], [])
+            for into, source in zip(
+                found,
+                (
+                    reader.actions(spec.topics, follow=False),
+                    reader.ledger(spec.topics, follow=False),
+                ),
+                strict=True,
+            ):
+                async for batch in source:
+                    into.extend(record for record in batch if record.partition == number)
+            await reader.close()
+            return found
+
+        actions, ledger = asyncio.run(read())
+        return Evidence(Partition(spec.name, number), actions, ledger)
+
+    def findings(self, seen: dict[tuple[str, int], list[bytes]] | None = None) -> list[str]:
+        """Everything that the judge holds against any partition."""
+        found = []
+        for spec in self.place.specs():
+            for number in range(self.place.partitions):
+                evidence = self.evidence(spec, number)
+                if seen is not None:
+                    shown = seen.get((spec.name, number), [])
+                    evidence = Evidence(
+                        evidence.partition, evidence.actions, evidence.ledger, shown
+                    )
+                found += judge(evidence)
+                found += self._counts(spec, number, evidence)
+                if spec.randomness.seeded:
+                    found += self._fold(spec, number, evidence)
+        return found
+
+    def _log(self, spec: StreamSpec, number: int) -> Records:
+        rows = self.input.sent.get(number, [])
+        keys, values = [key for key, _ in rows], [value for _, value in rows]
+        return Records(Partition(spec.name, number), range(len(rows)), keys, values, len(rows))
+
+    def _fold(self, spec: StreamSpec, number: int, evidence: Evidence) -> list[str]:
+        batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
+        engine = spec.engine(number)
+        return judge_fold(evidence, engine=engine, lines=spec.lines, log=[batch], whole="whole")
+
+    def _counts(self, spec: StreamSpec, number: int, evidence: Evidence) -> list[str]:
+        """As many releases as the input asks for, whatever was drawn."""
+        batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
+        wanted = len(spec.engine(number).apply_batch(batch))
+        got = len(evidence.ledger)
+        return [] if got == wanted else [f"{evidence.partition}: {got} lines, {wanted} expected"]
+
+    def settle(self, processes: Sequence[subprocess.Popen[bytes]]) -> list[str]:
+        """Wait until everything is published, or until patience ends; what is wrong then."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = self.findings()
+            if not found or time.monotonic() > deadline:
+                return found
+            for process in processes:
+                assert process.poll() is None, self.log()
+            time.sleep(0.2)
+
+    def finish(self) -> list[str]:
+        """One last service publishes everything and drains by itself when told."""
+        with self.running() as process:
+            found = self.settle([process])
+            self.stop(process)
+        return found

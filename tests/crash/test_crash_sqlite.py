@@ -1,0 +1,27 @@
+"""Is every block released exactly once on SQLite, wherever the service is killed?"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+from tests.crash.process import STEPS, Place
+from tests.crash.scenario import Scenario
+
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
+
+
+def test_is_every_block_released_once_through_kills_at_every_step(tmp_path: Path) -> None:
+    """SIGKILL at every step of the protocol, again and again, under load; then the judge."""
+    place = Place("sqlite", {"path": str(tmp_path / "log.db"), "actions": "all"}, "shop", 4)
+    scenario = Scenario(place, tmp_path, random.Random(1))
+    scenario.prepare()
+    steps = [step for step in STEPS["sqlite"] for _ in range(5 * TIMES)]
+    scenario.chance.shuffle(steps)
+    for step in steps:
+        scenario.send(12)
+        scenario.kill_at(step, scenario.chance.randrange(1, 8))
+    assert scenario.finish() == []
+    assert sum(scenario.steps.values()) >= 150 * TIMES, scenario.steps
+    assert min(scenario.steps[step] for step in STEPS["sqlite"]) >= 3, scenario.steps
