@@ -19,9 +19,8 @@ from typing import NamedTuple
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.randomness import WORD_BITS, Bits
 
-_DIGITS = 32  # of the first round, when 64 or 128 bits are known; doubled each round
-_MOST_ROUNDS = 64  # two healthy sources agree on 64 · 64 bits with probability 2**-4096
-_MOST_DIGITS = 4096  # more digits than 64 · 64 bits can use
+_SPARE_DIGITS = 20  # beyond those of V: what the arithmetic may lose
+_MOST_LEVELS = 32  # a healthy source leaves a draw open after 2048 bits with probability 2**-1980
 
 
 class Interval(NamedTuple):
@@ -64,9 +63,9 @@ class Precision:
     ceiling: Context
 
     @classmethod
-    def of_round(cls, number: int) -> Precision:
-        """The precision of refinement round 0, 1, …: doubled each time."""
-        digits = min(_DIGITS << number, _MOST_DIGITS)
+    def of_bits(cls, size: int) -> Precision:
+        """Enough decimals that `size` known bits of V, not the arithmetic, limit an enclosure."""
+        digits = _SPARE_DIGITS + size * 31 // 100  # log10(2) < 0.31
         traps = [InvalidOperation]
         return cls(
             Context(prec=digits, rounding=ROUND_FLOOR, traps=traps),
@@ -107,7 +106,7 @@ class Digits:
     def extend(self, bits: Bits) -> None:
         """Read 64 further digits; refuse a source that never decides."""
         self.level += 1
-        if self.level == _MOST_ROUNDS:
+        if self.level == _MOST_LEVELS:
             got = f"{self.size} digits that leave a draw open"
             raise StateMismatch(complaint("randomness", "broken", expected="random bits", got=got))
         self.numerator = self.numerator << WORD_BITS | bits.more(

@@ -16,7 +16,6 @@ directed decimals. Every draw reads two words and, rarely, more.
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import count
 from math import exp, expm1, floor, log, sqrt, tanh
 
 import numpy as np
@@ -87,11 +86,10 @@ def _geometric(
 
 def _settle(scale: Fraction, bits: Bits, digits: Digits) -> int:
     """The same, by enclosures that shrink until they hold no integer's edge."""
-    for number in count():
-        precision = Precision.of_round(number)
+    while True:
+        precision = Precision.of_bits(digits.size)
         tail = precision.logarithm(precision.fraction(digits.numerator, digits.size))
         value = tail.negated().clipped().times(scale, precision)
         if value.high.is_finite() and floor(value.low) == floor(value.high):
-            break
+            return floor(value.low)
         digits.extend(bits)
-    return floor(value.low)

@@ -230,15 +230,14 @@ def _encode(*parts: str | bytes | int | None) -> bytes:
     """
     out = bytearray()
     for part in parts:
-        match part:
-            case None:
-                kind, body = b"n", b""
-            case bytes():
-                kind, body = b"b", part
-            case str():
-                kind, body = b"s", part.encode()
-            case int():
-                kind, body = b"i", str(part).encode()
+        if part is None:
+            kind, body = b"n", b""
+        elif isinstance(part, bytes):
+            kind, body = b"b", part
+        elif isinstance(part, str):
+            kind, body = b"s", part.encode()
+        else:
+            kind, body = b"i", str(part).encode()
         out += kind + len(body).to_bytes(8, "little") + body
     return bytes(out)
 

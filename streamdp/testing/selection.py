@@ -130,7 +130,7 @@ def cases(unit: int) -> Iterator[Case]:
         yield Case(f"{actions} with a prior", graded, bonuses=mixed, coarse=True)
         close = np.where(bonuses > 0, 2400, 0)
         yield Case(f"{actions} far apart, brought back", far, bonuses=tuple(close.tolist()))
-    yield Case("equal", np.full(5, 3 * unit, np.int64), coarse=True)
+        yield Case(f"{actions} equal", np.full(actions, 3 * unit, np.int64), coarse=True)
 
 
 @dataclass(slots=True)

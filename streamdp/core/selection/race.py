@@ -255,18 +255,17 @@ def _refine(
     own = bits.part(row, row + 1)
     actions = [int(action) for action in contenders]
     offsets = exact_offsets(rate, sums, prior, row, actions)
+    least = min(offsets)
     running = [
-        (action, offset, Digits.of_word(own, row=0, position=action, word=word))
+        (action, offset - least, Digits.of_word(own, row=0, position=action, word=word))
         for action, offset in zip(actions, offsets, strict=True)
         for word in [int(own.words(action, 1)[0, 0])]
     ]
-    number = 0
     while len(running) > 1:
         for _, _, digits in running:
             digits.extend(own)
-        precision = Precision.of_round(number)
+        precision = Precision.of_bits(running[0][2].size)
         keys = [noise.enclose(d, precision).plus(offset, precision) for _, offset, d in running]
         reach = min(key.high for key in keys)
         running = [runner for runner, key in zip(running, keys, strict=True) if key.low <= reach]
-        number += 1
     return running[0][0]
