@@ -1,0 +1,312 @@
+"""`check_learner`: does a learner keep what an engine and a ledger promise of it? Ours or yours.
+
+    def test_my_leader() -> None:
+        check_learner(my_leader(actions=["a", "b", "c"], epsilon="1"))
+
+The promises, in the order in which they are checked:
+
+1. *A value.* Its recipe is registered; its configuration is text, and reading it back gives an
+   equal learner with the same digest; another ε or other actions give another digest.
+2. *The price.* When one loss vector is replaced, no log-probability of a selection moves by more
+   than the charge, for blocks of one slot to 256, whatever action is in force.
+3. *Determinism.* The same seed, the same releases.
+4. *Batches.* Cut anywhere, or slot by slot: the same releases and saved rows.
+5. *Charges.* Blocks tile the slots of each key; every slot of a closed block is charged once, as
+   the learner says, and an open block nothing.
+6. *Boundaries.* Which releases there are, when and for which slots does not depend on content.
+7. *Bad content* takes its slot as the null loss and changes nothing else.
+8. *Rebuilding* from saved rows, the log and the recorded releases gives the engine that was.
+9. *The draws* of an engine follow the law that the learner claims, by a χ² test.
+
+A learner without a charge promises no price; it keeps the others. `audit`, if given, has the last
+word: pass `streamdp.audit.audit_learner`, which enumerates whole streams. A selection mechanism of
+your own goes through `streamdp.testing.selection.check_selection` as well.
+
+A failure is an `AssertionError` that says which promise was broken. Seeds are fixed; the χ² test of
+a sound learner fails for fewer than one seed in 10⁶.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.engine import Drawn, Engine, rebuild
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import ACTION, Key, LossBatch, Release
+from streamdp.core.grid import UNIT
+from streamdp.core.learners import RECIPES, Leader, learner_of
+from streamdp.core.randomness import Purpose, SeededRandomness
+from streamdp.testing.selection import chi_square
+
+FALSE_ALARM = 1e-6
+TOLERANCE = 1e-9  # of a log-probability: quadrature, not privacy, is that coarse
+MOST_ACTIONS = 5  # the price is tried on all corners of the cube of losses
+
+_KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff")
+_SLOTS = 132  # enough for blocks of 16 slots to end after the crash
+_DRAWN_KEYS = 20_000
+
+Ints = NDArray[np.int64]
+
+
+class Verdict(Protocol):
+    """What an audit says."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """What was found."""
+
+
+def check_learner(learner: Leader, *, audit: Callable[[Leader], Verdict] | None = None) -> None:
+    """Raise `AssertionError` unless the learner, of 2 to 5 actions, keeps every promise."""
+    few = len(learner.actions) <= MOST_ACTIONS
+    _require(few, f"give the kit a learner of 2 to {MOST_ACTIONS} actions", learner)
+    _check_value(learner)
+    if learner.private:
+        _check_price(learner)
+    log = _log(len(learner.actions), seed=1)
+    whole = _Run.over(learner, [log])
+    _check_determinism(learner, log, whole)
+    _check_batches(learner, log, whole)
+    _check_charges(learner, whole)
+    _check_boundaries(learner, log, whole)
+    _check_bad_content(learner, log)
+    _check_rebuilding(learner, log, whole)
+    _check_draws(learner)
+    if audit is not None:
+        verdict = audit(learner)
+        _require(verdict.passed, "; ".join(["the audit", *verdict.failures]), learner)
+
+
+def _require(held: object, promise: str, learner: Leader) -> None:
+    """Say which promise was broken; `assert` would be stripped by `python -O`."""
+    if not held:
+        raise AssertionError(f"{promise} ({learner})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a new seeded engine did over some batches."""
+
+    engine: Engine
+    releases: list[Release]
+    rows: dict[Key, bytes]
+
+    @classmethod
+    def over(cls, learner: Leader, batches: Sequence[LossBatch], *, seed: int = 1) -> _Run:
+        """Apply the batches, then save."""
+        engine = _engine(learner, seed=seed)
+        releases = [release for batch in batches for release in engine.apply_batch(batch)]
+        return cls(engine, releases, dict(engine.save()))
+
+
+def _engine(learner: Leader, *, seed: int = 1) -> Engine:
+    return Engine(
+        stream="kit",
+        partition=0,
+        learner=learner,
+        budget=learner.charge,
+        randomness=SeededRandomness(seed),
+    )
+
+
+def _log(actions: int, *, seed: int) -> LossBatch:
+    """Slots of a few keys with losses of every size, two bad rows, and gaps in the offsets."""
+    slots = np.arange(_SLOTS)
+    tags = np.zeros((_SLOTS, 16), dtype=np.uint8)
+    words = SeededRandomness(seed).bits("kit log", Purpose.OPENING, tags, slots).words(0, actions)
+    losses = (words >> np.uint64(40)).astype(np.float32) / np.float32(2**24)
+    losses[[11, 40], [0, 1]] = [np.nan, np.inf]
+    return LossBatch(_KEYS, slots * 5 % 7 % len(_KEYS), losses, slots * 2)
+
+
+def _part(batch: LossBatch, begin: int, end: int) -> LossBatch:
+    part = slice(begin, end)
+    return LossBatch(batch.keys, batch.index[part], batch.losses[part], batch.offsets[part])
+
+
+# -- the promises ------------------------------------------------------------------------------
+
+
+def _check_value(learner: Leader) -> None:
+    """Promise 1."""
+    config = learner.to_config()
+    text = all(isinstance(word, str) for pair in config.items() for word in pair)
+    _require(learner.recipe in RECIPES, "a recipe that is registered", learner)
+    _require(text, "a configuration is text", learner)
+    again = _read(learner, config)
+    _require(again == learner, "its configuration is the learner again", learner)
+    _require(hash(again) == hash(learner), "equal learners have equal hashes", learner)
+    _require(again.digest() == learner.digest(), "equal learners have equal digests", learner)
+    _require(str(learner).startswith(learner.recipe), "its line begins with its recipe", learner)
+    others = [learner_of(config, actions=learner.actions[::-1])]
+    if "epsilon" in config:
+        others.append(_read(learner, config | {"epsilon": "0.0625"}))
+    for other in others:
+        told = other.digest() != learner.digest() and other != learner
+        _require(told, "another learner has another digest", learner)
+
+
+def _read(learner: Leader, config: Mapping[str, str]) -> Leader:
+    """The learner of a configuration for the same actions."""
+    try:
+        return learner_of(config, actions=learner.actions)
+    except InvalidConfig as error:
+        raise AssertionError(f"its configuration can be read: {error} ({learner})") from error
+
+
+def _check_price(learner: Leader) -> None:
+    """Promise 2: at corners of the cube of losses, on bases near, far, ahead and behind."""
+    actions = len(learner.actions)
+    corners = np.array(list(product((0, 1), repeat=actions)))
+    for others in (0, 3, 31, 255):
+        graded = others * np.arange(actions) // (2 * actions)
+        ahead = others * (1 - np.eye(actions, dtype=np.int64))
+        for base in [np.zeros(actions, dtype=np.int64), graded, *ahead, *(others - ahead)]:
+            for favoured in range(actions) if learner.bonus else (0,):
+                sums = (base + corners) * UNIT
+                logs = [learner.log_probabilities(row, in_force=favoured) for row in sums]
+                sound = np.isfinite(logs).all() and np.ptp(logs, axis=0).max() <= _charge(learner)
+                _require(sound, "a replaced loss vector costs at most the charge", learner)
+
+
+def _charge(learner: Leader) -> float:
+    return float(learner.charge or 0) + TOLERANCE
+
+
+def _check_determinism(learner: Leader, log: LossBatch, whole: _Run) -> None:
+    """Promise 3."""
+    again = _Run.over(learner, [log])
+    _require(again.releases == whole.releases, "the same seed, the same releases", learner)
+    _require(again.rows == whole.rows, "the same seed, the same rows", learner)
+
+
+def _check_batches(learner: Leader, log: LossBatch, whole: _Run) -> None:
+    """Promise 4."""
+    for step in (1, 2, 7, 32):
+        parts = [_part(log, at, at + step) for at in range(0, _SLOTS, step)]
+        cut = _Run.over(learner, parts)
+        _require(cut.releases == whole.releases, "no cut changes a release", learner)
+        _require(cut.rows == whole.rows, "no cut changes a row", learner)
+
+
+def _check_charges(learner: Leader, whole: _Run) -> None:
+    """Promise 5."""
+    ends: dict[Key, int] = {}
+    charge = learner.charge or 0
+    for release in whole.releases:
+        if release.kind == ACTION:
+            tiles = release.start == ends.get(release.key, 1) < release.stop
+            _require(tiles, "blocks tile the slots", learner)
+            _require(release.epsilon == charge, "a block is charged what the learner says", learner)
+            ends[release.key] = release.stop
+    ledger = whole.engine.ledger
+    for key, stop in ends.items():
+        charged = {ledger.spent(key, slot=slot) for slot in range(1, stop)}
+        _require(charged == {charge}, "every slot of a closed block is charged once", learner)
+        _require(ledger.spent(key, slot=stop) == 0, "an open block is charged nothing", learner)
+
+
+def _check_boundaries(learner: Leader, log: LossBatch, whole: _Run) -> None:
+    """Promise 6: other content, bad content, extreme content."""
+    nothing, everything = np.full_like(log.losses, np.nan), np.full_like(log.losses, 1e30)
+    for losses in (_log(len(learner.actions), seed=2).losses, nothing, everything):
+        other = _Run.over(learner, [LossBatch(log.keys, log.index, losses, log.offsets)], seed=2)
+        same = list(map(_public, other.releases)) == list(map(_public, whole.releases))
+        _require(same, "which releases there are does not depend on content", learner)
+
+
+def _public(release: Release) -> tuple[object, ...]:
+    """Everything about a release but its value."""
+    offsets = release.first_offset, release.last_offset
+    return release.identity, release.start, release.stop, *offsets, release.epsilon
+
+
+def _check_bad_content(learner: Leader, log: LossBatch) -> None:
+    """Promise 7: a bad row anywhere is the null loss there."""
+    bad, null = log.losses.copy(), log.losses.copy()
+    bad[::3, 0] = np.nan
+    null[~np.isfinite(bad).all(axis=1)] = 0.5
+    runs = [
+        _Run.over(learner, [LossBatch(log.keys, log.index, losses, log.offsets)])
+        for losses in (bad, null)
+    ]
+    same = runs[0].releases == runs[1].releases and runs[0].rows == runs[1].rows
+    _require(same, "bad content is the null loss in its slot", learner)
+
+
+def _check_rebuilding(learner: Leader, log: LossBatch, whole: _Run) -> None:
+    """Promise 8: saves from a third of the log, a crash at two thirds, then the rest."""
+    save, crash = _SLOTS // 3, 2 * _SLOTS // 3
+    engine = _engine(learner)
+    recorded = _recorded(engine.apply_batch(_part(log, 0, save)))
+    rows = engine.save(most=2)
+    recorded |= _recorded(engine.apply_batch(_part(log, save, crash)))
+    again = rebuild(
+        _engine(learner),
+        rows=rows,
+        releases=recorded,
+        log=[_part(log, 0, crash)],
+        position=engine.position,
+        expected_rows=len(engine),
+    )
+    last = list(again.apply_batch(_part(log, crash, _SLOTS)))
+    _require(
+        last == whole.releases[len(whole.releases) - len(last) :],
+        "a rebuilt engine goes on as it would",
+        learner,
+    )
+    _require(dict(again.save()) == whole.rows, "a rebuilt engine has the rows that were", learner)
+
+
+def _recorded(releases: Iterable[Release]) -> dict[Drawn, int]:
+    """What a service keeps of releases."""
+    names = ((release.identity, release.value) for release in releases)
+    return {Drawn(name.key, name.born, name.block, name.kind): value for name, value in names}
+
+
+def _check_draws(learner: Leader) -> None:
+    """Promise 9: many keys with the same losses of 0 and 1, so that resampling changes nothing."""
+    schedule, actions = learner.schedule, len(learner.actions)
+    block = next((b for b in range(1, 6) if schedule.stop(b) - schedule.start(b) > 2), 1)
+    slots = np.arange(1, schedule.stop(block))
+    losses = ((slots[:, None] + 2 * np.arange(actions)) % (np.arange(actions) + 2) == 0) * 1
+    index = np.tile(np.arange(_DRAWN_KEYS), len(slots))  # so that releases of a block are by key
+    batch = LossBatch(
+        keys=[b"%d" % key for key in range(_DRAWN_KEYS)],
+        index=index,
+        losses=np.repeat(losses, _DRAWN_KEYS, axis=0).astype(np.float32),
+        offsets=np.arange(len(index)),
+    )
+    releases = _engine(learner).apply_batch(batch)
+    chosen = releases.kind == releases.kinds.index(ACTION)
+    before, after = (releases.value[chosen & (releases.block == b)] for b in (block - 1, block))
+    for favoured in np.unique(before).tolist():
+        law = _law(learner, losses, block, favoured)
+        found = chi_square(after[before == favoured], law) > FALSE_ALARM / MOST_ACTIONS
+        _require(found, "draws follow the law", learner)
+
+
+def _law(learner: Leader, losses: Ints, block: int, favoured: int) -> NDArray[np.float64]:
+    """The chances after a block with these losses: over its windows, the mean of their laws."""
+    begin, end = (
+        (0 if learner.window == "running" else learner.schedule.start(block) - 1),
+        len(losses),
+    )
+    half = (end - begin) // 2
+    ends = range(begin + half + 1, end + 1) if learner.window == "random_prefix" else (end,)
+    laws = [
+        np.exp(learner.log_probabilities(losses[begin:last].sum(axis=0) * UNIT, in_force=favoured))
+        for last in ends
+    ]
+    return np.asarray(np.mean(laws, axis=0))

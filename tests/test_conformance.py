@@ -1,0 +1,229 @@
+"""Does every recipe pass the kit, does a newcomer's, and does the kit catch what is broken?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+import streamdp as sd
+from streamdp.audit import audit_learner
+from streamdp.cli import application
+from streamdp.core import learners
+from streamdp.core.randomness import Bits
+from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
+from streamdp.testing.learners import check_learner
+from tests.golden_engine import LEARNERS
+
+ACTIONS = ("a", "b", "c")
+EXAMPLES = Path(__file__).parent / "examples"
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _recipes_of_a_test_end_with_it() -> Iterator[None]:
+    """A recipe that a test registers is known to that test alone."""
+    before, modules = dict(sd.RECIPES), set(sys.modules)
+    yield
+    for name in set(sd.RECIPES) - set(before):
+        del sd.RECIPES[name]
+    for name in set(sys.modules) - modules:
+        if name.startswith(learners.__name__):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("learner", LEARNERS.values(), ids=list(LEARNERS))
+def test_does_every_learner_pass_the_kit(learner: sd.Leader) -> None:
+    check_learner(learner)
+
+
+def test_is_no_recipe_forgotten() -> None:
+    """One that was added needs a line among the golden learners, and so goes through the kit."""
+    assert {learner.recipe for learner in LEARNERS.values()} == set(sd.RECIPES)
+
+
+# -- a newcomer's learner ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def newcomer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., sd.Leader]:
+    """The example, found as if it had been dropped into the folder of learners."""
+    monkeypatch.setattr(learners, "__path__", [*learners.__path__, str(EXAMPLES)])
+    import_module(f"{learners.__name__}.tracking_leader")
+    return sd.RECIPES["tracking_leader"]
+
+
+def test_does_a_newcomers_file_pass_the_kit_and_the_audit(
+    newcomer: Callable[..., sd.Leader],
+) -> None:
+    """Under 40 lines, and nothing else was touched: it reads from configurations, too."""
+    source = (EXAMPLES / "tracking_leader.py").read_text()
+    assert len(source.splitlines()) < 40
+    check_learner(newcomer(actions=ACTIONS, epsilon="1"))
+    short = newcomer(actions=ACTIONS[:2], epsilon="0.5", longest=4)
+    check_learner(short, audit=lambda learner: audit_learner(learner, samples=2000, longest=16))
+    config = {"recipe": "tracking_leader", "epsilon": "0.5", "longest": "4"}
+    assert sd.learner_of(config, actions=ACTIONS[:2]) == short
+
+
+def test_do_the_commands_know_a_newcomers_learner(newcomer: Callable[..., sd.Leader]) -> None:
+    """`streamdp audit` and `streamdp simulate` find it by its recipe."""
+    del newcomer
+    for arguments in (
+        ["audit", "--recipe", "tracking_leader", "--samples", "1000", "--actions", "2"],
+        ["simulate", "--learners", "tracking_leader", "--runs", "2"],
+    ):
+        result = CliRunner().invoke(application(), arguments)
+        assert result.exit_code == 0, result.output
+        assert "tracking_leader" in result.stdout
+
+
+def test_does_the_readme_say_how_in_eight_steps() -> None:
+    steps = README.partition("## Adding a learner")[2].partition("\n## ")[0]
+    numbered = [line for line in steps.splitlines() if line[:2] in {f"{n}." for n in range(1, 9)}]
+    assert len(numbered) == 8
+    assert "tests/examples/tracking_leader.py" in steps
+
+
+# -- what is broken ------------------------------------------------------------------------------
+
+
+Change = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tampered:
+    """Permute-and-flip whose winners are changed."""
+
+    inner: PermuteAndFlip
+    change: Change
+    name: str = "tampered"
+
+    @property
+    def rate(self) -> Fraction:
+        return self.inner.rate
+
+    def select(
+        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
+    ) -> NDArray[np.int64]:
+        return self.change(self.inner.select(sums, bits, prior), sums.shape[1])
+
+    def log_probabilities(
+        self, sums: NDArray[np.int64], prior: Prior | None = None
+    ) -> NDArray[np.float64]:
+        return self.inner.log_probabilities(sums, prior)
+
+
+def leader(choose: Mechanism, charge: Fraction, *, actions: Sequence[str] = ACTIONS) -> sd.Leader:
+    return sd.Leader(
+        actions=tuple(actions), schedule=sd.capped(8), window="whole", resample="none",
+        choose=choose, charge=charge,
+    )  # fmt: skip
+
+
+SECRET = np.random.default_rng(1)
+
+
+def cheap(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
+    return leader(PermuteAndFlip(Fraction(epsilon)), Fraction(epsilon), actions=actions)
+
+
+def certain(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
+    return leader(Smallest(), Fraction(epsilon), actions=actions)
+
+
+def deaf(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
+    return leader(PermuteAndFlip(Fraction(1, 2)), Fraction(1), actions=actions)
+
+
+def mute(*, actions: Sequence[str], epsilon: str, longest: int = 8) -> sd.Leader:
+    sd.capped(longest)  # refuses the text that a configuration holds
+    return leader(PermuteAndFlip(Fraction(epsilon) / 2), Fraction(epsilon), actions=actions)
+
+
+def moody(*, actions: Sequence[str], epsilon: str, mood: str = "") -> sd.Leader:
+    mood = mood or str(SECRET.integers(1, 1000))
+    rate, charge = Fraction(epsilon) / 2, Fraction(epsilon) + int(mood)
+    return leader(PermuteAndFlip(rate), charge, actions=actions)
+
+
+def tampered(change: Change) -> Callable[..., sd.Leader]:
+    """A sound recipe with a mechanism that changes its winners."""
+
+    def broken(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
+        choose = Tampered(PermuteAndFlip(Fraction(epsilon) / 2), change)
+        return leader(choose, Fraction(epsilon), actions=actions)
+
+    return broken
+
+
+def by_mood(winners: NDArray[np.int64], actions: int) -> NDArray[np.int64]:
+    """Randomness that nobody addressed."""
+    return (winners + SECRET.integers(0, actions, len(winners))) % actions
+
+
+def by_company(winners: NDArray[np.int64], actions: int) -> NDArray[np.int64]:
+    """The winner of one row depends on how many others are selected with it."""
+    return (winners + len(winners)) % actions
+
+
+def by_one(winners: NDArray[np.int64], actions: int) -> NDArray[np.int64]:
+    """Another law than the one that is claimed."""
+    return (winners + 1) % actions
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (cheap, "a replaced loss vector costs at most the charge"),
+        (certain, "a replaced loss vector costs at most the charge"),
+        (deaf, "another learner has another digest"),
+        (mute, "its configuration can be read: schedule.longest"),
+        (moody, "its configuration is the learner again"),
+        (tampered(by_mood), "the same seed, the same releases"),
+        (tampered(by_company), "no cut changes a release"),
+        (tampered(by_one), "draws follow the law"),
+    ],
+)
+def test_does_the_kit_catch_a_broken_learner(broken: Callable[..., sd.Leader], said: str) -> None:
+    """Registered like a stranger's; what it gets wrong is said first."""
+    with pytest.raises(AssertionError, match=said):
+        check_learner(sd.recipe(broken)(actions=ACTIONS, epsilon="1"))
+
+
+def test_does_the_kit_want_a_recipe_and_few_actions() -> None:
+    """A learner without a recipe cannot be configured; many actions cannot be tried."""
+    with pytest.raises(AssertionError, match="a recipe that is registered"):
+        check_learner(leader(PermuteAndFlip(Fraction(1, 2)), Fraction(1)))
+    with pytest.raises(AssertionError, match="of 2 to 5 actions"):
+        check_learner(sd.incumbent_leader(actions=[str(at) for at in range(6)], epsilon="1"))
+
+
+def test_has_the_audit_the_last_word() -> None:
+    @dataclass
+    class Refused:
+        passed: bool = False
+        failures: Sequence[str] = ("why",)
+
+    with pytest.raises(AssertionError, match="the audit; why"):
+        check_learner(
+            sd.incumbent_leader(actions=ACTIONS, epsilon="1"), audit=lambda learner: Refused()
+        )
+
+
+def test_are_options_of_recipes_readable_from_text() -> None:
+    """Every option of every recipe may come from a configuration, so none takes a bool or float."""
+    kinds = {"str", "Fraction", "int", "None", "Schedule", "Sequence[str]"}
+    for name, made in sd.RECIPES.items():
+        for option in signature(made).parameters.values():
+            assert option.kind is Parameter.KEYWORD_ONLY, name
+            assert set(str(option.annotation).split(" | ")) <= kinds, f"{name}.{option.name}"
