@@ -35,6 +35,7 @@ TAG_BYTES = 16
 
 _POSITION_BITS = 40  # a counter's lower half: level above position; the upper half is the index
 _MAX_LEVEL = 1 << (64 - _POSITION_BITS)
+_ECB = modes.ECB()  # noqa: S305  # safe here: the blocks are distinct counters, never messages
 _LITTLE = np.dtype("<u8")  # explicit, so that seeded bits are the same on every platform
 
 # A single fresh draw is at the origin, and its first 2**14 counters are always these.
@@ -153,8 +154,7 @@ class CounterBits:
 
 def _aes(key: bytes) -> CipherContext:
     """AES under `key` as a plain permutation of 16-byte blocks."""
-    # ECB is safe here because the blocks are distinct counters, never messages.
-    return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305
+    return Cipher(algorithms.AES256(key), _ECB).encryptor()
 
 
 class SystemRandomness:

@@ -36,7 +36,7 @@ SIZES = ((100, 3.0), (10_000, 1.5), (1_000_000, 1.0))
 BATCH, FEW = 100_000, 10
 _ETA = float(RATE) / UNIT
 _SPAN = 40 * UNIT  # ρ·d up to 20
-_TURN = 1e-3
+_TURN = 5e-4  # seconds: shorter than what a scheduler gives to somebody else
 
 Run = Callable[[], object]
 
@@ -57,7 +57,7 @@ def softmaxes(sums: NDArray[np.int64], generator: np.random.Generator) -> NDArra
 
 
 def medians(runs: dict[str, Run], *, rounds: int) -> dict[str, float]:
-    """The median time of each run in seconds. They take turns, each of about a millisecond."""
+    """The median time of each run in seconds. They take turns, each of about half a millisecond."""
     repeats = {}
     for name, run in runs.items():
         run()  # warms caches and allocator
@@ -181,7 +181,7 @@ def main() -> None:
     """Measure everything and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=51)
     options = parser.parse_args()
     table = [row for part in (one_row, many_rows, shapes, opendp) for row in part(options.rounds)]
     for row in table:

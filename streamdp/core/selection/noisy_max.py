@@ -14,6 +14,7 @@ from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
 
 _DIGITS = 53  # of V' that a float holds
+_CELL = 2.0**-_DIGITS
 _ONE, _SIGN, _SHIFT = np.uint64(1), np.uint64(63), np.uint64(WORD_BITS - _DIGITS)
 
 
@@ -31,7 +32,7 @@ class _LaplaceNoise:
         cells >>= _drop(width)
         cells += words >> _SIGN
         logs = cells.view(np.int64).astype(np.float64)
-        logs *= 2.0 ** -min(width - 1, _DIGITS)
+        logs *= _CELL if width > _DIGITS else 2.0 ** (1 - width)
         np.log(logs, out=logs)
         keys -= np.copysign(logs, words.view(np.float64), out=logs)
 
