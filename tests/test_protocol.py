@@ -264,7 +264,7 @@ def test_does_a_first_start_begin_where_it_is_told(start: Start, position: int) 
 
 @pytest.mark.parametrize("crash", ["no crash", "before", "after"])
 def test_is_a_new_epoch_the_way_out(crash: str) -> None:
-    """Recorded releases are published, the mark comes once, and everything starts anew behind it."""
+    """Recorded releases are published, the mark comes once, and all starts anew behind it."""
     stream = spec()
     store = Store(events(90))
     work = restore(store, stream)
