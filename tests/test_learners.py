@@ -243,3 +243,10 @@ def test_does_the_jth_action_lead_with_probability_at_most_one_in_j() -> None:
         for j, times in enumerate(leaders.tolist(), start=1):
             test = stats.binomtest(times, blocks, 1 / j, alternative="greater")
             assert test.pvalue > FALSE_ALARM
+
+
+def test_does_the_baseline_take_no_prior() -> None:
+    """The smallest sum is not a noisy comparison: nothing could be added to its noise."""
+    leader = replace(sd.follow_the_leader(actions=ACTIONS), bonus=Fraction(1))
+    with pytest.raises(sd.InvalidConfig, match="smallest: no prior here"):
+        leader.log_probabilities(np.zeros(3, dtype=np.int64), in_force=0)
