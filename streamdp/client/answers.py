@@ -14,6 +14,7 @@ The rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -105,6 +106,7 @@ class Table:
         "_names",
         "answers",
         "beyond",
+        "counts",
         "fallback",
         "refused",
         "stream",
@@ -114,6 +116,7 @@ class Table:
         self.stream = stream
         self.fallback = fallback
         self.answers: dict[Key, Answer] = {}
+        self.counts: Counter[str] = Counter()  # keys by their action
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
         self._most_keys = most_keys
@@ -152,6 +155,9 @@ class Table:
             if after is before:
                 return None
         self.answers[key] = after
+        self.counts[after.action] += 1
+        if before is not None:
+            self.counts[before.action] -= 1
         return Change(self.stream, key, before, after)
 
     def _contend(self, key: Key, before: Answer, fresh: Answer) -> Answer:

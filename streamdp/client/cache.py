@@ -189,15 +189,27 @@ class ActionsCache:
             raise InvalidConfig(unknown_stream(stream, self._streams))
         return self._streams[stream].table.answers
 
+    def counts(self, stream: str) -> Mapping[str, int]:
+        """How many keys each action is in force for."""
+        if stream not in self._streams:
+            raise InvalidConfig(unknown_stream(stream, self._streams))
+        return self._streams[stream].table.counts
+
+    def freshness(self, stream: str) -> tuple[Feed, float]:
+        """How the feed of a stream is, and for how many seconds it has been lost."""
+        followed = self._streams[stream]
+        lost_at = followed.lost_at
+        return followed.feed, 0.0 if lost_at is None else max(0.0, self._clock() - lost_at)
+
     def condition(self, stream: str) -> Condition:
         """How the knowledge of a stream is."""
         if stream not in self._streams:
             raise InvalidConfig(unknown_stream(stream, self._streams))
         followed = self._streams[stream]
-        table, lost_at = followed.table, followed.lost_at
+        table, (feed, stale_seconds) = followed.table, self.freshness(stream)
         return Condition(
-            feed=followed.feed,
-            stale_seconds=0.0 if lost_at is None else max(0.0, self._clock() - lost_at),
+            feed=feed,
+            stale_seconds=stale_seconds,
             trouble="" if followed.trouble is None else _said(followed.trouble),
             keys=len(table.answers),
             several=table.several,

@@ -10,4 +10,13 @@ from streamdp.service.run import Face
 
 def faces_of(configuration: Configuration) -> Sequence[Face]:
     """The faces of one process, in the order in which they are opened."""
-    return ()
+    http, faces = configuration.tables.http, list[Face]()
+    if http.listen is not None:
+        from streamdp.service.http.process import http_face
+
+        faces.append(http_face)
+    if http.operator_listen is not None:
+        from streamdp.service.http.operator import operator_face
+
+        faces.append(operator_face)
+    return faces

@@ -16,6 +16,7 @@ from streamdp.core.learners import Leader
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
 from streamdp.ports import StreamTopics
+from streamdp.service.exact import Exact
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
 from streamdp.wire.state import largest_recorded
@@ -42,6 +43,7 @@ class StreamSpec:
     randomness: Randomness
     most_keys: int = 1_000_000  # learners per partition
     most_key_bytes: int = 1024
+    exact: Exact | None = None  # NOT PRIVATE: what an operator asked to see
 
     def __post_init__(self) -> None:
         """Refuse what must not run as a service."""
@@ -116,4 +118,5 @@ class StreamSpec:
             epoch=self.epoch,
             estimates=self.estimates,
             limit=self.most_keys,
+            not_private=None if self.exact is None else self.exact.begin(partition),
         )

@@ -1,0 +1,161 @@
+"""Everything but look-ups: the page, its data, metrics, probes, the description.
+
+Addresses are fixed and few; starlette's router has them. `Public` puts the look-ups before them.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from itertools import islice
+from re import DOTALL, findall
+from urllib.parse import parse_qsl
+
+from streamdp.client.http_wire import encode, in_force, written_key
+from streamdp.service.http.asgi import JSON, Answered, Headers, Receive, Refused, Scope
+from streamdp.service.http.knowledge import Knowledge
+from streamdp.service.http.lookups import Lookups, key_of
+from streamdp.service.http.shown import shown_key, shown_status
+from streamdp.service.metrics import CONTENT_TYPE, MetricsPage
+
+MOST_FOUND = 200
+MOST_SCANNED = 200_000
+"""Keys that one search looks at, so that it takes some tens of milliseconds at most."""
+
+_NO_STORE = (b"cache-control", b"no-store")
+_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+
+Route = Callable[[Scope], Answered]
+
+
+class Public:
+    """Answers every request of the public listener."""
+
+    def __init__(self, knowledge: Knowledge, *, most_series: int, body_seconds: float) -> None:
+        self._knowledge = knowledge
+        self._lookups = Lookups(knowledge, body_seconds=body_seconds)
+        self._metrics = MetricsPage(knowledge.facts, most_series=most_series)
+        self._routes: dict[bytes, Route] = {
+            b"/": self._page,
+            b"/metrics": self._metrics_page,
+            b"/healthz": self._health,
+            b"/readyz": self._readiness,
+            b"/openapi.json": self._description,
+            b"/v1/status": self._status,
+        }
+
+    async def answer(self, scope: Scope, receive: Receive) -> Answered:
+        """Any request."""
+        parts = self._lookups.parts(scope)
+        if parts is not None:
+            return await self._lookups.answer(scope, receive, parts)
+        if scope["method"] not in ("GET", "HEAD"):
+            raise Refused(405, "only GET and HEAD", (b"allow", b"GET, HEAD"))
+        route = self._routes.get(scope["raw_path"])
+        return self._of_stream(scope) if route is None else route(scope)
+
+    # -- for machines ----------------------------------------------------------------------------
+
+    def _metrics_page(self, scope: Scope) -> Answered:
+        return Answered(
+            200, [(b"content-type", CONTENT_TYPE.encode()), _NO_STORE], self._metrics.render()
+        )
+
+    def _health(self, scope: Scope) -> Answered:
+        """Alive: a rebuild that takes its time and a halted partition are no reason to restart."""
+        if self._knowledge.is_alive:
+            return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
+        return Answered(503, [_TEXT, _NO_STORE], b"the learning process is silent\n")
+
+    def _readiness(self, scope: Scope) -> Answered:
+        missing = self._knowledge.why_not_ready()
+        status = 503 if missing else 200
+        return Answered(status, [JSON, _NO_STORE], encode({"ready": not missing, "why": missing}))
+
+    def _description(self, scope: Scope) -> Answered:
+        return Answered(200, [JSON, (b"cache-control", b"max-age=3600")], description())
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def _page(self, scope: Scope) -> Answered:
+        page, headers = status_page()
+        return Answered(200, list(headers), page)
+
+    def _status(self, scope: Scope) -> Answered:
+        return Answered(200, [JSON, _NO_STORE], encode(shown_status(self._knowledge)))
+
+    def _of_stream(self, scope: Scope) -> Answered:
+        """A stream's keys, or one key's history."""
+        parts: list[bytes] = scope["raw_path"].split(b"/")
+        known = {name.encode(): name for name in self._knowledge.about}
+        if parts[1:3] != [b"v1", b"streams"] or len(parts) < 5 or parts[3] not in known:
+            raise Refused(404, "no such address")
+        match parts[4:]:
+            case [b"keys"]:
+                return self._keys(scope, known[parts[3]])
+            case [b"keys" | b"keys-base64url", _, b"history"] | [b"null-key", b"history"]:
+                told = shown_key(self._knowledge, known[parts[3]], key_of(parts))
+                return Answered(200, [JSON, _NO_STORE], encode(told))
+        raise Refused(404, "no such address")
+
+    def _keys(self, scope: Scope, stream: str) -> Answered:
+        """The first keys that contain a text, in the order in which they appeared."""
+        query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace")))
+        wanted, most = query.get("search", "").casefold(), _count(query.get("limit", "50"))
+        answers = self._knowledge.cache.answers(stream)
+        found: list[dict[str, object]] = []
+        more = False
+        for key, answer in islice(answers.items(), MOST_SCANNED):
+            if (
+                wanted
+                and wanted
+                not in (b"null" if key is None else key).decode(errors="replace").casefold()
+            ):
+                continue
+            if len(found) == most:
+                more = True
+                break
+            told = {"key": written_key(key), "action": answer.action, "source": answer.why}
+            found.append({**told, "release": in_force(answer)})
+        more = more or len(answers) > MOST_SCANNED
+        return Answered(200, [JSON, _NO_STORE], encode({"keys": found, "more": more}))
+
+
+def _count(written: str) -> int:
+    if not written.isdecimal() or not 1 <= int(written) <= MOST_FOUND:
+        raise Refused(400, f"limit: expected 1 … {MOST_FOUND}")
+    return int(written)
+
+
+@cache
+def description() -> bytes:
+    """The OpenAPI description."""
+    text = files("streamdp.service.http").joinpath("openapi.json").read_text("utf-8")
+    return json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False).encode()
+
+
+@cache
+def status_page() -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+    """The page, and headers that let it run its own script and reach its own origin, no more."""
+    page = files("streamdp.service.http").joinpath("page.html").read_bytes()
+    text = page.decode()
+    scripts = " ".join(map(_hashed, findall(r"<script>(.*?)</script>", text, DOTALL)))
+    styles = " ".join(map(_hashed, findall(r"<style>(.*?)</style>", text, DOTALL)))
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; connect-src 'self';"
+        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers: Headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"content-security-policy", policy.encode()),
+    ]
+    return page, tuple(headers)
+
+
+def _hashed(inline: str) -> str:
+    return f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'"

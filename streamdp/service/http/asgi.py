@@ -1,0 +1,83 @@
+"""The few pieces of ASGI that every room here uses, and answers as values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+PROBLEM = (b"content-type", b"application/problem+json")
+
+encode = msgspec.json.Encoder().encode
+
+
+class Refused(Exception):
+    """A request that is answered by a problem (RFC 9457)."""
+
+    def __init__(self, status: int, title: str, *headers: tuple[bytes, bytes]) -> None:
+        super().__init__(title)
+        self.status, self.title, self.headers = status, title, headers
+
+    def answer(self) -> Answered:
+        """As an answer."""
+        problem = {"type": "about:blank", "title": self.title, "status": self.status}
+        return Answered(self.status, [PROBLEM, *self.headers], encode(problem))
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer, whole."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+    async def send(self, scope: Scope, send: Send) -> None:
+        """Send it; to HEAD without its body."""
+        headers = self.headers
+        if self.status != 304:
+            headers = [*headers, (b"content-length", b"%d" % len(self.body))]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        body = b"" if scope["method"] == "HEAD" else self.body
+        await send({"type": "http.response.body", "body": body})
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of this (lower-case) name."""
+    for known, value in scope["headers"]:
+        if known == name:
+            found: bytes = value
+            return found
+    return None
+
+
+async def body_of(receive: Receive, *, most: int, seconds: float) -> bytes:
+    """The whole body, if it is small enough and comes in time."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise Refused(400, "the body ended early")
+                part = message.get("body", b"")
+                size += len(part)
+                if size > most:
+                    raise Refused(413, f"more than {most} bytes", (b"connection", b"close"))
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Refused(408, "the body came too slowly", (b"connection", b"close")) from None

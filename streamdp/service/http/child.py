@@ -1,0 +1,104 @@
+"""The process that serves: follows the public topics, and hears snapshots until they end.
+
+Started as ``python -m streamdp.service.http.child LISTENER CHANNEL`` by `process`, with two
+inherited sockets. The first frame on the channel is its setup, every later one a snapshot; when
+the channel ends, so does it. It never outlives the process that learns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from struct import Struct
+
+from streamdp.service.http.app import Public
+from streamdp.service.http.gate import Bucket, Gate
+from streamdp.service.http.knowledge import Bounds, Knowledge
+from streamdp.service.http.server import Limits, serving, tls_of, token_of
+from streamdp.service.http.setup import Setup
+from streamdp.service.run import run
+
+FRAME = Struct(">I")
+"""A frame's length in bytes, before it."""
+
+
+def public(setup: Setup) -> tuple[Knowledge, Gate]:
+    """What answers, as a setup wants it."""
+    http = setup.http
+    knowledge = Knowledge(
+        setup.about,
+        setup.technology.publications,
+        role=setup.role,
+        bounds=Bounds(http.most_keys, http.stale_after),
+    )
+    answers = Public(knowledge, most_series=http.most_series, body_seconds=http.request_seconds)
+    gate = Gate(
+        answers.answer,
+        token=token_of(http.token_file, where="http.token_file"),
+        bucket=Bucket(http.requests_per_second, asyncio.get_running_loop().time),
+        counts=knowledge.requests,
+    )
+    return knowledge, gate
+
+
+async def serve(
+    setup: Setup, listener: socket.socket, *, until: Callable[[Knowledge], Awaitable[None]]
+) -> None:
+    """Serve until something ends."""
+    http = setup.http
+    knowledge, gate = public(setup)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(knowledge.following())
+        await stack.enter_async_context(
+            serving(
+                gate,
+                listener,
+                Limits(http.most_connections, http.request_seconds),
+                tls=tls_of(http.certificate_file, http.key_file),
+            )
+        )
+        await until(knowledge)
+
+
+async def frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The next frame; None when the channel ended."""
+    try:
+        (size,) = FRAME.unpack(await reader.readexactly(FRAME.size))
+        return await reader.readexactly(size)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+async def _work(reader: asyncio.StreamReader, setup: Setup, listener: socket.socket) -> None:
+    async def hear(knowledge: Knowledge) -> None:
+        while (snapshot := await frame(reader)) is not None:
+            knowledge.hear(snapshot)
+
+    await serve(setup, listener, until=hear)
+
+
+async def _begin(listener: socket.socket, channel: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=channel)
+    try:
+        first = await frame(reader)
+        if first is not None:
+            await _work(reader, pickle.loads(first), listener)  # noqa: S301  # our parent's own
+    finally:
+        writer.close()
+
+
+def main() -> None:
+    """The process."""
+    from streamdp.service.logs import set_up
+
+    listener, channel = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    log = set_up(level="warning", style="auto")
+    run(lambda: _begin(listener, channel), log=log)
+
+
+if __name__ == "__main__":
+    main()

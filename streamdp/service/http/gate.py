@@ -1,0 +1,93 @@
+"""Who is let in: a token, a rate, and what every answer carries. Plain ASGI around the rest.
+
+The token is compared in constant time, and whether it fits is decided before anything else is
+looked at. Three things need none: the two probes, and the page itself, which holds no data and
+asks for the token. The rate is a token bucket of the whole process; probes do not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from hmac import compare_digest
+
+from streamdp.service.http.asgi import Answered, Receive, Refused, Scope, Send, header
+
+PROBES = frozenset({b"/healthz", b"/readyz"})
+
+_SAFE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+Answer = Callable[[Scope, Receive], Awaitable[Answered]]
+
+
+@dataclass(slots=True)
+class Bucket:
+    """So many requests a second, and as many at once."""
+
+    rate: float
+    clock: Callable[[], float]
+    _left: float = field(init=False)
+    _filled_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """It begins full."""
+        self._left, self._filled_at = max(1.0, self.rate), self.clock()
+
+    def take(self) -> bool:
+        """Whether one more may pass."""
+        now = self.clock()
+        self._left = min(max(1.0, self.rate), self._left + (now - self._filled_at) * self.rate)
+        self._filled_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Gate:
+    """The application that a listener runs."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        token: bytes | None,
+        bucket: Bucket,
+        counts: Counter[str],
+        open_paths: frozenset[bytes] = PROBES | {b"/"},
+    ) -> None:
+        self._answer = answer
+        self._expected = None if token is None else b"Bearer " + token
+        self._bucket = bucket
+        self._counts = counts
+        self._open = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            raise AssertionError("only HTTP is spoken here")
+        try:
+            self._admit(scope)
+            answered = await self._answer(scope, receive)
+        except Refused as refused:
+            answered = refused.answer()
+        self._counts[f"{answered.status // 100}xx"] += 1
+        answered.headers.extend(_SAFE)
+        await answered.send(scope, send)
+
+    def _admit(self, scope: Scope) -> None:
+        path = scope["raw_path"]
+        if path in PROBES and path in self._open:
+            return
+        if not self._bucket.take():
+            raise Refused(429, "too many requests", (b"retry-after", b"1"))
+        if self._expected is None or path in self._open:
+            return
+        given = header(scope, b"authorization") or b""
+        if not compare_digest(given, self._expected):
+            raise Refused(401, "a bearer token is needed", (b"www-authenticate", b"Bearer"))

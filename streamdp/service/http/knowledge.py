@@ -1,0 +1,135 @@
+"""What the public listener knows: published topics, and the latest snapshot of the learning."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from streamdp.client import ActionsCache
+from streamdp.client.following import RETRIES, follow
+from streamdp.ports import Publications, Published, StreamTopics
+from streamdp.service.about import About
+from streamdp.service.history import StreamHistory
+from streamdp.service.metrics import Facts
+from streamdp.service.status import ProcessStatus
+
+Clock = Callable[[], float]
+
+SILENT_SECONDS = 60.0
+"""A learning process that has sent no snapshot for so long is taken for hung."""
+
+
+class Role(StrEnum):
+    """What the process behind this listener does."""
+
+    LEARNS = "learns"
+    SERVES = "serves"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the knowledge may take, and when it is too old to be used."""
+
+    most_keys: int = 1_000_000
+    stale_after: float | None = None
+
+
+class Knowledge:
+    """Everything that answers are made from."""
+
+    def __init__(
+        self,
+        about: Sequence[About],
+        publications: Callable[[], Publications],
+        *,
+        role: Role,
+        bounds: Bounds,
+        clock: Clock = time.monotonic,
+        retries: Sequence[float] = RETRIES,
+    ) -> None:
+        self.about = {each.name: each for each in about}
+        self.role = role
+        self.cache = ActionsCache(
+            publications,
+            [each.source for each in about],
+            most_keys=bounds.most_keys,
+            stale_after=bounds.stale_after,
+            clock=clock,
+            retries=retries,
+        )
+        self.histories = {each.name: StreamHistory() for each in about}
+        self.process: ProcessStatus | None = None
+        self.requests: Counter[str] = Counter()
+        self._heard_at = clock()
+        self._clock = clock
+        self._publications = publications
+        self._retries = retries
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Follow the topics for as long as the block lasts."""
+        async with self.cache:
+            tasks = [
+                asyncio.get_running_loop().create_task(
+                    follow(
+                        self._publications,
+                        partial(_ledger, each.topics),
+                        self.histories[each.name],
+                        name=f"topic {each.topics.ledger}",
+                        retries=self._retries,
+                    )
+                )
+                for each in self.about.values()
+            ]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                for task in tasks:
+                    with suppress(asyncio.CancelledError):
+                        await task
+
+    def hear(self, snapshot: bytes) -> None:
+        """The learning process says how it is."""
+        self.process = ProcessStatus.decode(snapshot)
+        self._heard_at = self._clock()
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the learning process was last heard of; 0 where nothing is learned."""
+        return 0.0 if self.role is Role.SERVES else self._clock() - self._heard_at
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process need not be restarted."""
+        return self.silent_seconds < SILENT_SECONDS
+
+    def why_not_ready(self) -> list[str]:
+        """What is missing before questions should come here; nothing if they may."""
+        missing = [] if self.cache.is_ready else ["published actions are being loaded"]
+        if self.role is Role.LEARNS and self.process is None:
+            missing.append("the learning process has not started")
+        if not self.is_alive:
+            missing.append("the learning process is silent")
+        return missing
+
+    def facts(self) -> Facts:
+        """For the metrics page."""
+        return Facts(
+            about=list(self.about.values()),
+            process=self.process,
+            told={name: history.told for name, history in self.histories.items()},
+            conditions={name: self.cache.condition(name) for name in self.about},
+            requests=self.requests,
+        )
+
+
+def _ledger(topics: StreamTopics, publications: Publications) -> AsyncIterator[Sequence[Published]]:
+    return publications.ledger(topics, follow=True)

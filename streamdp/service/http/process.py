@@ -1,0 +1,121 @@
+"""The face that serves over HTTP, as the learning process sees it.
+
+It binds the address itself, so that a taken one is told at once; starts the process that serves
+and gives it the listening socket; sends it a snapshot of the view twice a second; and starts it
+again if it ends. Nothing here waits for the other side: while a snapshot has not been taken, no
+further one is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from streamdp.service.http.child import FRAME
+from streamdp.service.http.knowledge import Role
+from streamdp.service.http.server import bound, tls_of, token_of
+from streamdp.service.http.setup import Setup
+from streamdp.service.run import Running
+from streamdp.service.status import Steps, status_of
+from streamdp.service.view import View
+from streamdp.service.worker import Log, Observe
+
+SNAPSHOT_SECONDS = 0.5
+RESTART_SECONDS = 1.0
+_END_SECONDS = 5.0
+
+
+@asynccontextmanager
+async def http_face(running: Running) -> AsyncIterator[Observe]:
+    """Serve for as long as the block lasts."""
+    http = running.configuration.tables.http
+    assert http.listen is not None
+    token_of(http.token_file, where="http.token_file")
+    tls_of(http.certificate_file, http.key_file)
+    setup = Setup.of(running.configuration, running.technology, Role.LEARNS)
+    steps = Steps(time.monotonic)
+    with bound(http.listen, where="http.listen") as listener:
+        serving = Serving(setup, listener, running.view, steps, running.log)
+        task = asyncio.get_running_loop().create_task(serving.keep(), name="http")
+        host, port = listener.getsockname()[:2]
+        running.log.info("http_listening", address=f"{host}:{port}")
+        try:
+            yield steps.observe
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The process that serves, kept alive and told."""
+
+    setup: Setup
+    listener: socket.socket
+    view: View
+    steps: Steps
+    log: Log
+
+    async def keep(self) -> None:
+        """Start it, tell it, and start it again."""
+        while True:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                child = await self._start(theirs)
+            _, writer = await asyncio.open_connection(sock=ours)
+            try:
+                await self._tell(child, writer)
+                self.log.warning("http_ended", exit_code=child.returncode)
+            finally:
+                writer.close()
+                await _end(child)
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async def _start(self, channel: socket.socket) -> asyncio.subprocess.Process:
+        inherited = (self.listener.fileno(), channel.fileno())
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "streamdp.service.http.child",
+            *map(str, inherited),
+            pass_fds=inherited,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # a terminal's Ctrl-C is for the learning process
+        )
+
+    async def _tell(self, child: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
+        """Snapshots, until it ends."""
+        ended = asyncio.get_running_loop().create_task(child.wait())
+        try:
+            _send(writer, pickle.dumps(self.setup))
+            while not ended.done():
+                if writer.transport.get_write_buffer_size() == 0:
+                    now = time.monotonic()
+                    _send(writer, status_of(self.view, self.steps, now=now).encode())
+                await asyncio.wait({ended}, timeout=SNAPSHOT_SECONDS)
+        finally:
+            ended.cancel()
+
+
+def _send(writer: asyncio.StreamWriter, told: bytes) -> None:
+    writer.write(FRAME.pack(len(told)) + told)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """It ends by itself when the channel is closed; give it a moment."""
+    if child.returncode is not None:
+        return
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await child.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()

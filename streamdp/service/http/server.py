@@ -1,0 +1,141 @@
+"""Listens: uvicorn's HTTP protocol on a socket of ours, with every connection under guard.
+
+uvicorn's own server object is not used: it takes the process's signals for itself, and here two
+listeners live beside other work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.service.http.asgi import App
+from streamdp.service.http.guard import Guard, Inner, Watch
+
+MOST_HEAD_BYTES = 16 << 10
+KEEP_ALIVE_SECONDS = 30
+_CLOSING_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What connections may take."""
+
+    most_connections: int
+    request_seconds: float
+
+
+def bound(address: str, *, where: str) -> socket.socket:
+    """A socket that listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        return socket.create_server(
+            (host.strip("[]"), int(port)),
+            family=socket.AF_INET6 if host.startswith("[") else socket.AF_INET,
+            backlog=2048,
+        )
+    except OSError as error:
+        raise InvalidConfig(
+            complaint(where, "cannot listen", expected="a free address", got=f"{address}: {error}")
+        ) from None
+
+
+def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """The TLS that a listener speaks, if any."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InvalidConfig(
+            complaint("http", "half of TLS", expected="certificate_file and key_file", got="one")
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfig(
+            complaint(
+                "http.certificate_file", "unusable", expected="PEM files", got=type(error).__name__
+            )
+        ) from None
+    return context
+
+
+def token_of(path: Path | None, *, where: str) -> bytes | None:
+    """The token in a file, if there is to be one."""
+    if path is None:
+        return None
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise InvalidConfig(
+            complaint(where, "cannot be read", expected="a file", got=error.strerror)
+        ) from None
+    if len(token) < 16 or not token.isascii():
+        raise InvalidConfig(
+            complaint(where, "too weak a token", expected="≥ 16 ASCII characters", got=len(token))
+        )
+    return token
+
+
+@asynccontextmanager
+async def serving(
+    app: App, listener: socket.socket, limits: Limits, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Serve on a socket for as long as the block lasts; then finish what was begun."""
+    loop = asyncio.get_running_loop()
+    config = uvicorn.Config(
+        cast(Any, app),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+    )
+    config.load()
+    state, watch = ServerState(), Watch(limits.most_connections, limits.request_seconds)
+
+    def protocol() -> Guard:
+        made = cast(Any, config.http_protocol_class)(config, state, {}, loop)
+        return Guard(cast(Inner, made), watch, loop)
+
+    server = await loop.create_server(protocol, sock=listener, ssl=tls)
+    ticking = loop.create_task(_tick(state, watch))
+    try:
+        yield
+    finally:
+        ticking.cancel()
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=_CLOSING_SECONDS)
+        for guard in list(watch.guards):
+            guard.cut_off()
+        with suppress(asyncio.CancelledError):
+            await ticking
+
+
+async def _tick(state: ServerState, watch: Watch) -> None:
+    """Once a second: the Date header, and whoever is too slow."""
+    loop = asyncio.get_running_loop()
+    while True:
+        state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        watch.sweep(loop.time())
+        await asyncio.sleep(1)

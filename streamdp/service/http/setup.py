@@ -1,0 +1,47 @@
+"""What a listener's process is started with: values that cross to it as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamdp.ports import Technology
+from streamdp.service.about import NO_FALLBACK, About
+from streamdp.service.config import Configuration, Seeds
+from streamdp.service.config.tables import HttpTable, LogTable
+from streamdp.service.http.knowledge import Role
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a listener needs to know before it begins."""
+
+    about: Sequence[About]
+    technology: Technology
+    http: HttpTable
+    log: LogTable
+    role: Role
+
+    @classmethod
+    def of(cls, configuration: Configuration, technology: Technology, role: Role) -> Setup:
+        """From a configuration; seeds are shown for what they are, and used for nothing here."""
+        about = [about_of(configuration, name) for name in configuration.tables.streams]
+        tables = configuration.tables
+        return cls(about, technology, tables.http, tables.log, role)
+
+
+def about_of(configuration: Configuration, name: str) -> About:
+    """A stream's public configuration."""
+    table = configuration.stream(name)
+    spec = configuration.spec(name, seeds=Seeds.ALLOWED)
+    return About(
+        topics=spec.topics,
+        learner=spec.learner,
+        estimates=spec.estimates,
+        budget=configuration.tables.topics[table.input].budget,
+        epoch=spec.epoch,
+        seeded=spec.randomness.seeded,
+        mode=table.mode,
+        fallback=table.fallback_action or NO_FALLBACK,
+        gap=table.gap,
+    )

@@ -1,0 +1,149 @@
+"""The status page's data: `/v1/status` and a key's history, as JSON-ready values.
+
+Each number is either exact and public, or a released estimate that stands beside the standard
+error of its noise. Nothing else is here.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from streamdp import __version__
+from streamdp.client.http_wire import in_force, written_key
+from streamdp.core.regret import ESTIMATES
+from streamdp.ports import Key
+from streamdp.service.about import NO_FALLBACK, About
+from streamdp.service.history import KeyHistory, Reading, Told
+from streamdp.service.http.knowledge import Knowledge
+from streamdp.service.metrics import is_up
+
+MOST_ACTIONS = 100
+"""Actions that the page names; of more only those with most keys."""
+
+
+def shown_status(knowledge: Knowledge) -> dict[str, Any]:
+    """Everything but keys."""
+    process = knowledge.process
+    return {
+        "version": __version__,
+        "role": knowledge.role.value,
+        "silent_seconds": round(knowledge.silent_seconds, 1),
+        "transport_up": None if process is None else is_up(process),
+        "topics": _topics(knowledge),
+        "streams": [_stream(knowledge, about) for about in knowledge.about.values()],
+    }
+
+
+def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
+    """One key: what is in force, and what was released along the way."""
+    answer = knowledge.cache.action(stream, key)
+    told = knowledge.histories[stream].told
+    return {
+        "stream": stream,
+        "key": written_key(key),
+        "action": answer.action or None,
+        "source": answer.why.value,
+        "release": in_force(answer),
+        "learners": [_learner(number, each) for number, each in told.of_key(key).items()],
+    }
+
+
+def _topics(knowledge: Knowledge) -> list[dict[str, Any]]:
+    """What streams together charge an event of each input, of its budget."""
+    inputs = dict.fromkeys(about.topics.input for about in knowledge.about.values())
+    return [_topic(knowledge, name) for name in inputs]
+
+
+def _topic(knowledge: Knowledge, name: str) -> dict[str, Any]:
+    streams = [about for about in knowledge.about.values() if about.topics.input == name]
+    shares = {about.name: _exact(about.charge) for about in streams}
+    total = sum((about.charge for about in streams), Fraction(0))
+    return {
+        "topic": name,
+        "budget": _exact(streams[0].budget),
+        "charged": _exact(total),
+        "shares": shares,
+    }
+
+
+def _exact(epsilon: Fraction) -> dict[str, Any]:
+    """An exact number for people and for drawing."""
+    return {"exact": str(epsilon), "value": float(epsilon)}
+
+
+def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
+    told = knowledge.histories[about.name].told
+    condition = knowledge.cache.condition(about.name)
+    counts = knowledge.cache.counts(about.name)
+    common = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_ACTIONS]
+    return {
+        "name": about.name,
+        "input": about.topics.input,
+        "epoch": about.epoch,
+        "seeded": about.seeded or told.seeded,
+        "learner": about.learner.recipe,
+        "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
+        "mechanism": about.learner.choose.name,
+        "actions": list(about.learner.actions[:MOST_ACTIONS]),
+        "actions_count": len(about.learner.actions),
+        "fallback": None if about.fallback == NO_FALLBACK else about.fallback,
+        "in_force": [{"action": name, "keys": count} for name, count in common if count],
+        "epsilon": _epsilon(about, told),
+        "keys": condition.keys,
+        "several": condition.several,
+        "feed": condition.feed.value,
+        "stale_seconds": round(condition.stale_seconds, 1),
+        "blocks": sum(part.blocks for part in told.partitions.values()),
+        "estimates": [_estimate(each.name, told) for each in about.estimates],
+        **_running(knowledge, about),
+    }
+
+
+def _running(knowledge: Knowledge, about: About) -> dict[str, Any]:
+    """What the learning process says of the stream."""
+    process = knowledge.process
+    found = [] if process is None else [s for s in process.streams if s.name == about.name]
+    if not found:
+        return {"mode": about.mode.value, "partitions": []}
+    return {"mode": found[0].mode, "partitions": found[0].partitions}
+
+
+def _epsilon(about: About, told: Told) -> dict[str, Any]:
+    return {
+        "action": _exact(about.learner.charge or Fraction(0)),
+        "estimates": {each.name: _exact(each.epsilon) for each in about.estimates},
+        "configured": _exact(about.charge),
+        "charged_max": _exact(told.charged()),
+        "budget": _exact(about.budget),
+    }
+
+
+def _estimate(kind: str, told: Told) -> dict[str, Any]:
+    """A released estimate over the blocks: means over keys, a slot, with their noise's error."""
+    return {
+        "kind": kind,
+        "a_slot": ESTIMATES[kind].a_slot,
+        "latest": _reading(told.latest(kind).per_slot()),
+        "curve": [{"block": block, **_reading(mean)} for block, mean in told.curve(kind)],
+    }
+
+
+def _reading(reading: Reading) -> dict[str, Any]:
+    return {
+        "value": reading.value,
+        "standard_error": reading.standard_error,
+        "keys": reading.keys,
+    }
+
+
+def _learner(number: int, history: KeyHistory) -> dict[str, Any]:
+    return {
+        "partition": number,
+        "epoch": history.epoch,
+        "born": history.born,
+        "blocks": history.blocks,
+        "slots": history.stop - 1,
+        "charged": _exact(history.charged),
+        "points": [point._asdict() for point in history.points or ()],
+    }
