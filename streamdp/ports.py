@@ -315,6 +315,14 @@ class Administrator(Protocol):
         """About the `count` newest input records. NOT PRIVATE."""
         ...
 
+    def history(self, stream: StreamTopics, *, after: Mapping[int, int]) -> AsyncIterator[Records]:
+        """Every retained input record up to now, one partition after the other. NOT PRIVATE.
+
+        A partition that `after` names begins at that offset. For replay: nothing is taken, joined
+        or fenced, and only the input has to be there.
+        """
+        ...
+
     async def close(self) -> None:
         """Give everything up, within a bounded time."""
         ...

@@ -1,7 +1,4 @@
-"""Progress bars on standard error, and a Ctrl-C that waits for a place to go on from.
-
-No command of its own: `register` adds nothing.
-"""
+"""Progress bars on standard error, and a Ctrl-C that waits for a place to go on from."""
 
 from __future__ import annotations
 
@@ -16,10 +13,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rich.progress import Progress
-
-
-def register(app: typer.Typer) -> None:
-    """Nothing to add: other commands use this module."""
 
 
 class Bars:

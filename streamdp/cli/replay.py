@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from streamdp.replay.replaying import Question, Replay
+    from streamdp.replay.replaying import Replay
     from streamdp.replay.sources import Reading
 
 LEARNERS = "incumbent_leader,prefix_softmax,noisy_leader:noise=exponential"

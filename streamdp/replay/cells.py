@@ -101,7 +101,9 @@ def parse_candidate(text: str) -> Candidate:
         option, equals, value = part.partition("=")
         if not equals or option in ("epsilon", "actions", "recipe"):
             expected = "name:option=value, without ε and actions"
-            raise InvalidConfig(complaint(f"learners: {name}", "option", expected=expected, got=part))
+            raise InvalidConfig(
+                complaint(f"learners: {name}", "option", expected=expected, got=part)
+            )
         options.append((option.strip(), value.strip()))
     return _candidate(name, options)
 
@@ -127,7 +129,9 @@ def parse_epsilons(text: str | Sequence[str]) -> tuple[Epsilon, ...]:
     finite = {parse_epsilon(part, "epsilon") for part in parts if part not in ("inf", "∞")}
     last: tuple[Epsilon, ...] = (None,) if len(finite) < len(set(parts)) else ()
     if not finite and not last:
-        raise InvalidConfig(complaint("epsilon", "empty", expected='such as "0.1,1,inf"', got="none"))
+        raise InvalidConfig(
+            complaint("epsilon", "empty", expected='such as "0.1,1,inf"', got="none")
+        )
     return (*sorted(finite), *last)
 
 

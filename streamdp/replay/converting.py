@@ -154,7 +154,7 @@ def _write_lines(path: Path, log: Log, rows: Iterator[Chunk]) -> int:
 def _write_events(
     file: IO[bytes], chunk: Chunk, actions: tuple[str, ...] | None, *, plain: bool
 ) -> None:
-    null = ~np.isfinite(chunk.losses).all(axis=1)
+    null = np.isnan(np.where(np.isfinite(chunk.losses), 0, np.nan).sum(axis=1)).tolist()
     offsets = chunk.offsets.tolist()
     for at, key in enumerate(chunk.keys):
         event: dict[str, Any] = {}

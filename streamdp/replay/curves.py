@@ -69,9 +69,7 @@ def baselines(summed: Summed, points: Ints) -> Baselines:
     return Baselines(points, slots.astype(np.int64), best, uniform, totals)
 
 
-def curves(
-    summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines
-) -> list[Curves]:
+def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines) -> list[Curves]:
     """The curves of every cell that selects at the ends of blocks."""
     books = [_Book(summed, base, len(bench.seeds)) for _ in cells]
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
@@ -98,9 +96,7 @@ class _Intervals:
     best: Ints  # the row's best action at the end
 
 
-def _intervals(
-    summed: Summed, base: Baselines, schedule: Schedule, rows: Ints
-) -> list[_Intervals]:
+def _intervals(summed: Summed, base: Baselines, schedule: Schedule, rows: Ints) -> list[_Intervals]:
     """The intervals of some rows, in pieces that fit in memory."""
     last = summed.slots[rows]
     first = np.ones_like(last)

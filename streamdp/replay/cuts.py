@@ -107,7 +107,8 @@ class Rows:
 
     def tags(self, rows: Ints, *, seed: int) -> NDArray[np.uint8]:
         """What addresses the bits of some rows under the seed at this place."""
-        return self._tags[rows, seed]
+        tags: NDArray[np.uint8] = self._tags[rows, seed]
+        return tags
 
     def windows(self, schedule: Schedule, rows: Ints, blocks: Ints) -> Ints:
         """The prefix window of each (row, block) under each seed: pairs × seeds."""

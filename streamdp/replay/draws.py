@@ -31,9 +31,7 @@ class SharedBits:
 
     width = WORD_BITS
 
-    def __init__(
-        self, words: NDArray[np.uint64], numbers: Ints, sources: Sequence[Bits]
-    ) -> None:
+    def __init__(self, words: NDArray[np.uint64], numbers: Ints, sources: Sequence[Bits]) -> None:
         self._words = words  # actions × draws, as the race reads them
         self._numbers = numbers
         self._sources = sources

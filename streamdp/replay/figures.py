@@ -154,9 +154,7 @@ def as_json(replay: Replay) -> dict[str, object]:
     }
 
 
-def _cells(
-    replay: Replay, answers: Sequence[Answer], points: Ints
-) -> Iterator[dict[str, object]]:
+def _cells(replay: Replay, answers: Sequence[Answer], points: Ints) -> Iterator[dict[str, object]]:
     seen = set()
     for answer in answers:
         if answer.cell in seen:

@@ -5,7 +5,8 @@ once. A learner whose choice does not depend on the action in force needs no ord
 waves that fit in memory are one call. A cell costs O(blocks · K) whatever the number of slots.
 
 A cell under a seed makes the releases that the live engine makes of the same records under
-``SeededRandomness(seed)``, bit for bit: same sums, same bits, same code (`tests/test_replay_live.py`).
+``SeededRandomness(seed)``, bit for bit: same sums, same bits, same code. Tested in
+`tests/test_replay_live.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.schedule import Schedule
-from streamdp.core.selection import Prior
 from streamdp.replay.cells import Cell, schedules_of
 from streamdp.replay.cuts import Bench
 from streamdp.replay.draws import Dealer, SharedBits
@@ -90,9 +90,7 @@ class _Waves:
         return len(self.counts)
 
 
-def _play_part(
-    summed: Summed, cells: Sequence[Cell], bench: Bench, part: Part
-) -> Iterator[Played]:
+def _play_part(summed: Summed, cells: Sequence[Cell], bench: Bench, part: Part) -> Iterator[Played]:
     slots, K = summed.slots[part.rows], len(summed.actions)
     dealer = Dealer(summed.rows, bench.randomness(), stream=bench.stream, seeds=part.seeds)
     waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
@@ -151,7 +149,7 @@ class _Chunk:
         for block, count in enumerate(self._counts.tolist(), start=self._low):
             stop = begin + count * seeds
             in_force = actions[block, :count].reshape(-1).astype(np.int64)
-            prior = Prior.incumbent(in_force, cell.leader.bonus)
+            prior = cell.leader.prior(in_force)
             chosen = cell.leader.choose.select(sums[begin:stop], bits.part(begin, stop), prior)
             actions[block + 1, :count] = chosen.reshape(count, seeds)
             begin = stop

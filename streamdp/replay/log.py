@@ -132,7 +132,9 @@ def numbered_actions(count: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(count))
 
 
-def named_actions(given: Sequence[str] | None, found: Sequence[str], *, where: str) -> tuple[str, ...]:
+def named_actions(
+    given: Sequence[str] | None, found: Sequence[str], *, where: str
+) -> tuple[str, ...]:
     """The actions that were asked for, if they fit what a file holds."""
     if given is None:
         return tuple(found)

@@ -104,7 +104,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Stretches of one portion, in grouped order: each ends at a cut or where its row's slots do."""
+    """Stretches of a portion in grouped order: each ends at a cut or where its row's slots do."""
 
     of: Ints  # which touched row
     cut: Ints  # after which slot it ends
@@ -203,9 +203,7 @@ class OnePass:
         self._grow(len(self.rows))
         first = self._slots[rows] + 1
         last = self._slots[rows] + grouped.counts
-        layout, self._open_windows = self._layout(
-            self._plan, rows, first, last, self._open_windows
-        )
+        layout, self._open_windows = self._layout(self._plan, rows, first, last, self._open_windows)
         self.tally.take(batch.losses, grouped, rows, layout)
         if self._resampling is not None:
             layout, self._open_redrawn = self._layout(
@@ -279,5 +277,3 @@ def sum_up(
         if progress is not None:
             progress(run.done)
     return run.finish()
-
-

@@ -266,8 +266,13 @@ def _table(replay: Replay) -> str:
         )
     uniform = float(replay.base.uniform_regret[-1])
     rows.append(
-        ["uniform choice", "0", number(uniform), number(1000 * uniform / replay.slots)]
-        + ["—", "—", "0"]
+        [
+            "uniform choice",
+            "0",
+            number(uniform),
+            number(1000 * uniform / replay.slots),
+            *("—", "—", "0"),
+        ]
     )
     head = [
         "learner",
@@ -341,5 +346,3 @@ def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return (
         f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
     )
-
-

@@ -164,7 +164,9 @@ def replay_log(
     """
     work = plan(log, question)
     summed = _read(log, question, work, checkpoint, watcher)
-    base = baselines(summed, work.points[work.points <= summed.longest])
+    longest = summed.longest  # the horizon was an upper bound
+    points = np.append(work.points[work.points < longest], longest)
+    base = baselines(summed, points)
     told = watcher.stage("learners", len(work.block_cells)) if watcher else None
     found = curves(summed, work.block_cells, question.bench, base)
     if told is not None:
@@ -289,9 +291,7 @@ def _charge(cell: Cell, summed: Summed) -> Charged | None:
     stops = schedule.starts(closed[accounts])
     ledger.book(accounts, np.ones_like(accounts), stops, epsilon=cell.leader.charge)
     charged = int((stops - 1).sum())
-    return Charged(
-        ledger.highest(), int(closed.sum()), charged, int(summed.slots.sum()) - charged
-    )
+    return Charged(ledger.highest(), int(closed.sum()), charged, int(summed.slots.sum()) - charged)
 
 
 def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:
@@ -316,7 +316,8 @@ def costs(log: Log, question: Question) -> Sequence[str]:
         )
     for cell in work.running_cells:
         seconds = values / FOLLOWED_A_SECOND
-        told.append(f"{cell.name}: a pass of its own, {duration(seconds)}")
+        if seconds >= WORTH_SAYING:
+            told.append(f"{cell.name}: a pass of its own, {duration(seconds)}")
     return told
 
 
@@ -325,6 +326,10 @@ REDRAWN_A_SECOND = 2.0e7
 
 FOLLOWED_A_SECOND = 2.5e7
 """Losses looked at in a second by the running follow-the-leader, likewise."""
+
+
+WORTH_SAYING = 2.0
+"""Seconds; a pass that is done sooner is not announced."""
 
 
 def duration(seconds: float) -> str:

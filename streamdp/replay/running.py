@@ -72,7 +72,9 @@ class _Follower:
         born = batch.offsets[grouped.places(ends - grouped.counts)]
         keys = [batch.keys[at] for at in grouped.touched.tolist()]
         rows = self._rows.find(portion.partition, keys, born).tolist()
-        for row, begin, end in zip(rows, (ends - grouped.counts).tolist(), ends.tolist(), strict=True):
+        for row, begin, end in zip(
+            rows, (ends - grouped.counts).tolist(), ends.tolist(), strict=True
+        ):
             for part in _pieces(begin, end, step=max(1, _VALUES // batch.losses.shape[1])):
                 grid, _ = quantise(batch.losses[grouped.places(part)])
                 self._add(row, grid)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamdp.replay.cells import epsilon_text
-from streamdp.replay.figures import Z, helping_cap, settled_at
+from streamdp.replay.figures import Z, gap, helping_cap, settled_at
 from streamdp.replay.replaying import Answer, Replay
 
 
@@ -38,11 +38,11 @@ def summary(replay: Replay) -> list[Statement]:
 def number(value: float) -> str:
     """A number of losses as people write it.
 
-    >>> number(12345.6), number(12.34), number(0.1234), number(-3.0)
-    ('12,346', '12.3', '0.123', '−3')
+    >>> number(12345.6), number(12.34), number(0.1234), number(-3.0), number(0.0)
+    ('12,346', '12.3', '0.123', '−3.00', '0')
     """
     size = abs(value)
-    digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2 if size >= 1 else 3
+    digits = 0 if size >= 100 or not size else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
@@ -82,8 +82,7 @@ def _best(replay: Replay) -> Iterator[Statement]:
     near = [
         answer.cell.name
         for answer in rivals
-        if answer is not best
-        and answer.mean - best.mean <= Z * np.hypot(answer.error, best.error)
+        if answer is not best and answer.mean - best.mean <= Z * np.hypot(answer.error, best.error)
     ]
     if near:
         text += f" Over these seeds it cannot be told from {' and '.join(near)}."
@@ -133,8 +132,8 @@ def _settling(replay: Replay) -> Iterator[Statement]:
         text = f"{name} has the best action in force in 90 % of slots and seeds {', '.join(parts)}."
     if never:
         text += (
-            f" {'It' if parts else name} never settles for good at {', '.join(never)}: see who was"
-            " in force in the timeline."
+            f" {'It' if parts else name} never settles for good at {', '.join(never)}: the second"
+            f" best action is worse by only {gap(replay):.2g} a slot, or the best one changes."
         )
     yield Statement("When it settles", text.strip())
 
@@ -173,7 +172,9 @@ def _charges(replay: Replay) -> Iterator[Statement]:
         charged, epsilon = answer.cell.leader.charge, answer.cell.epsilon
         if charged is not None and epsilon is not None and charged < epsilon:
             less.append(f"{answer.cell.name} at ε = {epsilon_text(epsilon)} spends {charged}")
-    text = "Every event is charged once, in the block that holds it, whatever the length of the log."
+    text = (
+        "Every event is charged once, in the block that holds it, whatever the length of the log."
+    )
     if less:
         text += f" Not all of ε is used: {'; '.join(less)}."
     yield Statement("What it spends", text)

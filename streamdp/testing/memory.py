@@ -380,6 +380,20 @@ class MemoryAdministrator:
             found.append(source.batch(Partition(stream.stream, number), start, source.next, wanted))
         return [records for records in found if records]
 
+    async def history(
+        self, stream: StreamTopics, *, after: Mapping[int, int]
+    ) -> AsyncIterator[Records]:
+        """The whole input, batch by batch. NOT PRIVATE."""
+        for number in range(self._log.partitions(stream.input)):
+            source, partition = (
+                self._log.input(stream.input, number),
+                Partition(stream.stream, number),
+            )
+            start, stop = max(source.first, after.get(number, 0)), source.next
+            while records := source.batch(partition, start, stop, READ_BATCH):
+                yield records
+                start = records.next_offset
+
     async def close(self) -> None:
         """Nothing to give up."""
 

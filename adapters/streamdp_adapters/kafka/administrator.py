@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import NoError, TopicAlreadyExistsError, for_code
@@ -124,15 +124,7 @@ class KafkaAdministrator:
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """About the `count` newest input records. NOT PRIVATE."""
-        async with administration(self._settings) as client:
-            there = await describe_shapes(client, [stream.input])
-        if stream.input not in there:
-            raise InvalidConfig(
-                complaint(
-                    f"topic {stream.input}", "missing", expected="an input", got="no such topic"
-                )
-            )
-        partitions = there[stream.input][0]
+        partitions = await self._partitions(stream)
         share = -(-count // partitions)
         found: list[Records] = []
         async with reading.reader(
@@ -150,6 +142,34 @@ class KafkaAdministrator:
                     ]
                 )
         return found
+
+    async def history(
+        self, stream: StreamTopics, *, after: Mapping[int, int]
+    ) -> AsyncIterator[Records]:
+        """The whole retained input, batch by batch. NOT PRIVATE."""
+        partitions = await self._partitions(stream)
+        async with reading.reader(
+            self._settings, (stream.input,), where=f"topic {stream.input}"
+        ) as look:
+            for number in range(partitions):
+                place = TopicPartition(stream.input, number)
+                first, end = await look.bounds(place)
+                start = max(first, after.get(number, 0))
+                if start < end:
+                    async for records in look.batches(place, start, end):
+                        yield reading.columns(Partition(stream.stream, number), records)
+
+    async def _partitions(self, stream: StreamTopics) -> int:
+        """How many partitions the input has; `InvalidConfig` if there is none."""
+        async with administration(self._settings) as client:
+            there = await describe_shapes(client, [stream.input])
+        if stream.input not in there:
+            raise InvalidConfig(
+                complaint(
+                    f"topic {stream.input}", "missing", expected="an input", got="no such topic"
+                )
+            )
+        return there[stream.input][0]
 
     async def close(self) -> None:
         """Nothing is held between calls."""

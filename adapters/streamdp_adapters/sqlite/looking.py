@@ -65,6 +65,12 @@ class Looker:
                 raise self._gone(partition, start, head)
             return _records(file, partition, head, start, min(stop, head.next), limit)
 
+    def heads(self, topics: StreamTopics) -> dict[Partition, Head]:
+        """Where each partition of the input begins and ends."""
+        with reading(self._connection, self._path) as file:
+            heads = heads_of(file, topics.input)
+        return {Partition(topics.stream, number): head for number, head in enumerate(heads)}
+
     def newest(self, topics: StreamTopics, partition: Partition, count: int) -> Records:
         """The last records of a partition."""
         with reading(self._connection, self._path) as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
@@ -25,7 +25,7 @@ from streamdp_adapters.sqlite.looking import Looker
 from streamdp_adapters.sqlite.pairing import Pair, open_pair
 from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED, PublishedReader
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
-from streamdp_adapters.sqlite.transport import as_taken, need_input
+from streamdp_adapters.sqlite.transport import READ_BATCH, as_taken, need_input
 from streamdp_adapters.sqlite.trusted import TRUSTED
 
 LITTLE_ROOM = 1 << 30  # bytes of free disk below which a check warns
@@ -227,6 +227,28 @@ class SqliteAdministrator:
         finally:
             looker.close()
         return [records for records in found if records]
+
+    async def history(
+        self, stream: StreamTopics, *, after: Mapping[int, int]
+    ) -> AsyncIterator[Records]:
+        """The whole input, batch by batch, from the trusted file alone. NOT PRIVATE."""
+        path = self._settings.path
+        if not path.is_file():
+            raise InvalidConfig(complaint(str(path), "missing", expected="a file", got="none"))
+        looker = await self._desk.run(lambda: Looker(open_file(path, TRUSTED), path))
+        try:
+            heads = await self._desk.run(partial(looker.heads, stream))
+            for partition, head in sorted(heads.items()):
+                start = max(head.first, after.get(partition.number, 0))
+                look = partial(looker.range, stream, partition)
+                while start < head.next:
+                    records = await self._desk.run(partial(look, start, head.next, READ_BATCH))
+                    if not records:
+                        break
+                    yield records
+                    start = records.next_offset
+        finally:
+            await self._desk.run(looker.close)
 
     def _files(self) -> Pair:
         if self._pair is None:

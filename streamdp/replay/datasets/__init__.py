@@ -44,12 +44,16 @@ def load(name: str, *, folder: Path | None = None) -> Dataset:
     if name == "movielens":
         if folder is None:
             expected = "--folder with u.data, u.item and u.genre of MovieLens-100K"
-            raise InvalidConfig(complaint("datasets movielens", "no folder", expected=expected, got="none"))
+            raise InvalidConfig(
+                complaint("datasets movielens", "no folder", expected=expected, got="none")
+            )
         from streamdp.replay.datasets import movielens
 
         return movielens.load(folder)
     module = import_module(f"{__name__}.{'digits' if name == 'digits' else 'flights'}")
-    loader: Callable[[], Dataset] = getattr(module, "load_carriers" if name == "carriers" else "load")
+    loader: Callable[[], Dataset] = getattr(
+        module, "load_carriers" if name == "carriers" else "load"
+    )
     return loader()
 
 

@@ -79,4 +79,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _wrong(path: Path, line: int, expected: str, got: str) -> InvalidConfig:
-    return InvalidConfig(complaint(f"{path}: line {line}", "wrong form", expected=expected, got=got))
+    return InvalidConfig(
+        complaint(f"{path}: line {line}", "wrong form", expected=expected, got=got)
+    )

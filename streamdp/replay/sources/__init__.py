@@ -64,14 +64,15 @@ def open_log(source: str | Path, reading: Reading | None = None) -> Log:
     module = ENDINGS.get(path.suffix.lower())
     if module is None:
         raise InvalidConfig(
-            complaint(text, "unknown kind of log", expected=_kinds(), got=path.suffix or "no ending")
+            complaint(
+                text, "unknown kind of log", expected=_kinds(), got=path.suffix or "no ending"
+            )
         )
     if not path.is_file():
         raise InvalidConfig(complaint(text, "cannot be read", expected="a file", got="none there"))
-    reader: Callable[[Path, Reading], Log] = import_module(
-        f"{__name__}.{module}"
-    ).open_file
-    return reader(path, how)
+    reader: Callable[[Path, Reading], Log] = import_module(f"{__name__}.{module}").open_file
+    log: Log = reader(path, how)
+    return log
 
 
 def file_identity(path: Path, *, actions: Sequence[str]) -> str:

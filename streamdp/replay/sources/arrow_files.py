@@ -151,7 +151,9 @@ class ArrowLog:
         if KEY not in self.layout.beside:
             return None
         found = batch.column(KEY).to_pylist()
-        return [each if each is None or isinstance(each, bytes) else each.encode() for each in found]
+        return [
+            each if each is None or isinstance(each, bytes) else each.encode() for each in found
+        ]
 
     def _whole(self, batch: Any, name: str) -> NDArray[np.int64] | None:
         if name not in self.layout.beside:

@@ -181,7 +181,9 @@ def _first_losses(path: Path, how: Reading) -> tuple[tuple[str, ...], Any]:
                 names, layout = how.actions or numbered_actions(len(given)), "list"
             else:
                 where = f"{path}: line {number}: losses"
-                raise wrong(where, "wrong type", expected="list or mapping", got=type(given).__name__)
+                raise wrong(
+                    where, "wrong type", expected="list or mapping", got=type(given).__name__
+                )
             if len(names) < 2:
                 where = f"{path}: line {number}: losses"
                 raise wrong(where, "too few", expected="2 or more numbers", got=len(names))

@@ -181,7 +181,9 @@ def _header(file: IO[bytes], *, where: str) -> _Table:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(file)
     except (ValueError, OSError, EOFError) as error:
-        raise wrong(where, "no NumPy array", expected="a .npy header", got=_first_line(error)) from None
+        raise wrong(
+            where, "no NumPy array", expected="a .npy header", got=_first_line(error)
+        ) from None
     if len(shape) != 2:
         raise wrong(where, "wrong shape", expected="n rows of K losses", got=shape)
     if dtype.kind not in "fiub":

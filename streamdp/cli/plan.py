@@ -1,0 +1,118 @@
+"""``streamdp plan``: slots until settled, regret and blocks, before there is any data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from streamdp.replay.planning import Plan, Wish
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan")(plan)
+
+
+def plan(
+    actions: Annotated[int, typer.Option(help="How many actions.")],
+    epsilon: Annotated[str, typer.Option(help="ε of an event, exactly, such as 0.5.")],
+    gap: Annotated[
+        float, typer.Option(help="How much worse a slot all other actions are in the mean.")
+    ],
+    learner: Annotated[str, typer.Option(help="A recipe with options.")] = "incumbent_leader",
+    horizon: Annotated[int, typer.Option(help="Slots of one key.")] = 1_000_000,
+    target_regret: Annotated[
+        float | None, typer.Option(help="Which ε keeps the regret below this?")
+    ] = None,
+    target_slots: Annotated[
+        int | None, typer.Option(help="Which ε settles within so many slots?")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> None:
+    """Say what to expect of a learner in a world of independent losses with one gap."""
+    from streamdp.core.calibration import parse_epsilon
+    from streamdp.replay.cells import parse_candidate
+    from streamdp.replay.planning import Wish, plan_for
+    from streamdp.replay.planning import as_json as for_machines
+
+    wish = Wish(parse_candidate(learner), actions, gap, horizon, seed)
+    found = plan_for(wish, parse_epsilon(epsilon, "--epsilon"))
+    if as_json:
+        import json
+
+        told = for_machines(found)
+        if target_regret is not None or target_slots is not None:
+            least = _least(wish, target_regret, target_slots)
+            told["least_epsilon"] = None if least is None else float(least.epsilon or 0)
+        typer.echo(json.dumps(told, indent=1, ensure_ascii=False))
+        return
+    _print(found)
+    if target_regret is not None or target_slots is not None:
+        _print_least(_least(wish, target_regret, target_slots), target_regret, target_slots)
+
+
+def _least(wish: Wish, regret: float | None, slots: int | None) -> Plan | None:
+    from streamdp.replay.planning import least_epsilon
+
+    return least_epsilon(wish, regret=regret, slots=slots)
+
+
+def _print(found: Plan) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamdp.replay.cells import epsilon_text
+    from streamdp.replay.summary import number
+
+    wish = found.wish
+    runs = len(found.walk.regret)
+    title = f"{wish.candidate.text}, K = {wish.actions}, ε = {epsilon_text(found.epsilon)}"
+    table = Table(
+        title=f"{title}, gap {wish.gap:g}",
+        caption=f"Mean of {runs} simulated runs of Bernoulli losses: the best action's mean is"
+        f" {(1 - wish.gap) / 2:g}, all others' {(1 + wish.gap) / 2:g}.",
+    )
+    for name in ("block", "slots", "best action in force", "regret so far"):
+        table.add_column(name, justify="right")
+    for block, (first, last, right, cost) in enumerate(found.blocks()):
+        table.add_row(str(block), f"{first:,} – {last:,}", f"{right:.0%}", number(cost))
+    console = Console()
+    console.print(table)
+    settled = found.settled
+    when = (
+        f"It does not settle within {wish.horizon:,} slots"
+        if settled is None
+        else f"It settles at slot {settled:,}"
+    )
+    console.print(
+        f"{when} (best action in force with probability 0.9 from there on). Regret after"
+        f" {wish.horizon:,} slots: {number(found.regret)} ± {number(1.96 * found.error)}; choosing"
+        f" uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))}.",
+        highlight=False,
+    )
+    if found.bound is not None:
+        console.print(
+            f"Proved: expected regret is at most {number(found.bound.regret)}"
+            f" ({found.bound.source}).",
+            highlight=False,
+        )
+
+
+def _print_least(found: Plan | None, regret: float | None, slots: int | None) -> None:
+    from streamdp.replay.cells import epsilon_text
+    from streamdp.replay.summary import number
+
+    asked = [f"a regret of {number(regret)}"] if regret is not None else []
+    asked += [f"settling within {slots:,} slots"] if slots is not None else []
+    target = " and ".join(asked)
+    if found is None:
+        typer.echo(f"No ε reaches {target} here: not even without privacy, or not up to ε = 100.")
+        return
+    at = "not at all" if found.settled is None else f"at slot {found.settled:,}"
+    typer.echo(
+        f"The least ε for {target} is about {epsilon_text(found.epsilon)}: regret"
+        f" {number(found.regret)}, settled {at}."
+    )

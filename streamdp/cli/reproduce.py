@@ -1,0 +1,84 @@
+"""``streamdp reproduce``: the papers' full-information claims, measured and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from streamdp.replay.claims import Measured
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("reproduce")(reproduce)
+
+
+def reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="horizon, actions, epsilon, deterministic, example, monotonicity, bound."
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=100, help="Runs of each point.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of losses and selections.")] = 1,
+    report: Annotated[Path | None, typer.Option(help="Write a page with plots here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+) -> None:
+    """Measure what the papers claim, claim by claim, each with an interval and a verdict."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.replay.claims import Size, claims
+    from streamdp.replay.claims.page import as_json as for_machines
+    from streamdp.replay.claims.page import page
+
+    known = dict(claims())
+    for name in only or ():
+        if name not in known:
+            raise InvalidConfig(complaint("claim", "unknown", expected=list(known), got=name))
+    size, found = Size(runs, seed), []
+    for name, claim in known.items():
+        if not only or name in only:
+            typer.echo(f"measuring {name}", err=True)
+            found.append((name, claim(size)))
+    if report is not None:
+        report.write_text(page(found, size), encoding="utf-8")
+        typer.echo(f"wrote {report}", err=True)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(for_machines(found), indent=1, ensure_ascii=False))
+    else:
+        _print(found)
+
+
+def _print(found: list[tuple[str, Measured]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title="The papers' full-information claims",
+        caption="Made-up losses, shipped mechanisms, our calibrations; intervals of 99 %.",
+        show_lines=False,
+    )
+    for name in ("claim and rule", "learner", "measured", "interval", "runs", "verdict"):
+        table.add_column(name, overflow="fold")
+    before = ""
+    for _, measured in found:
+        for each in measured.findings:
+            told = f"[bold]{each.claim}[/] ({each.source}): {each.rule}"
+            if told != before:
+                table.add_section()
+            good = each.verdict == "reproduced"
+            table.add_row(
+                told if told != before else "",
+                each.learner,
+                each.measured,
+                f"{each.low:.3g} … {each.high:.3g}",
+                f"{each.runs:,}",
+                each.verdict if good else f"[bold red]{each.verdict}[/]",
+            )
+            before = told
+    Console().print(table)

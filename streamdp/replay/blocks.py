@@ -1,0 +1,131 @@
+"""One learner on losses that are made up block by block: what plans and claims are computed from.
+
+A block learner looks at sums over windows only, so losses need not be made slot by slot: a *world*
+says what the sums over n slots are, drawn exactly (binomial for Bernoulli losses), and the shipped
+mechanism selects from them with seeded bits. Regret is in expectation over the losses of the slots
+that are played (pseudo-regret): Σ gap of the action in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
+from numpy.typing import NDArray
+
+from streamdp.core.grid import UNIT
+from streamdp.core.learners import Leader
+from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class World(Protocol):
+    """A distribution of loss vectors, the same in every slot."""
+
+    @property
+    def means(self) -> Floats:
+        """The mean loss of each action."""
+        ...
+
+    def sums(self, slots: Ints, generator: Generator) -> Ints:
+        """The sums over so many slots for each run, on the grid: runs × K."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bernoulli:
+    """Independent losses of 0 or 1. Resampling them changes nothing."""
+
+    means: Floats
+
+    def sums(self, slots: Ints, generator: Generator) -> Ints:
+        """Binomial counts."""
+        counts = generator.binomial(slots[:, None], self.means[None, :])
+        return np.asarray(counts, dtype=np.int64) * UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same loss vector in every slot: the deterministic setting of Wu & Wang 2026, §4."""
+
+    means: Floats
+
+    def sums(self, slots: Ints, generator: Generator) -> Ints:
+        """Multiples."""
+        return slots[:, None] * np.rint(self.means * UNIT).astype(np.int64)[None, :]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The actions of many runs: [0] the openings, [b + 1] those chosen in block b."""
+
+    leader: Leader
+    gaps: Floats
+    horizon: int
+    actions: Ints  # (blocks + 1) × runs
+
+    @property
+    def starts(self) -> Ints:
+        """The first slot in which each choice is in force."""
+        return self.leader.schedule.starts(np.arange(len(self.actions)))
+
+    @property
+    def lengths(self) -> Ints:
+        """For how many slots up to the horizon it is."""
+        return np.diff(self.starts, append=self.horizon + 1)
+
+    @property
+    def right(self) -> Floats:
+        """The share of runs with a best action in force, by choice."""
+        return np.asarray((self.gaps[self.actions] == 0).mean(axis=1))
+
+    @property
+    def costs(self) -> Floats:
+        """The regret of each choice in each run."""
+        return np.asarray(self.gaps[self.actions] * self.lengths[:, None])
+
+    @property
+    def regret(self) -> Floats:
+        """The regret at the horizon of each run."""
+        return np.asarray(self.costs.sum(axis=0))
+
+    def settled(self, share: float) -> int | None:
+        """The first slot from which on a best action is in force in such a share of runs."""
+        away = np.flatnonzero(self.right < share)
+        if not len(away):
+            return 1
+        return None if away[-1] == len(self.right) - 1 else int(self.starts[away[-1] + 1])
+
+
+def walk(leader: Leader, world: World, *, horizon: int, runs: int, seed: int) -> Walk:
+    """Many runs of one learner in one world."""
+    source = SeededRandomness(seed)
+    stream = "walk"
+    tags = np.frombuffer(
+        b"".join(source.tag(stream, 0, None, 1, run) for run in range(runs)), np.uint8
+    ).reshape(runs, 16)
+
+    def bits(purpose: int, block: int) -> Bits:
+        return source.bits(stream, purpose, tags, np.full(runs, block, dtype=np.int64))
+
+    generator = default_rng(seed)
+    blocks = leader.schedule.block_of(horizon)
+    starts = leader.schedule.starts(np.arange(blocks + 1))
+    K = len(leader.actions)
+    action = uniform_integers(bits(Purpose.OPENING, 0), np.full(runs, K))
+    actions = [action]
+    for block, (start, stop) in enumerate(pairwise(starts.tolist())):
+        slots = np.full(runs, stop - start)
+        if leader.window == "random_prefix":
+            half = (stop - start) // 2
+            slots = half + 1 + uniform_integers(bits(Purpose.WINDOW, block), slots - half)
+        sums = world.sums(slots, generator)
+        action = leader.choose.select(sums, bits(Purpose.SELECTION, block), leader.prior(action))
+        actions.append(action)
+    gaps = world.means - world.means.min()
+    return Walk(leader, gaps, horizon, np.stack(actions))

@@ -1,0 +1,123 @@
+"""The papers' full-information claims, measured: one function each, found in `CLAIMS`.
+
+A claim is measured on made-up losses with the shipped mechanisms, in our calibrations (`learners`
+says where these differ from the papers': noise twice as wide). Its verdict follows from an interval
+over a stated number of runs, by a rule that is written down before anything is measured:
+
+    reproduced      the interval lies where the claim says
+    not reproduced  the interval lies where the claim does not allow it
+    open            the interval reaches over the border: more runs are needed
+
+Orders (O, Θ) are claims about limits; the rules test them over stated ranges.
+
+Papers: 000 = Wu & Wang 2026; 001 = Hu, Huang, Mehta & Hegde; 003 = Cesari & Colomboni 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.replay.charts import Curve
+
+Floats = NDArray[np.float64]
+Verdict = Literal["reproduced", "not reproduced", "open"]
+
+Z = 2.576
+"""Standard errors of the intervals: 99 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is computed."""
+
+    runs: int = 2000
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a claim looks like."""
+
+    title: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...]
+    linear: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A claim about one learner, what was measured, and what follows."""
+
+    claim: str
+    source: str
+    learner: str
+    rule: str
+    measured: str
+    low: float
+    high: float
+    runs: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All findings of one claim, with its picture."""
+
+    findings: tuple[Finding, ...]
+    picture: Picture | None = field(default=None)
+
+
+Claim = Callable[[Size], Measured]
+
+LEADERS = (
+    "prefix_softmax",
+    "prefix_softmax:cap=none",
+    "noisy_leader:noise=laplace",
+    "noisy_leader:noise=gumbel",
+    "noisy_leader:noise=exponential",
+)
+"""The papers' learners. On Bernoulli losses resampling changes nothing, so it has no row here."""
+
+
+def verdict(
+    low: float, high: float, *, at_least: float = -np.inf, at_most: float = np.inf
+) -> Verdict:
+    """What an interval says of a claimed range.
+
+    >>> [verdict(low, low + 0.2, at_most=1.2) for low in (0.9, 1.3, 1.1)]
+    ['reproduced', 'not reproduced', 'open']
+    """
+    if at_least <= low and high <= at_most:
+        return "reproduced"
+    if low > at_most or high < at_least:
+        return "not reproduced"
+    return "open"
+
+
+def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:
+    """The ratio of the means of two independent samples, with its interval (delta method)."""
+    value = float(top.mean() / bottom.mean())
+    spread = sum((each.std(ddof=1) / each.mean()) ** 2 / len(each) for each in (top, bottom))
+    half = Z * value * float(np.sqrt(spread))
+    return value, value - half, value + half
+
+
+def claims() -> Sequence[tuple[str, Claim]]:
+    """Every claim by its name."""
+    from streamdp.replay.claims import bounds, growth, resampling
+
+    return (
+        ("horizon", growth.horizon),
+        ("actions", growth.actions),
+        ("epsilon", growth.epsilon),
+        ("deterministic", growth.deterministic),
+        ("example", resampling.example),
+        ("monotonicity", resampling.monotonicity),
+        ("bound", bounds.never_exceeded),
+    )

@@ -1,0 +1,71 @@
+"""The claims as a page: the table of verdicts, and the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from streamdp.replay import charts
+from streamdp.replay.claims import Measured, Size
+from streamdp.replay.page_style import document
+
+INTRO = (
+    "Each row is a claim of a paper about one learner, measured on made-up losses with the shipped"
+    " mechanisms in our calibrations (noise twice as wide as printed where a vector may be"
+    " replaced). The rule was fixed before measuring; the interval is 99 %."
+)
+
+
+def page(found: Sequence[tuple[str, Measured]], size: Size) -> str:
+    """The whole page."""
+    parts = ["<h1>The papers’ claims, measured</h1>", f"<p>{escape(INTRO)}</p>"]
+    parts.append(f'<p class="facts">{size.runs} runs a point, seed {size.seed}</p>')
+    for _, measured in found:
+        first = measured.findings[0]
+        parts.append(f"<section><h2>{escape(first.claim)}</h2>{_picture(measured)}")
+        head = "<tr><th>learner</th><th>verdict</th><th>measured</th><th>99 % interval</th></tr>"
+        rows = "".join(
+            f"<tr><td>{escape(each.learner)}</td><td>{escape(each.verdict)}</td>"
+            f"<td>{escape(each.measured)}</td><td>{each.low:.3f} … {each.high:.3f}</td></tr>"
+            for each in measured.findings
+        )
+        rules = dict.fromkeys(f"{each.source}: {each.rule}." for each in measured.findings)
+        told = "".join(f"<p>{escape(rule)}</p>" for rule in rules)
+        parts.append(f'{told}<div class="wide"><table>{head}{rows}</table></div></section>')
+    return document("The papers' claims, measured", "".join(parts))
+
+
+def _picture(measured: Measured) -> str:
+    picture = measured.picture
+    if picture is None:
+        return ""
+    xs = [value for curve in picture.curves for value in (curve.x.min(), curve.x.max())]
+    ys = [value for curve in picture.curves for value in (curve.y.min(), curve.y.max())]
+    if picture.linear:
+        x = charts.linear_axis(picture.x, low=0, high=float(max(xs)) * 1.02)
+        y = charts.linear_axis(picture.y, low=0, high=float(max(ys)) * 1.1)
+    else:
+        x = charts.log_axis(picture.x, low=float(min(xs)), high=float(max(xs)))
+        y = charts.log_axis(picture.y, low=max(float(min(ys)), 0.1), high=float(max(ys)))
+    body = charts.plot(picture.curves, x=x, y=y, title=picture.title)
+    return charts.legend(picture.curves) + body
+
+
+def as_json(found: Sequence[tuple[str, Measured]]) -> list[dict[str, Any]]:
+    """Every finding for machines."""
+    return [
+        {
+            "name": name,
+            "claim": each.claim,
+            "source": each.source,
+            "learner": each.learner,
+            "rule": each.rule,
+            "measured": each.measured,
+            "interval": [each.low, each.high],
+            "runs": each.runs,
+            "verdict": each.verdict,
+        }
+        for name, measured in found
+        for each in measured.findings
+    ]

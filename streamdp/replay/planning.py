@@ -1,0 +1,161 @@
+"""`streamdp plan`: what to expect before there is any data.
+
+A plan assumes the hardest simple world with a given gap: Bernoulli losses, one action with mean
+(1 − Δ)/2 and all others with (1 + Δ)/2. What real losses do may be easier (gaps differ, variances
+are smaller) or harder (drift). It is a simulation of the shipped learner with seeded bits, so it
+says its own standard error, beside the theorem's bound, which always holds in such a world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.regret import Bound, bound_of
+from streamdp.replay.blocks import Bernoulli, Walk, walk
+from streamdp.replay.cells import Candidate, Epsilon, epsilon_text
+from streamdp.replay.figures import SETTLED
+
+_WORK = 1 << 25  # selections × actions of one simulation
+_RUNS = (20, 2000)
+_EPSILONS = (Fraction(1, 1000), Fraction(100))
+_STEPS = 14  # of bisection: two digits and more
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is planned for."""
+
+    candidate: Candidate
+    actions: int
+    gap: float
+    horizon: int
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a world that cannot be."""
+        if not 0 < self.gap <= 1:
+            raise InvalidConfig(complaint("--gap", "no gap", expected="0 < Δ ≤ 1", got=self.gap))
+        if not 2 <= self.actions <= 10**6:
+            raise InvalidConfig(
+                complaint("--actions", "count", expected="2 … 1000000", got=self.actions)
+            )
+        if not 1 <= self.horizon <= 2**40:
+            raise InvalidConfig(
+                complaint("--horizon", "slots", expected="1 … 2**40", got=self.horizon)
+            )
+        if not self.candidate.private:
+            raise InvalidConfig(
+                complaint(
+                    "--learner", "not private", expected="one with ε", got=self.candidate.recipe
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to expect of one learner at one ε."""
+
+    wish: Wish
+    epsilon: Epsilon
+    walk: Walk
+    bound: Bound | None
+
+    @property
+    def regret(self) -> float:
+        """The mean regret at the horizon."""
+        return float(self.walk.regret.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        regret = self.walk.regret
+        return float(regret.std(ddof=1) / np.sqrt(len(regret)))
+
+    @property
+    def settled(self) -> int | None:
+        """The slot from which on the best action is in force with probability 0.9."""
+        return self.walk.settled(SETTLED)
+
+    def blocks(self) -> list[tuple[int, int, float, float]]:
+        """For each choice in force: first slot, last slot, P(best), regret up to there."""
+        starts, lengths = self.walk.starts, self.walk.lengths
+        total = np.cumsum(self.walk.costs.mean(axis=1))
+        return [
+            (int(start), int(start + length - 1), float(right), float(cost))
+            for start, length, right, cost in zip(
+                starts, lengths, self.walk.right, total, strict=True
+            )
+        ]
+
+
+def plan_for(wish: Wish, epsilon: Epsilon) -> Plan:
+    """The plan at one ε."""
+    names = [str(action) for action in range(wish.actions)]
+    leader = wish.candidate.at(epsilon, actions=names)
+    blocks = leader.schedule.block_of(wish.horizon) + 1
+    runs = int(np.clip(_WORK // (blocks * wish.actions), *_RUNS))
+    means = np.full(wish.actions, (1 + wish.gap) / 2)
+    means[0] = (1 - wish.gap) / 2
+    found = walk(leader, Bernoulli(means), horizon=wish.horizon, runs=runs, seed=wish.seed)
+    bound = bound_of(leader, horizon=wish.horizon, gap=wish.gap) if leader.private else None
+    return Plan(wish, epsilon, found, bound)
+
+
+def least_epsilon(
+    wish: Wish, *, regret: float | None = None, slots: int | None = None
+) -> Plan | None:
+    """The least ε at which a target is reached, to about two digits; None: at no ε.
+
+    All ε are tried on the same losses and bits, so that the answer does not jump.
+    """
+
+    def good(plan: Plan) -> bool:
+        settled = plan.settled
+        enough = slots is None or (settled is not None and settled <= slots)
+        return enough and (regret is None or plan.regret <= regret)
+
+    if not good(plan_for(wish, None)):
+        return None
+    low, high = _EPSILONS
+    best = plan_for(wish, high)
+    if not good(best):
+        return None
+    for _ in range(_STEPS):
+        middle = _between(low, high)
+        tried = plan_for(wish, middle)
+        if good(tried):
+            high, best = middle, tried
+        else:
+            low = middle
+    return best
+
+
+def _between(low: Fraction, high: Fraction) -> Fraction:
+    """The geometric mean, to three digits."""
+    return Fraction(f"{float(low * high) ** 0.5:.3g}")
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """A plan for machines."""
+    bound = plan.bound
+    return {
+        "learner": plan.wish.candidate.text,
+        "actions": plan.wish.actions,
+        "epsilon": epsilon_text(plan.epsilon).replace("∞", "inf"),
+        "gap": plan.wish.gap,
+        "horizon": plan.wish.horizon,
+        "runs": len(plan.walk.regret),
+        "regret": plan.regret,
+        "standard_error": plan.error,
+        "settled_at": plan.settled,
+        "bound": None if bound is None else {"regret": bound.regret, "source": bound.source},
+        "blocks": [
+            {"first": first, "last": last, "best_in_force": right, "regret_so_far": cost}
+            for first, last, right, cost in plan.blocks()
+        ],
+    }
