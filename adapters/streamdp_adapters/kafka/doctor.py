@@ -30,18 +30,12 @@ _PROBE_SECONDS = 20.0
 
 async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> list[Finding]:
     """Reachability and credentials first; rights of each stream if these are good."""
-    connection = await _try("connection", "connected and authenticated", _connect(settings))
+    connection = await _try("connection", "connected and authenticated", troubles.reach(settings))
     found = [connection]
     if connection.verdict is Verdict.GOOD:
         for stream in streams:
             found += [finding async for finding in _rights(settings, stream)]
     return found
-
-
-async def _connect(settings: KafkaSettings) -> None:
-    """Connect once."""
-    async with administration(settings):
-        pass
 
 
 async def _rights(settings: KafkaSettings, stream: StreamTopics) -> AsyncIterator[Finding]:

@@ -229,18 +229,26 @@ class Membership:
         self._firsts[number] = first
 
     async def _hunt(self, number: int, max_records: int) -> list[Records]:
-        """Ask one partition alone, so that it can be blamed."""
+        """Ask one partition alone, record by record: what is before the trouble still comes."""
         place = self._place(number)
         if number not in self._feeds or place not in self._consumer.assignment():
             return []
+        found: list[ConsumerRecord] = []
         try:
-            return self.accept(
-                await self._consumer.getmany(place, timeout_ms=_HUNT_MS, max_records=max_records)
-            )
+            while len(found) < max_records:
+                one = await self._consumer.getmany(place, timeout_ms=_HUNT_MS, max_records=1)
+                if place not in one:
+                    break
+                found += one[place]
         except Exception as error:
-            self._feeds[number].strikes = _STRIKES - 1
-            self._blame(error, number)
-            return []
+            if not found:
+                self._feeds[number].strikes = _STRIKES - 1
+                self._blame(error, number)
+                return []
+            self._suspects.append(number)  # it fails again at once, with nothing before it
+        batches = self.accept({place: found})
+        self.rewind()
+        return batches
 
     def _blame(self, error: BaseException, asked: int | None = None) -> None:
         """Go back, then find out whose error this is; raise if it is not one partition's."""

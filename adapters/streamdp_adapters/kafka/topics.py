@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
-    KafkaConnectionError,
     NoError,
     UnknownTopicOrPartitionError,
     for_code,
@@ -93,11 +92,9 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
 async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
     """The client's administration for as long as the block lasts."""
     with troubles.translated("kafka"):
+        await troubles.reach(settings)
         client = AIOKafkaAdminClient(**settings.client())
-        try:
-            await client.start()
-        except KafkaConnectionError as error:
-            raise await troubles.why_not(settings) from error
+        await client.start()
         try:
             yield client
         finally:

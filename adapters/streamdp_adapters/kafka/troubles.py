@@ -4,8 +4,8 @@ Everything foreign is translated here, once, at the edge:
 
 - *Who must act* decides: missing rights, topics and wrong credentials are the user's
   (`InvalidConfig`); a fenced producer is `Fenced`; everything else may pass (`TransportLost`).
-- The client hides why it cannot connect ("Unable to bootstrap") behind a log line, so `why_not`
-  connects once more by hand and says it.
+- The client hides why it cannot connect ("Unable to bootstrap") behind a log line, so `reach`
+  connects by hand and says it.
 - The client's debug lines quote keys and values, and would end up in logs that anyone reads:
   they are dropped. So is the harmless ``NotEnoughReplicasError … retrying`` of a new producer's
   first transactions on brokers of version 4; the last such line is kept for a message, in case
@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import errors as kafka
-from aiokafka.conn import create_conn
+from aiokafka.conn import AIOKafkaConnection
 
 from streamdp.core.errors import (
     Fenced,
@@ -111,7 +111,7 @@ async def start(client: Startable, settings: KafkaSettings) -> None:
     except BaseException as error:
         await stop(client)
         if isinstance(error, kafka.KafkaConnectionError):
-            raise await why_not(settings) from error
+            await reach(settings)
         raise
 
 
@@ -137,8 +137,8 @@ async def started(client: Startable, settings: KafkaSettings) -> AsyncIterator[N
         await stop(client)
 
 
-async def why_not(settings: KafkaSettings) -> StreamdpError:
-    """Connect to each server by hand and say what is wrong, the user's faults first."""
+async def reach(settings: KafkaSettings) -> None:
+    """Connect by hand to one server after the other until one answers; else say what is wrong."""
     arguments = settings.client()
     servers = arguments.pop("bootstrap_servers")
     arguments.pop("retry_backoff_ms")
@@ -147,16 +147,31 @@ async def why_not(settings: KafkaSettings) -> StreamdpError:
     for server in servers:
         host, _, port = server.rpartition(":")
         try:
-            connection = await create_conn(host.strip("[]"), int(port), **arguments)
-        except (kafka.KafkaError, OSError, TimeoutError, ValueError) as error:
+            await _try_connection(host.strip("[]"), int(port), arguments)
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
             found = _cannot_connect(server, settings, error)
             if isinstance(found, InvalidConfig):
-                return found
+                break
         else:
-            connection.close()
-    return found or TransportLost(
-        complaint("kafka.bootstrap", "no connection", expected="an answer", got="a passing failure")
-    )
+            return
+    assert found is not None
+    raise found
+
+
+async def _try_connection(host: str, port: int, arguments: Mapping[str, object]) -> None:
+    """Connect and authenticate, and leave nothing open.
+
+    The client leaves a refused TLS connection to be closed by the other side.
+    """
+    connection = AIOKafkaConnection(host, port, **arguments)
+    try:
+        await connection.connect()
+    finally:
+        closed = connection.close()
+        protocol = connection._protocol
+        if protocol is not None and protocol._transport is not None:
+            protocol._transport.abort()
+            await asyncio.wait([closed], timeout=_STOP_SECONDS)
 
 
 def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) -> StreamdpError:
@@ -190,8 +205,10 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
                 got=getattr(error, "verify_message", None) or error.reason or "no TLS",
             )
         )
+    other = isinstance(error, ConnectionResetError | kafka.KafkaConnectionError)
+    hint = f", or is it no {settings.security_protocol} listener?" if other else ""
     return TransportLost(
-        complaint(where, "unreachable", expected="a broker that answers", got=_said(error))
+        complaint(where, f"unreachable{hint}", expected="a broker's answer", got=_said(error))
     )
 
 

@@ -1,0 +1,157 @@
+"""TLS, SASL and ACLs: does what is granted suffice, and is what is wrong said clearly?"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
+from streamdp.ports import StreamTopics, Transport, Verdict
+from streamdp.testing.broker import Broker, Grant, Resource, Right, Security, own_broker
+from streamdp.testing.transport import CHECKS
+from streamdp.testing.transport_room import Heard
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+
+pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+
+SERVICE = (
+    Grant(Resource.TOPIC, "kit", (Right.READ, Right.WRITE, Right.DESCRIBE_CONFIGS)),
+    Grant(Resource.GROUP, "kit", (Right.READ,)),
+    Grant(Resource.TRANSACTION, "kit", (Right.WRITE,)),
+)
+
+
+@pytest.fixture(scope="module")
+def secure() -> Iterator[Broker]:
+    """A broker with users of very different rights."""
+    with own_broker(security=Security({"alice": "xyzzy-a", "bob": "xyzzy-b"})) as broker:
+        broker.allow("alice", *SERVICE, Grant(Resource.TOPIC, "kit", (Right.CREATE,)))
+        broker.allow("bob", Grant(Resource.TOPIC, "kit", (Right.DESCRIBE_CONFIGS, Right.READ)))
+        yield broker
+
+
+def _settings(broker: Broker, **change: object) -> KafkaSettings:
+    """Alice by SCRAM, or what is changed of that."""
+    table: dict[str, object] = {
+        "bootstrap": broker.secure_bootstrap,
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "username": "alice",
+        "password": "xyzzy-a",
+        "ca_file": str(broker.ca_file),
+        "single_broker": True,
+    }
+    return KafkaSettings.parse({k: v for k, v in (table | change).items() if v is not None})
+
+
+@pytest.mark.parametrize(
+    "number", ["a commit is kept", "taking fences", "a position is handed over", "administrator"]
+)
+async def test_the_rights_of_the_manual_suffice(secure: Broker, number: str) -> None:
+    (check,) = [check for check in CHECKS if number in check.promise]
+    await check.run(lambda app: KafkaTechnology(_settings(secure)))
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+async def test_each_mechanism_connects(secure: Broker, tmp_path: Path, mechanism: str) -> None:
+    change: dict[str, object] = {"sasl_mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        token = tmp_path / "token"
+        token.write_text(_unsigned("alice"))
+        change |= {"token_file": str(token), "username": None, "password": None}
+    technology = KafkaTechnology(_settings(secure, **change))
+    found = await technology.administrator().probe([])
+    assert [(finding.subject, finding.verdict) for finding in found] == [
+        ("connection", Verdict.GOOD)
+    ]
+
+
+def _unsigned(user: str) -> str:
+    """A token of the kind that only a test broker accepts."""
+    parts = [{"alg": "none"}, {"sub": user, "iat": 1_700_000_000, "exp": 4_000_000_000}]
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts]
+    return b".".join([*encoded, b""]).decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"password": "xyzzy-wrong"}, InvalidConfig, "SCRAM-SHA-512 credentials of alice"),
+        (
+            {"password": "xyzzy-wrong", "sasl_mechanism": "PLAIN"},
+            InvalidConfig,
+            "PLAIN credentials of alice are refused",
+        ),
+        ({"sasl_mechanism": "SCRAM-SHA-256"}, InvalidConfig, "no SCRAM-SHA-256 on this listener"),
+        ({"ca_file": None}, InvalidConfig, "no TLS that can be trusted"),
+        ({"bootstrap": "127.0.0.1:1"}, TransportLost, "unreachable"),
+    ],
+)
+async def test_a_wrong_credential_is_named_and_not_quoted(
+    secure: Broker, change: dict[str, object], kind: type[StreamdpError], message: str
+) -> None:
+    """The client itself says only that it is unable to bootstrap."""
+    technology = KafkaTechnology(_settings(secure, **change))
+    topics = StreamTopics("kit", "home", "kit.input")
+    transport = technology.transport(worker="w")
+    for step in (
+        transport.join([topics], Heard()),
+        technology.producer().send("kit.input", [(b"k", b"v")]),
+        technology.administrator().check([topics]),
+    ):
+        with pytest.raises(kind, match=message) as refused:
+            await step
+        assert "xyzzy" not in str(refused.value)
+    await transport.close()
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
+async def test_a_listener_of_another_protocol_is_suspected(secure: Broker, protocol: str) -> None:
+    address = secure.bootstrap if protocol == "SSL" else secure.secure_bootstrap
+    table = {"bootstrap": address, "security_protocol": protocol, "ca_file": str(secure.ca_file)}
+    technology = KafkaTechnology(KafkaSettings.parse(table))
+    with pytest.raises(TransportLost, match=f"is it no {protocol} listener"):
+        await technology.administrator().check([])
+
+
+async def test_the_doctor_finds_the_missing_rights(secure: Broker) -> None:
+    """Bob may read and look; he may neither write, nor commit, nor use a transactional id."""
+    topics = StreamTopics("kit", "doctor", "kit.doctor.input")
+    await KafkaTechnology(_settings(secure)).administrator().create([topics], partitions=1)
+    alice = await KafkaTechnology(_settings(secure)).administrator().probe([topics])
+    assert {finding.verdict for finding in alice} == {Verdict.GOOD}
+    as_bob = _settings(secure, username="bob", password="xyzzy-b")
+    found = await KafkaTechnology(as_bob).administrator().probe([topics])
+    problems = [finding.subject for finding in found if finding.verdict is Verdict.PROBLEM]
+    assert problems == [
+        "topic kit.doctor.state: write in a transaction",
+        "topic kit.doctor.actions: write in a transaction",
+        "topic kit.doctor.ledger: write in a transaction",
+        "group kit.doctor: commit",
+        "transactional id kit.doctor.0",
+    ]
+    transport = KafkaTechnology(as_bob).transport(worker="bob")
+    await transport.join([topics], Heard())
+    with pytest.raises(InvalidConfig, match="GroupAuthorizationFailedError"):
+        await _poll_on(transport)
+    await transport.close()
+
+
+async def _poll_on(transport: Transport) -> None:
+    while True:
+        await transport.poll(max_records=1, timeout=0.2)
+
+
+async def test_the_doctor_leaves_no_record(secure: Broker) -> None:
+    topics = StreamTopics("kit", "clean", "kit.clean.input")
+    technology = KafkaTechnology(_settings(secure))
+    await technology.administrator().create([topics], partitions=1)
+    await technology.administrator().probe([topics])
+    seen = await technology.administrator().peek(topics, 0)
+    assert dict(seen.state) == {}
+    assert seen.last_ledger_line is None
+    assert seen.group_offset is None

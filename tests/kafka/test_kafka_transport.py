@@ -1,0 +1,404 @@
+"""Does the Kafka transport keep the port's promises, and survive what Kafka and its client do?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
+from streamdp.ports import Commit, Key, Partition, StreamTopics, Value
+from streamdp.testing.broker import Borrowed, Broker, own_broker
+from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
+from streamdp.testing.transport_room import Heard, Worker, pairs, rows, step
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, owner
+from streamdp_adapters.kafka.owner import Owner
+from streamdp_adapters.kafka.transport import KafkaTransport, go_on
+
+pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+
+Fresh = Callable[[], str]
+
+
+def _settings(bootstrap: str, **more: object) -> KafkaSettings:
+    """A single broker, and short patience with silent members."""
+    table = {"single_broker": True, "session_timeout_ms": 1500, **more}
+    return KafkaSettings.parse({"bootstrap": bootstrap, **table})
+
+
+def _topics(fresh_app: Fresh) -> StreamTopics:
+    app = fresh_app()
+    return StreamTopics(app=app, stream="home", input=f"{app}.input")
+
+
+async def _joined(
+    technology: KafkaTechnology, topics: StreamTopics, *, partitions: int = 1
+) -> Worker:
+    """A lone worker on topics of its own, with everything assigned."""
+    await technology.administrator().create([topics], partitions=partitions)
+    worker = Worker(technology.transport(worker="lone"), Heard())
+    await worker.transport.join([topics], worker.heard)
+    await worker.until(lambda heard: len(heard.assigned_now) == partitions)
+    return worker
+
+
+async def _ledger(technology: KafkaTechnology, topics: StreamTopics) -> list[bytes]:
+    reader = technology.publications()
+    return [r.value async for batch in reader.ledger(topics, follow=False) for r in batch]
+
+
+def _home(number: int = 0) -> Partition:
+    return Partition("home", number)
+
+
+@pytest.mark.parametrize("check", [*CHECKS, *GROUP_CHECKS], ids=str)
+async def test_promise_of_the_port(broker: Borrowed, check: Check) -> None:
+    await check.run(lambda app: KafkaTechnology(_settings(broker.bootstrap)))
+
+
+# Other owners
+
+
+ZOMBIE = """
+import asyncio, sys
+from streamdp.core.errors import Fenced
+from streamdp.ports import Partition, StreamTopics
+from streamdp.testing.transport_room import Heard, step
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+
+async def main(bootstrap, app):
+    settings = KafkaSettings(bootstrap=bootstrap, single_broker=True, session_timeout_ms=1500)
+    topics = StreamTopics(app=app, stream="home", input=f"{app}.input")
+    transport = KafkaTechnology(settings).transport(worker="zombie")
+    await transport.join([topics], Heard())
+    await transport.take(Partition("home", 0))
+    await transport.commit(Partition("home", 0), step(1))
+    print("owns", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    try:
+        await transport.commit(Partition("home", 0), step(2))
+    except Fenced:
+        print("fenced", flush=True)
+    await transport.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_process_that_was_frozen_is_fenced_when_it_wakes(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    await technology.administrator().create([topics], partitions=1)
+    with _zombie(broker.bootstrap, topics.app) as zombie:
+        assert zombie.stdout is not None
+        assert zombie.stdin is not None
+        assert await asyncio.to_thread(zombie.stdout.readline) == "owns\n"
+        zombie.send_signal(signal.SIGSTOP)
+        heir = Worker(technology.transport(worker="heir"), Heard())
+        await heir.transport.join([topics], heir.heard)
+        await heir.until(lambda heard: bool(heard.assigned_now))  # the silent member was given up
+        await heir.transport.take(_home())
+        await heir.transport.commit(_home(), step(3))
+        zombie.send_signal(signal.SIGCONT)
+        zombie.stdin.write("\n")
+        zombie.stdin.flush()
+        assert await asyncio.to_thread(zombie.stdout.readline) == "fenced\n"
+        await heir.transport.commit(_home(), step(4))
+        await heir.transport.close()
+    expected = [line for number in (1, 3, 4) for _, line in step(number).ledger]
+    assert await _ledger(technology, topics) == expected
+
+
+def _zombie(bootstrap: str, app: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", ZOMBIE, bootstrap, app],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+async def test_a_rebalance_leaves_what_is_kept_alone(broker: Borrowed, fresh_app: Fresh) -> None:
+    """A worker goes on committing, without taking again, what the group lets it keep."""
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    first = await _joined(technology, topics, partitions=4)
+    for number in range(4):
+        await first.transport.take(_home(number))
+    second = Worker(technology.transport(worker="second"), Heard())
+    await second.transport.join([topics], second.heard)
+    await first.until(lambda heard: len(heard.assigned_now) == 2)
+    for partition in first.heard.assigned_now:
+        await first.transport.commit(partition, step(partition.number))
+    await asyncio.gather(first.transport.close(), second.transport.close())
+    expected = {v for p in first.heard.assigned_now for _, v in step(p.number).ledger}
+    assert set(await _ledger(technology, topics)) == expected
+
+
+async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    topics = _topics(fresh_app)
+    settings = _settings(broker.bootstrap)
+    worker = await _joined(KafkaTechnology(settings), topics)
+    await worker.transport.take(_home())
+    thief = Owner(topics, 0, settings=settings, worker="thief", largest=1_000_000, reached=go_on)
+    await thief.take()
+    with pytest.raises(Fenced):
+        await worker.transport.commit(_home(), step(1))
+    worker.heard.assigned_now.clear()
+    await worker.until(lambda heard: heard.assigned_now == {_home()})
+    await worker.transport.take(_home())
+    await worker.transport.commit(_home(), step(2))
+    with pytest.raises(TransportLost):
+        await thief.commit(step(3))
+    await asyncio.gather(worker.transport.close(), thief.close())
+
+
+# A broker that dies
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Broker]:
+    """A broker that may be killed; every test leaves it running."""
+    with own_broker() as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("moment", ["commit: begun", "commit: sent", "commit: decided"])
+async def test_a_broker_killed_in_mid_commit_leaves_one_outcome(
+    mortal: Broker, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    topics = _topics(fresh_app)
+    kills = iter([False, True])
+
+    def kill(reached: str, partition: Partition) -> None:
+        if reached == moment and next(kills, False):
+            mortal.kill()
+
+    technology = KafkaTechnology(_settings(mortal.bootstrap), reached=kill)
+    worker = await _joined(technology, topics)
+    await worker.transport.take(_home())
+    await worker.transport.commit(_home(), step(1))
+    monkeypatch.setattr(owner, "COMMIT_SECONDS", 0.5)
+    outcome = (
+        await asyncio.gather(worker.transport.commit(_home(), step(2)), return_exceptions=True)
+    )[0]
+    monkeypatch.undo()
+    mortal.start()
+    taken = await worker.transport.take(_home())
+    kept = b"row 2" in taken.state
+    assert isinstance(outcome, TransportLost) or (outcome is None and kept)
+    await worker.transport.commit(_home(), step(3))
+    numbers = [1, 2, 3] if kept else [1, 3]
+    assert await _ledger(technology, topics) == [v for n in numbers for _, v in step(n).ledger]
+    await worker.transport.close()
+
+
+async def test_giving_up_is_bounded_while_the_broker_hangs(
+    mortal: Broker, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it leaves no task behind."""
+    before = asyncio.all_tasks()
+    topics = _topics(fresh_app)
+    worker = await _joined(KafkaTechnology(_settings(mortal.bootstrap)), topics)
+    await worker.transport.take(_home())
+    assert asyncio.all_tasks() > before
+    monkeypatch.setattr(owner, "COMMIT_SECONDS", 0.3)
+    mortal.freeze()
+    try:
+        with pytest.raises(TransportLost):
+            await worker.transport.commit(_home(), step(1))
+        async with asyncio.timeout(15):
+            await worker.transport.close()
+    finally:
+        mortal.thaw()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_corrupt_batch_halts_its_partition_only(mortal: Broker, fresh_app: Fresh) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(mortal.bootstrap))
+    worker = await _joined(technology, topics, partitions=2)
+    producer = technology.producer()
+    for number in range(2):
+        await producer.send(topics.input, [(b"key", b"intact")] * 3, partition=number)
+        await producer.send(topics.input, [(b"key", b"damage me")] * 3, partition=number)
+    await producer.close()
+    await worker.transport.close()
+    mortal.stop()  # in order: after a kill the broker would cut the damage off
+    (log,) = (mortal.folder / "data" / f"{topics.input}-1").glob("*.log")
+    log.write_bytes(log.read_bytes().replace(b"damage me", b"damaged!!", 1))
+    mortal.start()
+    worker = await _joined(technology, topics, partitions=2)
+    for number in range(2):
+        await worker.transport.take(_home(number))
+        worker.transport.resume(_home(number), 0)
+    came: list[tuple[int, Key, Value]] = []
+    while not (worker.heard.failures and len(came) >= 9):
+        came += rows(await worker.transport.poll(max_records=100, timeout=0.5))
+    assert sorted(value for _, _, value in came if value) == [b"damage me"] * 3 + [b"intact"] * 6
+    ((partition, error),) = worker.heard.failures
+    assert partition == _home(1)
+    assert isinstance(error, StateMismatch)
+    assert "cannot be decoded at offset 3" in str(error)
+    await worker.transport.close()
+
+
+# Topics that are lost, wrong or too small
+
+
+async def _delete(bootstrap: str, *names: str) -> None:
+    """Delete topics and wait until the broker has forgotten them."""
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await client.start()
+    await client.delete_topics(list(names))
+    async with asyncio.timeout(20):
+        while any(topic["error_code"] == 0 for topic in await client.describe_topics(names)):
+            await asyncio.sleep(0.05)
+    await client.close()
+
+
+async def test_a_lost_state_is_seen_beside_the_ledger_that_knows_better(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    worker = await _joined(technology, topics)
+    await worker.transport.take(_home())
+    await worker.transport.commit(_home(), step(7))
+    await worker.transport.close()
+    await _delete(broker.bootstrap, topics.state)
+    worker = Worker(technology.transport(worker="lone"), Heard())
+    with pytest.raises(InvalidConfig, match=f"topic {topics.state}: missing"):
+        await worker.transport.join([topics], worker.heard)
+    worker = await _joined(technology, topics)
+    taken = await worker.transport.take(_home())
+    assert dict(taken.state) == {}
+    assert taken.last_ledger_line == step(7).ledger[-1][1]
+    assert taken.group_offset == 7
+    await worker.transport.close()
+
+
+async def test_expired_input_stops_its_partition(broker: Borrowed, fresh_app: Fresh) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    worker = await _joined(technology, topics)
+    producer = technology.producer()
+    await producer.send(topics.input, [(b"key", b"value")] * 5, partition=0)
+    await producer.close()
+    await worker.transport.take(_home())
+    worker.transport.resume(_home(), 99)  # as if the topic had been deleted and made again
+    while not worker.heard.failures:
+        assert not await worker.transport.poll(max_records=10, timeout=0.2)
+    ((partition, error),) = worker.heard.failures
+    assert partition == _home()
+    assert isinstance(error, StateMismatch)
+    assert "offset 99" in str(error)
+    await worker.transport.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "single_broker", "message"),
+    [
+        ({"cleanup.policy": "compact"}, True, "compaction removes slots by content"),
+        ({"cleanup.policy": "compact,delete"}, True, "compaction removes slots by content"),
+        ({"unclean.leader.election.enable": "true"}, True, "roll back"),
+        ({}, False, "replication: expected at least 3, got 1"),
+    ],
+)
+async def test_an_input_that_breaks_the_promise_is_refused(
+    broker: Borrowed,
+    fresh_app: Fresh,
+    policy: dict[str, str],
+    single_broker: bool,
+    message: str,
+) -> None:
+    topics = _topics(fresh_app)
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await client.start()
+    await client.create_topics([NewTopic(topics.input, 1, 1, topic_configs=policy)])
+    await client.close()
+    trial = KafkaTechnology(_settings(broker.bootstrap))
+    await trial.administrator().create([topics], partitions=1)
+    technology = KafkaTechnology(_settings(broker.bootstrap, single_broker=single_broker))
+    transport = technology.transport(worker="lone")
+    with pytest.raises(InvalidConfig, match=message):
+        await transport.join([topics], Heard())
+    await transport.close()
+
+
+async def test_what_is_too_large_is_refused_before_anything_is_sent(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    worker = await _joined(technology, topics)
+    await worker.transport.take(_home())
+    large = bytes(worker.transport.largest_value("home") + 5000)
+    with pytest.raises(InvalidConfig, match=r"raise max\.message\.bytes"):
+        await worker.transport.commit(
+            _home(), Commit(1, [(b"small", b"1")], ledger=[(b"key", large)])
+        )
+    await worker.transport.commit(_home(), step(2))
+    taken = await worker.transport.take(_home())
+    assert b"small" not in taken.state
+    assert await _ledger(technology, topics) == [v for _, v in step(2).ledger]
+    await worker.transport.close()
+
+
+# What may be seen
+
+
+async def test_no_log_line_quotes_content_even_when_debugging(
+    broker: Borrowed, fresh_app: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    worker = await _joined(technology, topics)
+    producer = technology.producer()
+    await producer.send(topics.input, [(b"xyzzy key", b"xyzzy value")], partition=0)
+    await producer.close()
+    await worker.transport.take(_home())
+    worker.transport.resume(_home(), 0)
+    (records,) = await worker.collect(1)
+    assert records.values == [b"xyzzy value"]
+    await worker.transport.commit(
+        _home(), Commit(1, [(b"xyzzy state", b"xyzzy")], [(b"xyzzy", b"xyzzy action")])
+    )
+    await worker.transport.close()
+    assert "xyzzy" not in caplog.text
+    assert "NotEnoughReplicas" not in caplog.text
+
+
+async def test_actions_keep_every_key_apart_in_a_compacted_topic(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    worker = await _joined(technology, topics)
+    await worker.transport.take(_home())
+    keys = [None, b"", b"\x00", b"\x00\x00", b"\x00key", b"key"]
+    sent = [(key, b"%d" % number) for number, key in enumerate(keys)]
+    await worker.transport.commit(_home(), Commit(1, [], actions=sent))
+    reader = technology.publications()
+    actions = [r async for batch in reader.actions(topics, follow=False) for r in batch]
+    assert pairs(actions) == sent
+    await worker.transport.close()
+
+
+async def test_a_transport_is_a_transport(broker: Borrowed) -> None:
+    assert isinstance(
+        KafkaTechnology(_settings(broker.bootstrap)).transport(worker="w"), KafkaTransport
+    )

@@ -1,0 +1,87 @@
+"""Are the settings of a cluster understood, bad ones refused with a remedy, and secrets kept?"""
+
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import InvalidConfig
+from streamdp_adapters.kafka.settings import KafkaSettings, TokenFile
+
+SASL = {
+    "bootstrap": "broker:9093",
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "SCRAM-SHA-512",
+    "username": "alice",
+    "password": "xyzzy",
+}
+
+
+def test_one_line_is_enough_for_a_plain_broker() -> None:
+    client = KafkaSettings.parse({"bootstrap": "one:9092, [::1]:9093"}).client()
+    assert client["bootstrap_servers"] == ["one:9092", "[::1]:9093"]
+    assert client["security_protocol"] == "PLAINTEXT"
+
+
+def test_text_of_the_environment_becomes_the_right_type(tmp_path: Path) -> None:
+    (tmp_path / "word").write_text("xyzzy\n")
+    settings = KafkaSettings.parse(
+        {
+            **{name: value for name, value in SASL.items() if name != "password"},
+            "password_file": str(tmp_path / "word"),
+            "single_broker": "true",
+            "session_timeout_ms": "6000",
+        }
+    )
+    assert settings.single_broker
+    assert settings.session_timeout_ms == 6000
+    assert settings.client()["sasl_plain_password"] == "xyzzy"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bootstrap": "nowhere"}, "kafka.bootstrap: not an address"),
+        ({"bootsrap": "x:1"}, "kafka.bootsrap: unknown"),
+        ({"security_protocol": "TLS"}, "kafka.security_protocol: unknown"),
+        ({"sasl_mechanism": "GSSAPI"}, "kafka.sasl_mechanism: unknown"),
+        ({"security_protocol": "SSL"}, "the protocol has none"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"},
+            "would send the secret in the clear",
+        ),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "kafka.token_file: missing"),
+        ({"username": None}, "wrong type"),
+        ({"password_file": "/nowhere"}, "kafka.password_file: no such file"),
+        ({"ca_file": "/nowhere"}, "kafka.ca_file: no such file"),
+        ({"certificate_file": __file__}, "both or neither"),
+        ({"session_timeout_ms": "soon"}, "wrong type"),
+    ],
+)
+def test_what_cannot_work_is_refused_without_naming_the_secret(
+    change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        KafkaSettings.parse({**SASL, **change})
+    assert message in str(refused.value)
+    assert "xyzzy" not in str(refused.value)
+
+
+def test_secrets_are_in_no_repr() -> None:
+    assert "xyzzy" not in repr(KafkaSettings.parse(SASL))
+
+
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+    bad = tmp_path / "ca.pem"
+    bad.write_text("nothing")
+    with pytest.raises(InvalidConfig, match=r"kafka\.ca_file"):
+        KafkaSettings.parse({**SASL, "ca_file": str(bad)}).client()
+
+
+@pytest.mark.anyio
+async def test_a_token_is_read_anew_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("first\n")
+    provider = TokenFile(path)
+    assert await provider.token() == "first"
+    path.write_text("second\n")
+    assert await provider.token() == "second"
