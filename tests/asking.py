@@ -1,0 +1,124 @@
+"""Asks the public listener's application without a network, and over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from streamdp.service.about import About
+from streamdp.service.http.app import Public
+from streamdp.service.http.asgi import Message
+from streamdp.service.http.gate import Bucket, Gate
+from streamdp.service.http.knowledge import Bounds, Knowledge, Role
+from streamdp.service.http.server import Limits, bound, serving
+from tests.publishing import Reader, Topic
+from tests.showing import ABOUT
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, decoded."""
+        return json.loads(self.body)
+
+
+class Face:
+    """The application over two topics, with a clock that counts."""
+
+    def __init__(
+        self,
+        actions: Topic,
+        ledger: Topic,
+        *,
+        about: About = ABOUT,
+        role: Role = Role.SERVES,
+        token: bytes | None = None,
+        rate: float = 1e9,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        ticks = count()
+        self.knowledge = Knowledge(
+            [about],
+            lambda: Reader(actions, ledger),
+            role=role,
+            bounds=Bounds(),
+            clock=clock or (lambda: float(next(ticks))),
+            retries=(0.001,),
+        )
+        public = Public(self.knowledge, most_series=5000, body_seconds=0.2)
+        self.gate = Gate(
+            public.answer,
+            token=token,
+            bucket=Bucket(rate, clock or (lambda: 0.0)),
+            counts=Counter(),
+        )
+
+    async def ask(
+        self, target: str, *, method: str = "GET", body: bytes = b"", **headers: str
+    ) -> Answer:
+        """One request."""
+        sent: list[Message] = []
+        path, _, query = target.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [
+                (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
+            ],
+        }
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await self.gate(scope, receive, send)
+        told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], told, sent[1]["body"])
+
+
+@asynccontextmanager
+async def listening(face: Face, limits: Limits) -> AsyncIterator[tuple[str, int]]:
+    """The same on a real socket."""
+    with bound("127.0.0.1:0", where="test") as listener:
+        host, port = listener.getsockname()
+        async with serving(face.gate, listener, limits):
+            yield host, port
+
+
+async def raw(address: tuple[str, int], request: bytes, *, seconds: float = 5.0) -> bytes:
+    """Send bytes and read until the other side closes."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(seconds):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,435 @@
+"""Are look-ups answered right, and is whoever asks too much refused or bounded?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openapi_spec_validator import validate
+
+from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.service.about import NO_FALLBACK
+from streamdp.service.http.app import description, status_page
+from streamdp.service.http.gate import Bucket
+from streamdp.service.http.knowledge import SILENT_SECONDS, Role
+from streamdp.service.http.operator import check_loopback
+from streamdp.service.http.server import MOST_HEAD_BYTES, Limits, bound, tls_of, token_of
+from streamdp.wire.published import Mode
+from tests.asking import Answer, Face, listening, raw
+from tests.publishing import Topic, action, charge, release
+from tests.showing import ABOUT, LINES, block, process
+
+BYTES = b"\xff/..\x00"
+ROOMY = Limits(most_connections=100, request_seconds=5)
+DESCRIPTION = json.loads(description())
+
+
+def topics() -> tuple[Topic, Topic]:
+    actions = [
+        action(release(b"fr", 1, block=2, start=3, stop=11)),
+        action(release(b"a/b", 0)),
+        action(release(None, 2)),
+        action(release(BYTES, 1)),
+        action(release(b"off", 1), mode=Mode.FALLBACK),
+    ]
+    ledger = [charge(release(b"fr", 0), lines=LINES), *block(b"fr", 1, 1, 3, regret=1, share=0)]
+    return Topic(actions), Topic(ledger)
+
+
+@asynccontextmanager
+async def face(**other: object) -> AsyncIterator[Face]:
+    made = Face(*topics(), **other)  # type: ignore[arg-type]
+    async with made.knowledge.following():
+        await made.knowledge.cache.ready()
+        yield made
+
+
+def asked(target: str, *, method: str = "GET", body: bytes = b"", **headers: str) -> Answer:
+    """One question to a fresh face."""
+
+    async def ask() -> Answer:
+        async with face() as made:
+            return await made.ask(target, method=method, body=body, **headers)
+
+    return asyncio.run(ask())
+
+
+def conforms(value: object, schema: str) -> None:
+    """Hold JSON against the description's schema."""
+    wanted = {"$ref": f"#/components/schemas/{schema}", "components": DESCRIPTION["components"]}
+    jsonschema.validate(value, wanted)
+
+
+@pytest.mark.parametrize(
+    ("address", "action", "source"),
+    [
+        ("keys/fr", "b", "published"),
+        ("keys/%66%72", "b", "published"),
+        ("keys/a%2Fb", "a", "published"),
+        ("keys/off", "a", "fallback_mode"),
+        ("keys/nobody", "a", "unknown_key"),
+        ("keys/..", "a", "unknown_key"),
+        ("keys/", "a", "unknown_key"),
+        ("null-key", "c", "published"),
+        ("keys-base64url/_y8uLgA", "b", "published"),
+        ("keys-base64url/ZnI", "b", "published"),
+    ],
+)
+def test_does_every_form_of_a_key_find_its_action(address: str, action: str, source: str) -> None:
+    answer = asked(f"/v1/streams/home/{address}/action")
+    assert (answer.status, answer.json["action"], answer.json["source"]) == (200, action, source)
+    assert answer.headers["streamdp-source"] == source
+    assert answer.headers["streamdp-feed"] == "current"
+    assert float(answer.headers["streamdp-stale-seconds"]) == 0
+    conforms(answer.json, "KeyTold")
+
+
+@pytest.mark.parametrize("tag", ["{}", "W/{}", '"other", {}', "*"])
+def test_is_a_known_release_not_sent_again(tag: str) -> None:
+    first = asked("/v1/streams/home/keys/fr/action")
+    again = asked(
+        "/v1/streams/home/keys/fr/action", if_none_match=tag.format(first.headers["etag"])
+    )
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    other = asked("/v1/streams/home/keys/fr/action", if_none_match='"other"')
+    assert other.status == 200
+
+
+def test_does_the_tag_change_with_the_release_and_only_then() -> None:
+    async def ask() -> list[str]:
+        tags = []
+        async with face() as made:
+            for after in (None, None, release(b"de", 0), release(b"fr", 1, block=3, stop=30)):
+                if after is not None:
+                    list(made.knowledge.cache._streams["home"].table.apply([action(after)], now=0))
+                tags.append((await made.ask("/v1/streams/home/keys/fr/action")).headers["etag"])
+        return tags
+
+    tags = asyncio.run(ask())
+    assert tags[0] == tags[1] == tags[2] != tags[3]
+
+
+def test_is_a_thousand_keys_answered_in_order() -> None:
+    keys: list[object] = ["fr", None, {"base64": "/y8uLgA="}, "nobody", *map(str, range(996))]
+    body = json.dumps({"keys": keys}).encode()
+    answer = asked("/v1/streams/home/actions", method="POST", body=body)
+    actions = [each["action"] for each in answer.json["answers"]]
+    assert actions[:4] == ["b", "c", "b", "a"]
+    assert len(actions) == 1000
+    conforms(answer.json, "AllTold")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/v1/streams/nowhere/keys/fr/action", 404),
+        ("/v1/streams/home/keys/fr/action/", 404),
+        ("/v1/streams/home/keys/a/b/action", 404),
+        ("/v1/streams/home/../home/keys/fr/action", 404),
+        ("/v1/streams/%68ome/keys/fr/action", 404),
+        ("//v1/streams/home/keys/fr/action", 404),
+        ("/v1/streams/home/keys-base64url/*/action", 400),
+        ("/v1/streams/home/keys-base64url/A/action", 400),
+        ("/v1/streams/home/keys?limit=100000", 400),
+        ("/v1/streams/home/keys?limit=x", 400),
+        ("/v1/streams/home", 404),
+        ("/../etc/passwd", 404),
+        ("/page.html", 404),
+        ("", 404),
+    ],
+)
+def test_are_tricks_with_addresses_refused(target: str, status: int) -> None:
+    answer = asked(target)
+    assert answer.status == status
+    conforms(answer.json, "Problem")
+
+
+@given(st.text("/.%?#\\\x00aA0-_é", max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_does_no_address_upset_it(tail: str) -> None:
+    assert asked(f"/v1/streams/home/{tail}").status in (200, 400, 404, 405)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "allowed"),
+    [
+        ("DELETE", "/v1/streams/home/keys/fr/action", "GET, HEAD"),
+        ("GET", "/v1/streams/home/actions", "POST"),
+        ("POST", "/metrics", "GET, HEAD"),
+    ],
+)
+def test_is_only_reading_possible(method: str, target: str, allowed: str) -> None:
+    answer = asked(target, method=method)
+    assert (answer.status, answer.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b'{"keys": 1}', 400),
+        (b'{"keys": [1]}', 400),
+        (b'{"keys": [{"base64": "*"}]}', 400),
+        (b'{"keys": [], "other": 1}', 400),
+        (b'{"keys": ' + b"[" * 100_000, 400),
+        (b"\xff", 400),
+        (json.dumps({"keys": [""] * 1001}).encode(), 413),
+        (b" " * ((2 << 20) + 1), 413),
+    ],
+)
+def test_are_unreadable_and_large_batches_refused(body: bytes, status: int) -> None:
+    assert asked("/v1/streams/home/actions", method="POST", body=body).status == status
+
+
+def test_does_head_say_the_same_without_a_body() -> None:
+    got, head = (asked("/v1/streams/home/keys/fr/action", method=m) for m in ("GET", "HEAD"))
+    assert (head.status, head.headers, head.body) == (200, got.headers, b"")
+
+
+def test_is_nothing_known_a_404_without_a_fallback() -> None:
+    async def ask() -> Answer:
+        async with face(about=replace(ABOUT, fallback=NO_FALLBACK)) as made:
+            return await made.ask("/v1/streams/home/keys/nobody/action")
+
+    answer = asyncio.run(ask())
+    assert (answer.status, answer.headers["streamdp-source"]) == (404, "unknown_key")
+
+
+def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:
+    async def ask() -> Answer:
+        actions, ledger = topics()
+        made = Face(actions, ledger)
+        async with made.knowledge.following():
+            await made.knowledge.cache.ready()
+            actions.fail(TransportLost("gone"))
+            while made.knowledge.cache.freshness("home")[0] != "lost":
+                await asyncio.sleep(0)
+            return await made.ask("/v1/streams/home/keys/fr/action")
+
+    answer = asyncio.run(ask())
+    assert (answer.status, answer.json["action"]) == (200, "b")
+    assert answer.headers["streamdp-feed"] == "lost"
+    assert float(answer.headers["streamdp-stale-seconds"]) > 0
+
+
+def test_are_the_probes_honest() -> None:
+    async def ask() -> None:
+        now = [0.0]
+        made = Face(*topics(), role=Role.LEARNS, token=b"x" * 16, clock=lambda: now[0])
+        assert (await made.ask("/healthz")).status == 200
+        loading = await made.ask("/readyz")
+        assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 2)
+        async with made.knowledge.following():
+            await made.knowledge.cache.ready()
+            made.knowledge.hear(process().encode())
+            assert (await made.ask("/readyz")).json == {"ready": True, "why": []}
+            now[0] += SILENT_SECONDS
+            assert (await made.ask("/healthz")).status == 503
+            assert (await made.ask("/readyz")).status == 503
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "bearer " + "x" * 16, "x" * 16])
+def test_is_nobody_let_in_without_the_token(given: str) -> None:
+    async def ask() -> None:
+        async with face(token=b"x" * 16) as made:
+            for target in ("/metrics", "/v1/status", "/v1/streams/home/keys/fr/action", "/nothing"):
+                refused = await made.ask(target, authorization=given)
+                assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+                assert b"home" not in refused.body
+            good = await made.ask("/metrics", authorization="Bearer " + "x" * 16)
+            assert good.status == 200
+            assert (await made.ask("/")).status == 200  # the page holds no data
+
+    asyncio.run(ask())
+
+
+def test_is_the_rate_bounded_and_refilled() -> None:
+    now = [0.0]
+    bucket = Bucket(10.0, lambda: now[0])
+    assert [bucket.take() for _ in range(11)] == [True] * 10 + [False]
+    now[0] = 0.1
+    assert [bucket.take() for _ in range(2)] == [True, False]
+
+    async def ask() -> list[int]:
+        async with face(rate=2.0, clock=lambda: 0.0) as made:
+            return [(await made.ask(f"/v1/streams/home/keys/{n}/action")).status for n in range(3)]
+
+    assert asyncio.run(ask()) == [200, 200, 429]
+
+
+def test_does_asking_for_many_different_keys_take_no_memory() -> None:
+    """Nothing is kept for a key that is asked for: 20,000 or a million, the same."""
+
+    async def ask() -> int:
+        async with face() as made:
+            for warm in range(200):
+                await made.ask(f"/v1/streams/home/keys/{warm}/action")
+            tracemalloc.start()
+            for number in range(20_000):
+                await made.ask(f"/v1/streams/home/keys/{number}-{'x' * 100}/action")
+            kept = tracemalloc.get_traced_memory()[0]
+            tracemalloc.stop()
+        return kept
+
+    assert asyncio.run(ask()) < 200_000
+
+
+def test_is_the_search_for_keys_bounded_and_right() -> None:
+    assert [each["key"] for each in asked("/v1/streams/home/keys?search=F").json["keys"]] == [
+        "fr",
+        "off",
+    ]
+    found = asked("/v1/streams/home/keys?limit=2").json
+    assert (len(found["keys"]), found["more"]) == (2, True)
+    for each in asked("/v1/streams/home/keys").json["keys"]:
+        conforms(each, "KeyFound")
+
+
+def test_does_a_key_s_history_show_estimates_beside_their_error() -> None:
+    told = asked("/v1/streams/home/keys/fr/history").json
+    (learner,) = told["learners"]
+    assert learner["charged"]["exact"] == "1"
+    assert [(p["kind"], p["value"]) for p in learner["points"]] == [
+        ("block_regret", 1.0),
+        ("null_share", 0.0),
+    ]
+    assert all(point["standard_error"] > 0 for point in learner["points"])
+
+
+def test_is_the_description_true() -> None:
+    """It is valid OpenAPI, and every address in it is answered."""
+    validate(DESCRIPTION)
+    for path, operations in DESCRIPTION["paths"].items():
+        address = path.replace("{stream}", "home").replace("{key}", "ZnI")
+        for method in set(operations) - {"parameters"}:
+            answer = asked(address, method=method.upper(), body=b'{"keys":[]}')
+            assert str(answer.status) in operations[method]["responses"], path
+            assert answer.status == 200 or path == "/readyz"
+
+
+def test_may_the_page_run_nothing_but_its_own_script() -> None:
+    page, headers = status_page()
+    policy = dict(headers)[b"content-security-policy"].decode()
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for outside in (b"http://", b"https://", b"//cdn", b"@import", b"url("):
+        assert outside not in page.replace(b"http://www.w3.org/2000/svg", b"")
+
+
+# -- over a real socket ------------------------------------------------------------------------
+
+
+def over_socket(limits: Limits, *requests: bytes) -> list[bytes]:
+    async def ask() -> list[bytes]:
+        async with face() as made, listening(made, limits) as address:
+            return [await raw(address, request) for request in requests]
+
+    return asyncio.run(ask())
+
+
+def test_are_huge_heads_refused() -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+    (answer,) = over_socket(ROOMY, head + b"X-Large: " + b"x" * (2 * MOST_HEAD_BYTES))
+    assert answer.startswith(b"HTTP/1.1 400")
+    (answer,) = over_socket(ROOMY, b"GET /" + b"x" * (2 * MOST_HEAD_BYTES))
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
+@pytest.mark.parametrize("half", [b"", b"GET /healthz HT"])
+def test_are_slow_heads_cut_off(before: bytes, half: bytes) -> None:
+    """Of a first request and of a later one; silence between requests is uvicorn's to bound."""
+
+    async def ask() -> bytes:
+        limits = Limits(most_connections=9, request_seconds=0.2 if half or not before else 60)
+        async with face() as made, listening(made, limits) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(before)
+            if before:
+                await reader.readuntil(b"alive\n")
+            writer.write(half)
+            if before and not half:
+                writer.write_eof()
+            async with asyncio.timeout(5):
+                try:
+                    return await reader.read()
+                except ConnectionError:
+                    return b""
+                finally:
+                    writer.close()
+
+    assert asyncio.run(ask()) == b""
+
+
+def test_is_a_body_that_drips_in_cut_off() -> None:
+    request = (b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\n"
+               b"Content-Length: 100\r\n\r\n{")  # fmt: skip
+    (answer,) = over_socket(ROOMY, request)
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_is_the_number_of_connections_bounded() -> None:
+    async def ask() -> tuple[bytes, bytes]:
+        limits = Limits(most_connections=3, request_seconds=60)
+        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        async with face() as made, listening(made, limits) as address:
+            held = [await asyncio.open_connection(*address) for _ in range(3)]
+            await held[-1][0].read(0)
+            refused = await raw(address, request)
+            for _, writer in held:
+                writer.close()
+                await writer.wait_closed()
+            while not (answered := await raw(address, request)):
+                await asyncio.sleep(0.01)  # until the server has seen them go
+            return refused, answered
+
+    refused, answered = asyncio.run(ask())
+    assert refused == b""
+    assert answered.startswith(b"HTTP/1.1 200")
+
+
+def test_is_nothing_said_of_the_software() -> None:
+    (answer,) = over_socket(ROOMY, b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b"server:" not in answer.lower()
+    assert b"nosniff" in answer
+
+
+# -- configuration -----------------------------------------------------------------------------
+
+
+def test_is_a_taken_address_told() -> None:
+    with bound("127.0.0.1:0", where="x") as one, pytest.raises(InvalidConfig, match="cannot"):
+        bound(f"127.0.0.1:{one.getsockname()[1]}", where="http.listen")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "192.168.0.1:1", "localhost.evil:1", "[::]:1"])
+def test_may_the_operator_s_listener_be_on_loopback_only(address: str) -> None:
+    with pytest.raises(InvalidConfig, match="loopback"):
+        check_loopback(address, where="http.operator_listen")
+    check_loopback("127.0.0.1:1", where="x")
+    check_loopback("[::1]:1", where="x")
+
+
+def test_are_weak_tokens_and_half_of_tls_refused(tmp_path: Path) -> None:
+    weak = tmp_path / "token"
+    weak.write_text("short\n")
+    with pytest.raises(InvalidConfig, match="too weak"):
+        token_of(weak, where="http.token_file")
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        token_of(tmp_path / "none", where="http.token_file")
+    with pytest.raises(InvalidConfig, match="half of TLS"):
+        tls_of(weak, None)
+    with pytest.raises(InvalidConfig, match="unusable"):
+        tls_of(weak, weak)
+    assert token_of(None, where="x") is None
