@@ -1,0 +1,167 @@
+"""``streamdp demo``: a made-up shop whose recommender learns privately, before your eyes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from streamdp.ports import Technology
+    from streamdp.service.config import Configuration
+    from streamdp.service.demo.show import Show
+
+PORT = 8080
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(min=1, help="How long visits come.")] = 45.0,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="On a real broker instead of the embedded log.")
+    ] = False,
+    bootstrap: Annotated[
+        str | None, typer.Option(help="With --kafka: your broker; otherwise one is borrowed.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep configuration and data there; by default nothing.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="host:port of the status page; by default a free one.")
+    ] = None,
+) -> None:
+    """Watch a made-up shop learn privately which shelf to show; ends by itself.
+
+    Visits of three segments, one of which changes its taste half-way, go into a log; the real
+    service learns from them; the shop shows what it publishes. With a status page in the browser.
+
+    Example: streamdp demo --seconds 60
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with ExitStack() as stack:
+        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamdp-")))
+        place.mkdir(parents=True, exist_ok=True)
+        transport = stack.enter_context(_transport(place, kafka=kafka, bootstrap=bootstrap))
+        address = listen or _free_address()
+        path = place / "streamdp.toml"
+        _write(path, transport=transport, listen=address)
+        console.print(f"The status page is at [link]http://{address}[/link]; it learns for"
+                      f" {seconds:.0f} s.")  # fmt: skip
+        show = _shown(path, console, seconds=seconds, address=address)
+        _conclude(console, show, kept=path if folder is not None else None)
+
+
+def _write(path: Path, *, transport: str, listen: str) -> None:
+    from streamdp.service.demo.show import configuration
+
+    path.write_text(configuration(path, transport=transport, listen=listen), encoding="utf-8")
+
+
+def _shown(path: Path, console: Console, *, seconds: float, address: str) -> Show:
+    """Run the service with the demonstration beside it."""
+    from streamdp.service.config import Configuration
+    from streamdp.service.demo.show import Show
+    from streamdp.service.faces import faces_of
+    from streamdp.service.logs import set_up
+    from streamdp.service.run import run, run_service
+
+    configuration = Configuration.load(path, environment={})
+    technology = configuration.technology()
+    asyncio.run(_prepare(configuration, technology))
+    show = Show(console, seconds=seconds, address=f"http://{address}")
+    with path.with_name("log.json").open("a", encoding="utf-8") as written:
+        log = set_up(level="info", style="json", stream=written)
+
+        async def served() -> object:
+            return await run_service(
+                configuration,
+                technology=technology,
+                log=log,
+                faces=[*faces_of(configuration), show.face],
+            )
+
+        run(served, log=log)
+    return show
+
+
+async def _prepare(configuration: Configuration, technology: Technology) -> None:
+    """Make what is missing, as `streamdp topics create` does."""
+    administrator = technology.administrator()
+    try:
+        await administrator.create(configuration.topics(), partitions=1)
+    finally:
+        await administrator.close()
+
+
+def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
+    from streamdp.service.demo import screen
+
+    frame = show.frame
+    if frame is None:
+        console.print("Nothing was shown; the log says why.")
+        raise typer.Exit(1)
+    console.print(screen.drawn(frame) if console.is_terminal else screen.told(frame))
+    console.print(screen.summary(show.world.scores, charged=frame.charged, budget=frame.budget))
+    if show.first_action is not None:
+        console.print(f"The first action was on the screen after {show.first_action:.1f} s.",
+                      style="dim")  # fmt: skip
+    console.print("\n[bold]Where to look next[/]")
+    for command, meaning in _next(kept):
+        console.print(f"  [cyan]{command}[/]\n      {meaning}", soft_wrap=True)
+
+
+def _next(kept: Path | None) -> Iterator[tuple[str, str]]:
+    """What to type after this, and why."""
+    if kept is None:
+        yield "streamdp demo --folder shop", "the same, and its files are kept to look into"
+    else:
+        yield f"streamdp run --config {kept}", "goes on learning, status page and all"
+        yield f"streamdp ledger verify --config {kept}", "recomputes the guarantee from the ledger"
+    yield "streamdp check --example", "a configuration with every key explained"
+    yield "streamdp audit", "does each learner cost an event what its ledger says?"
+
+
+@contextmanager
+def _transport(place: Path, *, kafka: bool, bootstrap: str | None) -> Iterator[str]:
+    """The transport's table of the configuration."""
+    if not kafka:
+        yield f'kind = "sqlite"\npath = "{place / "streamdp.db"}"'
+        return
+    if bootstrap is not None:
+        yield _kafka(bootstrap)
+        return
+    from streamdp.testing.broker import borrow_broker
+
+    with borrow_broker() as broker:
+        yield _kafka(broker.bootstrap)
+
+
+def _kafka(bootstrap: str) -> str:
+    return f'kind = "kafka"\nbootstrap = "{bootstrap}"\nsingle_broker = true'
+
+
+def _free_address() -> str:
+    """The usual port if it is free, otherwise any."""
+    for port in (PORT, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return f"127.0.0.1:{probe.getsockname()[1]}"
+    raise AssertionError("no port is free")

@@ -1,0 +1,173 @@
+"""The demonstration's terminal: what streamdp published, and apart from it what only we know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from streamdp.service.demo.world import SEGMENTS, Score
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One segment, as anybody may see it."""
+
+    name: str
+    action: str | None  # None until the first one is published
+    block: int
+    slots: int
+    regrets: Sequence[float]  # a slot, block by block: released, noisy
+    standard_error: float  # of the latest
+    is_best: bool | None  # the simulator's own knowledge
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One picture."""
+
+    rows: Sequence[Row]
+    charged: Fraction
+    configured: Fraction
+    budget: Fraction
+    visits: int
+    progress: float  # 0 … 1
+    seconds: float  # left
+    address: str
+
+
+def sparkline(values: Iterable[float], *, top: float) -> str:
+    """Numbers as bars; below zero (noise) is the lowest one.
+
+    >>> sparkline([-0.1, 0.0, 0.2, 0.4], top=0.4)
+    '▁▁▄█'
+    """
+    return "".join(
+        _BARS[round(min(1.0, max(0.0, value / top)) * (len(_BARS) - 1))] for value in values
+    )
+
+
+def drawn(frame: Frame) -> RenderableType:
+    """The picture."""
+    return Panel(
+        Group(_segments(frame.rows), Text(), _cost(frame), Text(), _time(frame)),
+        title="[bold]streamdp[/] learns which shelf to show, privately",
+        subtitle=f"status page: [link={frame.address}]{frame.address}[/link]",
+        padding=(1, 2),
+    )
+
+
+def _segments(rows: Sequence[Row]) -> Table:
+    table = Table(box=SIMPLE_HEAD, expand=True, pad_edge=False)
+    table.add_column("segment", style="bold")
+    table.add_column("shelf shown", no_wrap=True)
+    table.add_column("block", justify="right")
+    table.add_column("visits learned", justify="right")
+    table.add_column("regret a visit, private", no_wrap=True)
+    table.add_column("really the best?", style="dim", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.name,
+            Text("…", "dim") if row.action is None else Text(row.action, "cyan"),
+            str(row.block),
+            f"{row.slots:,}",
+            _regret(row),
+            {None: "", True: "yes", False: "not yet"}[row.is_best],
+        )
+    table.caption = "regret: released with noise, ± one standard error. Last column: simulator only"
+    table.caption_style = "dim"
+    return table
+
+
+def _regret(row: Row) -> Text:
+    if not row.regrets:
+        return Text("no long block yet", "dim")
+    line = sparkline(row.regrets[-12:], top=0.4)
+    return Text.assemble(
+        (line, "magenta"), f"  {row.regrets[-1]:+.3f} ", (f"± {row.standard_error:.3f}", "dim")
+    )
+
+
+def _cost(frame: Frame) -> Table:
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(width=24)
+    grid.add_column(ratio=1)
+    grid.add_row(
+        Text.assemble(("ε per event ", "bold"), f"{frame.charged} of {frame.budget}"),
+        ProgressBar(total=float(frame.budget), completed=float(frame.charged), width=24),
+        Text("exact; it does not grow with time", "dim"),
+    )
+    return grid
+
+
+def _time(frame: Frame) -> Table:
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1)
+    grid.add_row(
+        Text(f"{frame.visits:,} visits, {max(0, round(frame.seconds))} s to go", "dim"),
+        ProgressBar(total=1.0, completed=frame.progress, complete_style="dim"),
+    )
+    return grid
+
+
+def told(frame: Frame) -> str:
+    """The picture in a line, for what is no terminal."""
+    shelves = ", ".join(
+        f"{row.name}: {row.action or '…'} (block {row.block})" for row in frame.rows
+    )
+    return f"{frame.visits:>7,} visits  {shelves}  ε per event {frame.charged} of {frame.budget}"
+
+
+def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) -> RenderableType:
+    """How it went, by what only the simulator can know."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        title="Visits without a sale, in 100",
+        title_justify="left",
+        title_style="bold",
+        caption="The simulator's own, exact knowledge: NOT PRIVATE, no real service shows this",
+        caption_justify="left",
+        pad_edge=False,
+    )
+    for name in ("segment", "streamdp", "random shelf", "best fixed shelf", "best at each moment"):
+        table.add_column(name, justify="left" if name == "segment" else "right")
+    total = Score()
+    for segment in SEGMENTS:
+        score = scores[segment.name]
+        table.add_row(segment.name, *_per_hundred(score, score.random, score.best_fixed))
+        total.visits += score.visits
+        total.shown += score.shown
+        total.best_then += score.best_then
+    at_random = sum(score.random for score in scores.values())
+    fixed = sum(score.best_fixed for score in scores.values())
+    table.add_section()
+    table.add_row("all", *_per_hundred(total, at_random, fixed), style="bold")
+    gained = (at_random - total.shown) / max(1e-9, at_random - total.best_then)
+    return Group(
+        table,
+        Text(
+            f"Of what there was to gain over a random shelf, streamdp gained {gained:.0%},"
+            " drift and all."
+        ),
+        Text(
+            f"Each event was charged ε = {charged} of an allowed {budget}, the first and the last"
+            " alike: time does not use a budget up."
+        ),
+    )
+
+
+def _per_hundred(score: Score, at_random: float, fixed: float) -> list[str]:
+    visits = max(1, score.visits)
+    values = (score.shown, at_random, fixed, score.best_then)
+    return [f"{100 * value / visits:.1f}" for value in values]

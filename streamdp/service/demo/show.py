@@ -1,0 +1,202 @@
+"""Runs the demonstration: visits into the input, the service beside, the screen in between.
+
+The shop is a reader like any other: it learns what to show from the published actions, by
+`streamdp.client`. When time is up it sends itself SIGTERM, as whoever stops a service does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+
+from streamdp.client import Why
+from streamdp.ports import Producer
+from streamdp.service.demo import screen
+from streamdp.service.demo.world import FALLBACK, SEGMENTS, SHELVES, Segment, World
+from streamdp.service.http.knowledge import Bounds, Knowledge, Role
+from streamdp.service.http.setup import about_of
+from streamdp.service.run import Running
+from streamdp.service.worker import Observe
+
+STREAM = "shelves"
+INPUT = "visits"
+VISITS_A_SECOND = 900
+TICK_SECONDS = 0.1
+LINE_SECONDS = 5.0
+_SEED = 20260529
+
+CONFIGURATION = """\
+# What `streamdp demo` runs: `streamdp run --config {path}` goes on where it stopped.
+app = "demo"
+
+[transport]
+{transport}
+
+[topics.{input}]
+budget = "1.0"                # the most ε that one visit may cost, all streams together
+partitions = 1
+
+[streams.{stream}]
+input = "{input}"
+start = "earliest"
+actions = [{actions}]
+fallback_action = "{fallback}"
+
+[streams.{stream}.learner]
+recipe = "incumbent_leader"
+epsilon = "0.5"               # what each visit is charged for the action
+schedule = "capped 512"       # blocks of at most 512 visits, so that it follows drift
+
+[[streams.{stream}.estimates]]
+name = "block_regret"         # what the status page draws; released with noise
+epsilon = "0.25"              # charged to the same visits, beside the action
+min_length = 64
+
+[http]
+listen = "{listen}"
+
+[log]
+format = "json"
+"""
+
+
+def configuration(path: Path, *, transport: str, listen: str) -> str:
+    """The demonstration's configuration file."""
+    actions = ", ".join(f'"{shelf}"' for shelf in SHELVES)
+    return CONFIGURATION.format(
+        path=path,
+        transport=transport,
+        input=INPUT,
+        stream=STREAM,
+        actions=actions,
+        fallback=FALLBACK,
+        listen=listen,
+    )
+
+
+class Show:
+    """The demonstration as a face of the service."""
+
+    def __init__(self, console: Console, *, seconds: float, address: str) -> None:
+        self.world = World(_SEED)
+        self.frame: screen.Frame | None = None
+        self.first_action: float | None = None  # seconds after the beginning
+        self._console = console
+        self._seconds = seconds
+        self._address = address
+        self._begun = time.monotonic()
+
+    @asynccontextmanager
+    async def face(self, running: Running) -> AsyncIterator[Observe | None]:
+        """Visits come and the screen is drawn for as long as the service runs."""
+        about = about_of(running.configuration, STREAM)
+        publications = running.technology.publications
+        knowledge = Knowledge([about], publications, role=Role.SERVES, bounds=Bounds())
+        producer = running.technology.producer()
+        performing = asyncio.get_running_loop().create_task(
+            self._perform(running, knowledge, producer)
+        )
+        try:
+            yield None
+        finally:
+            performing.cancel()
+            with suppress(asyncio.CancelledError):
+                await performing
+            await producer.close()
+
+    async def _perform(self, running: Running, knowledge: Knowledge, producer: Producer) -> None:
+        """Visit after visit until time is up; an error ends it too, and is told."""
+        try:
+            await running.joined.wait()
+            async with knowledge.following():
+                with _drawing(self._console) as draw:
+                    await self._visits(running, knowledge, producer, draw)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    async def _visits(
+        self, running: Running, knowledge: Knowledge, producer: Producer, draw: Draw
+    ) -> None:
+        encode = running.specs[0].format.encode
+        begun = time.monotonic()
+        while (passed := time.monotonic() - begun) < self._seconds:
+            progress = passed / self._seconds
+            records: list[tuple[bytes | None, bytes | None]] = []
+            for segment in SEGMENTS:
+                shown = knowledge.cache.action(STREAM, segment.key).action
+                count = round(VISITS_A_SECOND * TICK_SECONDS * segment.share)
+                visits = self.world.visits(segment, count, progress=progress, shown=shown)
+                rows = np.array(visits, dtype=np.float32)
+                records += [(segment.key, encode(rows[at : at + 1])) for at in range(count)]
+            await producer.send(INPUT, records)
+            self._look(knowledge, progress)
+            assert self.frame is not None
+            draw(self.frame)
+            await asyncio.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - begun - passed)))
+
+    def _look(self, knowledge: Knowledge, progress: float) -> None:
+        """What can be seen now."""
+        about, told = knowledge.about[STREAM], knowledge.histories[STREAM].told
+        rows = [_row(segment, knowledge, self.world, progress) for segment in SEGMENTS]
+        if self.first_action is None and any(row.action for row in rows):
+            self.first_action = time.monotonic() - self._begun
+        self.frame = screen.Frame(
+            rows=rows,
+            charged=told.charged(),
+            configured=about.charge,
+            budget=about.budget,
+            visits=sum(score.visits for score in self.world.scores.values()),
+            progress=progress,
+            seconds=self._seconds * (1 - progress),
+            address=self._address,
+        )
+
+
+Draw = Callable[[screen.Frame], None]
+
+
+@contextmanager
+def _drawing(console: Console) -> Iterator[Draw]:
+    """A live picture on a terminal, a line once in a while elsewhere."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=8, transient=True) as live:
+            yield lambda frame: live.update(screen.drawn(frame))
+        return
+    told_at = -LINE_SECONDS
+
+    def tell(frame: screen.Frame) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= LINE_SECONDS:
+            told_at = time.monotonic()
+            console.print(screen.told(frame), soft_wrap=True)
+
+    yield tell
+
+
+def _row(segment: Segment, knowledge: Knowledge, world: World, progress: float) -> screen.Row:
+    answer = knowledge.cache.action(STREAM, segment.key)
+    known = answer.why is Why.PUBLISHED
+    learners = list(knowledge.histories[STREAM].told.of_key(segment.key).values())
+    points = [
+        (point.value / length, point.standard_error / length)
+        for history in learners
+        for point in history.points or ()
+        if (length := point.stop - point.start)
+    ]
+    return screen.Row(
+        name=segment.name,
+        action=answer.action if known else None,
+        block=answer.block,
+        slots=answer.slots,
+        regrets=[value for value, _ in points],
+        standard_error=points[-1][1] if points else 0.0,
+        is_best=answer.action == world.best(segment, progress) if known else None,
+    )

@@ -1,0 +1,103 @@
+"""A made-up shop: three segments of visitors, five shelves, tastes that drift. Pure and seeded.
+
+Each visit tells for every shelf whether the visitor would have bought from it (loss 0) or not
+(loss 1): full information. The shop shows one shelf, the one that streamdp published; what the
+others would have earned is known to the simulator, so it can keep an exact score.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SHELVES = ("bestsellers", "new in", "for kids", "outdoor", "second hand")
+FALLBACK = "bestsellers"
+
+Means = tuple[float, ...]
+"""Each shelf's probability of not being bought from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Visitors who share a taste, until it drifts."""
+
+    name: str
+    share: float  # of all visits
+    before: Means
+    after: Means
+    drifts_at: float = 0.5  # of the demonstration; 1 means never
+
+    @property
+    def key(self) -> bytes:
+        """The record key: a segment, never a person."""
+        return self.name.encode()
+
+    def means(self, progress: float) -> Means:
+        """The taste at a moment of the demonstration."""
+        return self.before if progress < self.drifts_at else self.after
+
+
+_FAMILIES = (0.62, 0.70, 0.44, 0.66, 0.72)
+_STUDENTS = (0.60, 0.55, 0.85, 0.64, 0.40)
+_CAMPERS = (0.64, 0.68, 0.74, 0.42, 0.63)
+_RAINED_IN = (0.66, 0.41, 0.74, 0.72, 0.63)
+
+SEGMENTS = (
+    Segment("families", 0.4, _FAMILIES, _FAMILIES, 1.0),
+    Segment("students", 0.35, _STUDENTS, _STUDENTS, 1.0),
+    Segment("campers", 0.25, _CAMPERS, _RAINED_IN),  # autumn comes
+)
+
+
+@dataclass(slots=True)
+class Score:
+    """What the simulator alone knows, exactly, of one segment."""
+
+    visits: int = 0
+    shown: float = 0.0  # loss of what was shown
+    best_then: float = 0.0  # of the best shelf at each moment
+    totals: list[float] = field(default_factory=lambda: [0.0] * len(SHELVES))
+
+    def add(self, losses: Sequence[float], *, shown: int, best: int) -> None:
+        """One visit."""
+        self.visits += 1
+        self.shown += losses[shown]
+        self.best_then += losses[best]
+        for shelf, loss in enumerate(losses):
+            self.totals[shelf] += loss
+
+    @property
+    def random(self) -> float:
+        """Loss of showing any shelf at random, in expectation."""
+        return sum(self.totals) / len(self.totals)
+
+    @property
+    def best_fixed(self) -> float:
+        """Loss of the one shelf that was best in hindsight."""
+        return min(self.totals)
+
+
+class World:
+    """Makes visits, and keeps score."""
+
+    def __init__(self, seed: int, segments: Sequence[Segment] = SEGMENTS) -> None:
+        self.segments = segments
+        self.scores = {segment.name: Score() for segment in segments}
+        self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
+
+    def visits(self, segment: Segment, count: int, *, progress: float, shown: str) -> list[Means]:
+        """So many visits while a shelf is shown: every shelf's loss at each of them."""
+        means, score = segment.means(progress), self.scores[segment.name]
+        best, at = means.index(min(means)), SHELVES.index(shown)
+        found = []
+        for _ in range(count):
+            losses = tuple(float(self._chance.random() < mean) for mean in means)
+            score.add(losses, shown=at, best=best)
+            found.append(losses)
+        return found
+
+    def best(self, segment: Segment, progress: float) -> str:
+        """The shelf that is really best at a moment."""
+        means = segment.means(progress)
+        return SHELVES[means.index(min(means))]
