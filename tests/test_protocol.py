@@ -7,152 +7,32 @@ at what was published and at what anybody could have seen.
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
-from streamdp.ports import Commit, Key, Partition, Published, Records, Taken, Value
-from streamdp.service.batches import decode
+from streamdp.ports import Taken
 from streamdp.service.opening import open_partition
-from streamdp.service.protocol import Cut, Pace, PartitionWork, Restoring
-from streamdp.service.spec import Start, StreamSpec
-from streamdp.testing.judge import Evidence, judge, judge_fold
+from streamdp.service.protocol import Pace
+from streamdp.service.spec import Start
+from streamdp.testing.judge import judge
 from streamdp.wire.published import EpochMark, Mode, decode_ledger
+from tests.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
 from tests.streams import events, spec
-
-HOME = Partition("home", 0)
-
-
-@dataclass
-class Store:
-    """What is durable, and what anybody ever saw."""
-
-    input: list[tuple[Key, Value]]
-    gap: int = 1  # between offsets
-    first: int = 0
-    state: dict[bytes, bytes] = field(default_factory=dict)
-    actions: list[Published] = field(default_factory=list)
-    ledger: list[Published] = field(default_factory=list)
-    seen: list[bytes] = field(default_factory=list)
-    group: int | None = None
-
-    @property
-    def end(self) -> int:
-        """Where the next record would go."""
-        return len(self.input) * self.gap
-
-    def records(self, start: int, stop: int) -> Records:
-        """Input by offsets."""
-        at = [place for place in range(len(self.input)) if start <= place * self.gap < stop]
-        return Records(
-            HOME,
-            [place * self.gap for place in at],
-            [self.input[place][0] for place in at],
-            [self.input[place][1] for place in at],
-            min(stop, self.end),
-        )
-
-    def send(self, commit: Commit) -> None:
-        """Everything is sent and can be seen; nothing counts yet."""
-        self.seen += [value for _, value in commit.ledger]
-
-    def decide(self, commit: Commit) -> None:
-        """All of it counts."""
-        for key, value in commit.state:
-            if value is None:
-                self.state.pop(key, None)
-            else:
-                self.state[key] = value
-        for into, lines in ((self.actions, commit.actions), (self.ledger, commit.ledger)):
-            into += [
-                Published(0, len(into) + at, key, value) for at, (key, value) in enumerate(lines)
-            ]
-        self.group = commit.next_offset
-
-    def taken(self) -> Taken:
-        """What a taking finds."""
-        line = self.ledger[-1].value if self.ledger else None
-        return Taken(dict(self.state), self.first, self.end, self.group, line, 1)
-
-
-def restore(store: Store, stream: StreamSpec, *, batch: int = 7) -> PartitionWork:
-    """Take and rebuild."""
-    restoring = Restoring(stream, HOME, store.taken())
-    for start in range(restoring.span.start, restoring.span.stop, batch):
-        restoring.feed(store.records(start, min(start + batch, restoring.span.stop)))
-    return restoring.finish()
-
-
-def evidence(store: Store) -> Evidence:
-    """For the judge."""
-    return Evidence(HOME, store.actions, store.ledger, store.seen)
-
-
-def fold(store: Store, stream: StreamSpec, *, whole: str) -> list[str]:
-    """The judge's own fold of the input."""
-    batch, _ = decode(stream.format, [store.records(0, store.end)], most_key_bytes=64)
-    return judge_fold(
-        evidence(store), engine=stream.engine(0), lines=stream.lines, log=[batch], whole=whole
-    )
-
-
-def finish(store: Store, work: PartitionWork) -> None:
-    """Apply what is left and publish everything."""
-    if work.engine.position < store.end:
-        work.absorb([store.records(work.engine.position, store.end)], mode=Mode.LIVE)
-    now = 0.0
-    while work.urgent or work.behind:
-        now += 60
-        store.decide(work.cut(now=now, pace=Pace()).commit)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_is_every_block_released_once_through_any_crash(seed: int) -> None:
     """Crashes before and after the outcome is known, at any point, with partial sweeps."""
-    chance = random.Random(seed)
-    stream = spec(
-        learner=sd.prefix_softmax(actions=("a", "b", "c"), epsilon="1/2", schedule="capped 3")
-        if seed % 3
-        else None,
-        estimates=[sd.estimate("block_regret", epsilon="1/4", min_length=2)],
-        most_keys=2 + seed % 3,
-    )
-    store = Store(events(150, seed=seed), gap=1 + seed % 2)
-    pace = Pace(records=chance.choice([4, 1000]), seconds=chance.choice([1.0, 50.0]))
-    work, now, crashes = restore(store, stream), 0.0, 0
-    pending: Cut | None = None
-    for _ in range(400):
-        now += chance.random()
-        match chance.choice(("absorb", "absorb", "cut", "decide", "crash", "crash after send")):
-            case "absorb":
-                stop = min(store.end, work.engine.position + chance.randrange(1, 30))
-                if work.engine.position < stop:
-                    work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
-            case "cut" if pending is None and (work.urgent or work.behind):
-                pending = work.cut(now=now, pace=pace)
-            case "decide" if pending is not None:
-                store.send(pending.commit)
-                store.decide(pending.commit)
-                pending = None
-            case "crash":
-                work, pending, crashes = restore(store, stream), None, crashes + 1
-            case "crash after send" if pending is not None:
-                store.send(pending.commit)
-                if chance.random() < 0.5:
-                    store.decide(pending.commit)
-                work, pending, crashes = restore(store, stream), None, crashes + 1
-    if pending is not None:
-        store.decide(pending.commit)
-    finish(store, work)
-    assert crashes > 20
-    assert judge(evidence(store)) == []
-    assert fold(store, stream, whole="whole") == []
+    story = Story.of(seed)
+    work = story.tell()
+    assert story.crashes > 20
+    assert story.wrong() == []
     assert not work.behind
-    kinds = [name.split(b'"')[3] for name in store.state]
+    kinds = [name.split(b'"')[3] for name in story.store.state]
     assert kinds.count(b"release") == 0  # everything recorded was published, saved and let go
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from sys import maxsize
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from streamdp.wire.formats import Format
 
 
 def decode(
-    format_: Format, records: Sequence[Records], *, most_key_bytes: int
+    format_: Format, records: Sequence[Records], *, most_key_bytes: int | None
 ) -> tuple[LossBatch, int]:
     """Consecutive records of one partition as a batch; how many had a key that is too long."""
     keys: list[Key] = list(chain.from_iterable(part.keys for part in records))
@@ -26,7 +27,8 @@ def decode(
         chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
     )
     distinct = list(dict.fromkeys(keys))
-    long = {key for key in distinct if key is not None and len(key) > most_key_bytes}
+    most = maxsize if most_key_bytes is None else most_key_bytes
+    long = {key for key in distinct if key is not None and len(key) > most}
     if long:
         kept = [at for at, key in enumerate(keys) if key not in long]
         keys, values = [keys[at] for at in kept], [values[at] for at in kept]

@@ -3,7 +3,12 @@
 Epoch, digest, that the ledger knows no commit that the checkpoint does not, and that the input from
 `low_water` on is still there. Where they contradict each other the partition halts
 (`StateMismatch`); it never resets an offset and never skips. The one way out of a halt is a larger
-`epoch` in the configuration. `next_offset` never moves back, by any way (P11).
+`epoch` in the configuration.
+
+The position never moves back, by any way (P11). A new epoch begins behind all that anything knows
+of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
+old, lets no event be read for a second release. Offsets and charges belong to a topic, so a stream
+keeps its input for life.
 """
 
 from __future__ import annotations
@@ -33,20 +38,20 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
     """Check what is durable, and say how the partition goes on; or halt."""
     saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
+    if line is not None and line.input != spec.topics.input:
+        raise _halt(
+            partition,
+            "the input is another topic now; a stream of another name may read that",
+            line.input,
+            spec.topics.input,
+        )
     if saved.checkpoint is None:
         return _without_checkpoint(spec, partition, taken, saved, line)
     checkpoint = saved.checkpoint
     if spec.epoch < checkpoint.epoch:
         raise _halt(partition, "epoch", f"{checkpoint.epoch} or a later one", spec.epoch)
-    if spec.epoch > checkpoint.epoch:
-        return Opening(
-            position=max(checkpoint.next_offset, taken.first_offset),
-            low_water=max(checkpoint.next_offset, taken.first_offset),
-            commit_seq=max(checkpoint.commit_seq, line.commit_seq if line else 0),
-            rows=0,
-            saved=saved,
-            new_epoch=checkpoint.epoch,
-        )
+    if spec.epoch > max(checkpoint.epoch, line.epoch if line else 0):
+        return _anew(taken, saved, line, before=checkpoint.epoch)
     _check_continues(spec, partition, taken, checkpoint, line)
     return Opening(
         position=checkpoint.next_offset,
@@ -65,6 +70,14 @@ def _check_continues(
     checkpoint: Checkpoint,
     line: LedgerLine | None,
 ) -> None:
+    if line is not None and _published_by(line) > checkpoint.commit_seq:
+        raise _halt(
+            partition,
+            "the state was rolled back: the ledger knows a later commit; going on needs a new"
+            " epoch",
+            f"commit {_published_by(line)} or a later one, or epoch {line.epoch + 1}",
+            f"commit {checkpoint.commit_seq}",
+        )
     if spec.digest != checkpoint.digest:
         raise _halt(
             partition,
@@ -72,13 +85,6 @@ def _check_continues(
             " or estimates needs a new epoch",
             f"digest {checkpoint.digest}",
             spec.digest,
-        )
-    if line is not None and line.commit_seq > checkpoint.commit_seq:
-        raise _halt(
-            partition,
-            "the state was rolled back: the ledger knows a later commit",
-            f"at least commit {line.commit_seq}",
-            checkpoint.commit_seq,
         )
     if taken.partitions < checkpoint.partitions:
         raise _halt(partition, "partitions went away", checkpoint.partitions, taken.partitions)
@@ -118,15 +124,32 @@ def _without_checkpoint(
             f"a checkpoint, or epoch {before + 1}",
             found,
         )
-    past = (
-        0
-        if line is None
-        else line.last_offset + 1
-        if isinstance(line, Charge)
-        else line.next_offset
+    return _anew(taken, saved, line, before=before)
+
+
+def _anew(taken: Taken, saved: SavedState, line: LedgerLine | None, *, before: int) -> Opening:
+    """A new epoch, behind everything that anybody knows to have been read (P11)."""
+    known = [taken.first_offset, taken.group_offset or 0]
+    commits = [0]
+    if saved.checkpoint is not None:
+        known.append(saved.checkpoint.next_offset)
+        commits.append(saved.checkpoint.commit_seq)
+    if line is not None:
+        known.append(line.last_offset + 1 if isinstance(line, Charge) else line.next_offset)
+        commits.append(_published_by(line))
+    return Opening(
+        position=max(known),
+        low_water=max(known),
+        commit_seq=max(commits),
+        rows=0,
+        saved=saved,
+        new_epoch=before,
     )
-    position = max(taken.first_offset, taken.group_offset or 0, past)
-    return Opening(position, position, line.commit_seq if line else 0, 0, saved, before)
+
+
+def _published_by(line: LedgerLine) -> int:
+    """The first commit that can have published this line: a charge waits for the one after its."""
+    return line.commit_seq + 1 if isinstance(line, Charge) else line.commit_seq
 
 
 def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:

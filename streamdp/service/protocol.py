@@ -63,9 +63,9 @@ class Cut:
 class _Waiting:
     """What one commit recorded and the next will publish."""
 
-    entries: list[Entry]
+    entries: list[Entry] = field(repr=False)
     held: list[bool]  # whether the row's save of that commit is past the release
-    shown: list[Sequence[Release]]
+    shown: list[Sequence[Release]] = field(repr=False)
 
 
 class Restoring:
@@ -93,8 +93,12 @@ class Restoring:
         return range(self._opening.low_water, self._opening.position)
 
     def feed(self, records: Records) -> None:
-        """Some of that input, in order."""
-        batch, _ = decode(self._spec.format, [records], most_key_bytes=self._spec.most_key_bytes)
+        """Some of that input, in order.
+
+        Who has a learner was decided when it was read first: a limit that was lowered since must
+        not take a learner's slots away, for its blocks would end, and be drawn, a second time.
+        """
+        batch, _ = decode(self._spec.format, [records], most_key_bytes=None)
         self._rebuilding.feed(batch)
 
     def finish(self) -> PartitionWork:
@@ -146,7 +150,7 @@ class PartitionWork:
 
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
-        latest = 0 if opening.saved.checkpoint is None else opening.saved.checkpoint.commit_seq
+        latest = opening.commit_seq  # later than the checkpoint's: its releases are all public
         for recorded in sorted(opening.saved.releases.values(), key=self._order):
             identity = recorded.release.identity
             place = release_entry(identity)

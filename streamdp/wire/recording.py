@@ -29,6 +29,10 @@ class Entry(NamedTuple):
     ledger: bytes
     action: bytes | None
 
+    def __repr__(self) -> str:
+        """Say where it goes, never what was drawn: it is not public yet, or never."""
+        return f"Entry({self.place!r})"
+
 
 def record_all(releases: Releases, *, lines: Lines, mode: Mode, commit_seq: int) -> list[Entry]:
     """Every release with its final bytes, in order."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from streamdp.core.engine import Rebuilding
 from streamdp.ports import Commit, Records
+from streamdp.service import opening
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.wire.published import Mode
 
@@ -27,6 +28,7 @@ def publish_before_durable() -> None:
         return replace(made, commit=commit)
 
     PartitionWork.cut = early  # type: ignore[method-assign]
+    opening._published_by = lambda line: line.commit_seq  # else it would halt at its next start
 
 
 def redraw() -> None:

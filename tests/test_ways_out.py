@@ -1,0 +1,135 @@
+"""Is no event spent twice by the ways out of a halt, or by configuration that changed?
+
+The state may be rolled back, lost or older than the epoch; limits and topics may be changed. What
+is published afterwards must read no record that a published block has read (P9, P11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import streamdp as sd
+from streamdp.core.errors import StateMismatch
+from streamdp.ports import StreamTopics
+from streamdp.service.opening import open_partition
+from streamdp.service.protocol import Pace
+from streamdp.service.spec import StreamSpec
+from streamdp.testing.judge import judge
+from streamdp.wire.published import Charge, Mode, decode_ledger
+from tests.protocol_model import HOME, Store, evidence, finish, fold, restore
+from tests.streams import events, spec
+
+EVERY_SLOT = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 1")
+
+
+def charges(store: Store) -> list[Charge]:
+    """The ledger's charges in order."""
+    lines = [decode_ledger(record.value) for record in store.ledger]
+    return [line for line in lines if isinstance(line, Charge)]
+
+
+def lived(stream: StreamSpec, *, commits: int) -> tuple[Store, list[dict[bytes, bytes]]]:
+    """A store after some commits of ten records each, and the state after each of them."""
+    store, states = Store(events(100)), []
+    work = restore(store, stream)
+    for number in range(commits):
+        work.absorb([store.records(number * 10, number * 10 + 10)], mode=Mode.LIVE)
+        store.decide(work.cut(now=0, pace=Pace()).commit)
+        states.append(dict(store.state))
+    return store, states
+
+
+@pytest.mark.parametrize("back", [1, 2, 4])
+@pytest.mark.parametrize("group", ["the group remembers", "the group is lost"])
+def test_is_a_rolled_back_state_passed_without_reading_an_event_twice(
+    back: int, group: str
+) -> None:
+    """The new epoch begins behind every line and the group's offset, not at the old position."""
+    stream = spec(learner=EVERY_SLOT)
+    store, states = lived(stream, commits=6)
+    store.state = states[-1 - back]
+    if group == "the group is lost":
+        store.group = None
+    with pytest.raises(StateMismatch, match="rolled back"):
+        restore(store, stream)
+    before = charges(store)
+    finish(store, restore(store, replace(stream, epoch=2)))
+    after = charges(store)[len(before) :]
+    assert after
+    assert {line.epoch for line in after} == {2}  # what the old state recorded was public before
+    assert min(line.first_offset for line in after) > max(line.last_offset for line in before)
+    assert judge(evidence(store)) == []
+
+
+def test_is_a_state_that_is_one_commit_old_recognised() -> None:
+    """The ledger holds lines of the commit that the state was rolled back to."""
+    stream = spec(learner=EVERY_SLOT)
+    store, states = lived(stream, commits=3)
+    store.state = states[-2]
+    with pytest.raises(StateMismatch, match="rolled back: the ledger knows a later commit"):
+        open_partition(stream, HOME, store.taken())
+
+
+def test_does_an_epoch_begin_only_once() -> None:
+    """A state rolled back to before an epoch does not begin that epoch again."""
+    stream = spec(learner=EVERY_SLOT)
+    store, states = lived(stream, commits=3)
+    finish(store, restore(store, replace(stream, epoch=2)))
+    store.state = states[-1]
+    with pytest.raises(StateMismatch, match="or epoch 3"):
+        restore(store, replace(stream, epoch=2))
+    before = charges(store)
+    store.input += events(20, seed=9)
+    finish(store, restore(store, replace(stream, epoch=3)))
+    after = charges(store)[len(before) :]
+    assert {line.epoch for line in after} == {3}
+    assert min(line.first_offset for line in after) > max(line.last_offset for line in before)
+
+
+def test_does_a_stream_keep_its_input() -> None:
+    """Offsets and charges belong to a topic: no epoch carries them over to another."""
+    stream = spec()
+    store, _ = lived(stream, commits=2)
+    for state in (store.state, {}):
+        store.state = state
+        other = replace(stream, topics=StreamTopics("shop", "home", "other-losses"), epoch=2)
+        with pytest.raises(StateMismatch, match="another topic now"):
+            restore(store, other)
+
+
+@pytest.mark.parametrize("limit", ["most_key_bytes", "most_keys"])
+def test_does_a_lowered_limit_release_no_block_again(limit: str) -> None:
+    """Lowering a limit and raising it again leaves every learner where it was.
+
+    A rebuild that left out records of a key which is too long by now would bring its learner back
+    as of its last save; raising the limit later would then end, and draw, the same blocks again.
+    """
+    stream = spec(learner=EVERY_SLOT)
+    lowered = replace(stream, most_key_bytes=1) if limit == "most_key_bytes" else stream
+    lowered = replace(lowered, most_keys=1) if limit == "most_keys" else lowered
+    store = Store(events(60, keys=[b"long", b"longer"]))
+    work = restore(store, stream)
+    for stop in (20, 40):
+        work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+        store.decide(work.cut(now=0, pace=Pace(bytes_a_cut=1)).commit)  # one row a cut
+    work = restore(store, lowered)
+    store.decide(work.cut(now=100, pace=Pace()).commit)
+    store.decide(work.cut(now=200, pace=Pace()).commit)
+    finish(store, restore(store, stream))
+    assert judge(evidence(store)) == []
+    assert fold(store, stream, whole="whole") == []
+
+
+def test_says_nothing_what_was_drawn_and_is_not_public() -> None:
+    """What waits for the next commit shows neither in its own name nor in its owner's (P8)."""
+    names = [f"secret-{number}" for number in range(3)]
+    stream = spec(learner=sd.noisy_leader(actions=names, epsilon="1", noise="gumbel"))
+    store = Store(events(10))
+    work = restore(store, stream)
+    work.absorb([store.records(0, 10)], mode=Mode.SHADOW)
+    cut = work.cut(now=0, pace=Pace())
+    told = repr([work, work._waiting, work._waiting.entries, cut, cut.commit, store.taken()])
+    assert "secret" not in told
+    assert '"value"' not in told
