@@ -142,6 +142,8 @@ class CutPlan:
         places, ends = [], []
         for schedule in self.prefix:
             at, blocks = _blocks_begun(schedule, first, last)
+            if not len(at):
+                continue  # most portions lie within a block
             windows = rows.windows(schedule, which[at], blocks)
             cuts = schedule.starts(blocks)[:, None] - 1 + windows
             places.append(np.repeat(at, windows.shape[1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import IO
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ def code(rows: Ints, cuts: Ints) -> Ints:
 class CutStore:
     """Takes cumulative sums in any order, and sorts them out at the end."""
 
-    __slots__ = ("_codes", "_file", "_held", "_sums", "_width", "_written")
+    __slots__ = ("__weakref__", "_codes", "_file", "_held", "_sums", "_width", "_written")
 
     def __init__(self, actions: int) -> None:
         self._width = actions
@@ -67,6 +68,7 @@ class CutStore:
     def _spill(self) -> None:
         if self._file is None:
             self._file = TemporaryFile()  # noqa: SIM115 - it lives as long as the store
+            finalize(self, self._file.close)
         for sums in self._sums:
             self._file.write(np.ascontiguousarray(sums).data)
             self._written += len(sums)

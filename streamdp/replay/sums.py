@@ -2,8 +2,9 @@
 
 Replay is offline: it may look at the losses to go faster, where the live path may not. A chunk
 whose shifted values all lie in [8, 9] needs no repair, and its bits are summed as they are; any
-other chunk takes the core's own path, which clips and nulls. Both give the core's sums exactly
-(`core.grid` says why the bits of x + 8 are grid values).
+other chunk takes the core's own path, which clips and nulls, and so do some after it, since bad
+values seldom come alone. Both give the core's sums exactly (`core.grid` says why the bits of x + 8
+are grid values, and why a sum of at most 4095 rows may wrap).
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ Ints = NDArray[np.int64]
 _EIGHT = np.float32(8)
 _LOW, _HIGH = 0x41000000, 0x41100000  # the bits of float32(8) and float32(9)
 _MOST_ROWS = 4095  # as in `core.grid`: a chunk's sums are exact modulo 2**32
+_WIDE = 512  # losses side by side, likewise
+_DISTRUST = 16  # chunks after a bad one that are not even tried
 
 
 class StretchSums:
     """Adds the slots of consecutive stretches; keeps its working memory between calls."""
 
-    __slots__ = ("_adder", "_quantiser", "_shifted", "nulls")
+    __slots__ = ("_adder", "_distrust", "_fold", "_quantiser", "_shifted", "nulls")
 
     def __init__(self, actions: int) -> None:
         self._adder = Adder(actions)
         self._quantiser = Quantiser(actions)
         rows = min(self._quantiser.chunk, _MOST_ROWS)
+        self._fold = min(rows, max(1, _WIDE // actions))  # narrow rows are added side by side
+        rows -= rows % self._fold
         self._shifted = np.empty((rows, actions), dtype=np.float32)
+        self._distrust = 0  # chunks still to be taken for bad
         self.nulls = 0
 
     def sums(
@@ -41,7 +47,8 @@ class StretchSums:
             sums, nulls = self._adder.sums(losses, grouped, begin, length)
             self.nulls += int(nulls.sum())
             return sums
-        return self._streamed(losses, (begin + length).tolist())
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self._streamed(losses, (begin + length).tolist())
 
     def _streamed(self, losses: NDArray[np.float32], ends: list[int]) -> Ints:
         """Chunk by chunk, each shifted once and then cut where stretches end."""
@@ -50,21 +57,37 @@ class StretchSums:
         for first in range(0, len(losses), step):
             part = losses[first : first + step]
             shifted = self._shift(part)
+            rows = len(shifted)
+            if rows == step and ends[stretch] >= first + step:
+                sums[stretch] += self._whole(shifted)
+                stretch += ends[stretch] == first + step
+                continue
             at = 0
-            while at < len(part):
-                stop = min(ends[stretch] - first, len(part))
+            while at < rows:
+                stop = min(ends[stretch] - first, rows)
                 sums[stretch] += grid_sums(shifted[at:stop])
                 at = stop
                 stretch += ends[stretch] == first + stop
         return sums
 
+    def _whole(self, shifted: NDArray[np.float32]) -> NDArray[np.uint32]:
+        """`grid_sums` of a full chunk, in fewer steps."""
+        rows, actions = shifted.shape
+        bits = shifted.view(np.uint32).reshape(-1, self._fold * actions)
+        wide = np.add.reduce(bits, axis=0, dtype=np.uint32)
+        wrapped = np.add.reduce(wide.reshape(self._fold, actions), axis=0, dtype=np.uint32)
+        wrapped -= np.uint32(rows * _LOW % 2**32)
+        return wrapped
+
     def _shift(self, part: NDArray[np.float32]) -> NDArray[np.float32]:
-        shifted = self._shifted[: len(part)]
-        with np.errstate(invalid="ignore", over="ignore"):
+        if not self._distrust:
+            shifted = self._shifted[: len(part)]
             np.add(part, _EIGHT, out=shifted)
-        bits = shifted.view(np.uint32)
-        if bits.max() <= _HIGH and bits.min() >= _LOW:
-            return shifted
+            bits = shifted.view(np.uint32)
+            if bits.max() <= _HIGH and bits.min() >= _LOW:
+                return shifted
+            self._distrust = _DISTRUST
+        self._distrust -= 1
         shifted, null = self._quantiser.shift(part)
         self.nulls += int(np.count_nonzero(null))
         return shifted

@@ -75,17 +75,21 @@ def open_topic(technology: str, address: str, how: Reading) -> TopicLog:
     place, mark, topic = address.rpartition("#")
     if not mark or not topic:
         raise wrong(where, "no topic", expected=f"{technology}:address#topic", got=address)
-    if how.actions is None:
-        raise wrong(where, "a topic does not name actions", expected="actions", got="none")
     if ADDRESS.get(technology) == "path" and not Path(place).is_file():
         raise wrong(where, "cannot be read", expected="a file", got="none there")
     settings = dict(how.settings)
     if place and technology in ADDRESS:
         settings[ADDRESS[technology]] = place
-    opened = _technology(technology, settings)
+    return topic_log(_technology(technology, settings), topic, how, name=where)
+
+
+def topic_log(technology: Technology, topic: str, how: Reading, *, name: str) -> TopicLog:
+    """The input topic of a technology that is open already."""
+    if how.actions is None:
+        raise wrong(name, "a topic does not name actions", expected="actions", got="none")
     wire = formats.configure(how.format, actions=how.actions, options=how.format_options)
     topics = StreamTopics(app="replay", stream=topic, input=topic)
-    return TopicLog(where, opened, topics, wire, _length(opened, topics, where))
+    return TopicLog(name, technology, topics, wire, _length(technology, topics, name))
 
 
 def _technology(name: str, settings: dict[str, object]) -> Technology:

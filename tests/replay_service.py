@@ -1,0 +1,110 @@
+"""The real service on a technology, run until it has read its input, and what it released."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import streamdp as sd
+from streamdp.ports import Key, StreamTopics, Technology, Value
+from streamdp.replay.cells import cells_of, parse_candidates, parse_epsilons
+from streamdp.replay.cuts import Bench
+from streamdp.replay.sources import Reading
+from streamdp.replay.sources.topics import topic_log
+from streamdp.service.loop import Service
+from streamdp.service.spec import StreamSpec
+from streamdp.service.view import View
+from streamdp.wire.published import Charge, decode_ledger, key_bytes
+from tests import replayed
+from tests.services import QUICK, Lines
+from tests.streams import ACTIONS, spec
+
+SEED, EPOCH = 5, 3
+LEARNERS = (
+    "incumbent_leader:schedule=capped 8",
+    "prefix_softmax",
+    "noisy_leader:noise=gumbel:resample=bernoulli",
+)
+
+Released = dict[tuple[int, Key], list[int]]
+
+
+def cells() -> Sequence[replayed.Cell]:
+    return cells_of(parse_candidates(LEARNERS), parse_epsilons("1"), actions=ACTIONS)
+
+
+def stream(number: int, learner: sd.Leader, *, app: str, input: str) -> StreamSpec:  # noqa: A002
+    made = spec(
+        name=f"s{number}",
+        app=app,
+        learner=learner,
+        epoch=EPOCH,
+        randomness=sd.SeededRandomness(SEED),
+    )
+    return StreamSpec(
+        **{name: getattr(made, name) for name in StreamSpec.__dataclass_fields__}
+        | {"topics": StreamTopics(app, f"s{number}", input)}
+    )
+
+
+async def lived(
+    technology: Technology, records: Sequence[tuple[Key, Value]], *, app: str, partitions: int
+) -> list[Released]:
+    """Serve the input with one stream for each learner; the actions that each released."""
+    specs = [
+        stream(number, cell.leader, app=app, input=f"{app}.input")
+        for number, cell in enumerate(cells())
+    ]
+    topics = [each.topics for each in specs]
+    await technology.administrator().create(topics, partitions=partitions)
+    producer = technology.producer()
+    await producer.send(f"{app}.input", records)
+    await producer.close()
+    service = Service(
+        specs, technology.transport(worker="one"), view=View(specs), log=Lines(), settings=QUICK
+    )
+    running = asyncio.create_task(service.run())
+    wanted = [_slots(records, cell.leader) for cell in cells()]
+    async with asyncio.timeout(60):
+        while True:
+            found = [await _released(technology, each) for each in topics]
+            if [sum(map(len, each.values())) for each in found] == wanted:
+                break
+            assert not running.done()
+            await asyncio.sleep(0.02)
+    service.drain()
+    await running
+    return found
+
+
+def _slots(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> int:
+    """How many releases there will be: the openings and every block that ends."""
+    counts: dict[Key, int] = {}
+    for key, _ in records:
+        counts[key] = counts.get(key, 0) + 1
+    return sum(1 + leader.schedule.block_of(slots + 1) for slots in counts.values())
+
+
+async def _released(technology: Technology, topics: StreamTopics) -> Released:
+    found: dict[tuple[int, Key], dict[int, int]] = {}
+    reader = technology.publications()
+    async for batch in reader.ledger(topics, follow=False):
+        for record in batch:
+            line = decode_ledger(record.value)
+            if isinstance(line, Charge) and line.kind in ("opening", "action"):
+                place = found.setdefault((record.partition, key_bytes(line)), {})
+                place[-1 if line.kind == "opening" else line.block] = ACTIONS.index(
+                    str(line.action)
+                )
+    await reader.close()
+    return {name: [value for _, value in sorted(each.items())] for name, each in found.items()}
+
+
+def replayed_like(technology: Technology, *, app: str) -> list[Released]:
+    """The same from a replay of the topic."""
+    log = topic_log(technology, f"{app}.input", Reading(actions=ACTIONS), name="topic")
+    found: list[Released] = []
+    for number, cell in enumerate(cells()):
+        actions = replayed.replayed(log, [cell], Bench((SEED,), f"s{number}", EPOCH))
+        found.append({(part, key): held for (_, _, part, key), held in actions.items()})
+    return found

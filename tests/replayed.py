@@ -1,0 +1,145 @@
+"""What the tests of replay share: a log in pieces, and what the live engine makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import streamdp as sd
+from streamdp.core.events import Key
+from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
+from streamdp.replay.cuts import Bench, CutPlan, report_points
+from streamdp.replay.grid import play
+from streamdp.replay.log import START, Columns, Log, Portion, Position, portions_of
+from streamdp.replay.onepass import Summed, sum_up
+
+ACTIONS = ("a", "b", "c", "d")
+
+FIRST = 40
+"""Up to here every slot is a cut."""
+
+EVERYONE = (
+    "incumbent_leader",
+    "prefix_softmax",
+    "noisy_leader:noise=laplace",
+    "noisy_leader:noise=exponential",
+    "noisy_leader:noise=gumbel:resample=bernoulli",
+    "naive_noisy_leader",
+    "follow_the_leader",
+    "incumbent_leader:schedule=capped 16",
+    "prefix_softmax:schedule=restarting 100",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A log in memory with keys and partitions, read in pieces of so many rows."""
+
+    losses: NDArray[np.float32]
+    keys: Sequence[Key] | None = None
+    partitions: NDArray[np.int64] | None = None
+    step: int = 577
+    name: str = "pieces"
+    actions: tuple[str, ...] = ACTIONS
+
+    @property
+    def slots(self) -> int:
+        return len(self.losses)
+
+    def identity(self) -> str:
+        return self.name
+
+    def portions(self, start: Position = START) -> Iterator[Portion]:
+        for first in range(start.get("row", 0), len(self.losses), self.step):
+            part = slice(first, min(first + self.step, len(self.losses)))
+            columns = Columns(
+                None if self.keys is None else self.keys[part],
+                None,
+                None if self.partitions is None else self.partitions[part],
+            )
+            yield from portions_of(
+                self.losses[part], columns, first=first, after={"row": part.stop}
+            )
+
+
+def made_up(slots: int, *, seed: int, keys: int = 1) -> Pieces:
+    """Uniform losses with some bad rows, of one key or several."""
+    generator = np.random.default_rng(seed)
+    losses = generator.random((slots, len(ACTIONS))).astype(np.float32)
+    losses[generator.random(slots) < 0.01] = np.nan
+    losses[generator.random(slots) < 0.01, 1] = 3.0
+    if keys == 1:
+        return Pieces(losses)
+    named: list[Key] = [None, *(b"k%d" % number for number in range(1, keys))]
+    chosen = generator.zipf(1.5, slots) % keys
+    partitions = np.sort(generator.integers(0, 2, slots))
+    return Pieces(losses, [named[number] for number in chosen.tolist()], partitions)
+
+
+def cells(texts: Sequence[str] = EVERYONE, epsilons: str = "0.5,2") -> tuple[Cell, ...]:
+    return cells_of(parse_candidates(texts), parse_epsilons(epsilons), actions=ACTIONS)
+
+
+def plan_of(which: Sequence[Cell], slots: int) -> CutPlan:
+    prefix = [cell for cell in which if cell.leader.window == "random_prefix"]
+    points = np.union1d(report_points(slots), np.arange(1, FIRST))
+    return CutPlan(schedules_of(which), schedules_of(prefix), points)
+
+
+def redrawn(which: Sequence[Cell]) -> CutPlan | None:
+    found = [cell for cell in which if cell.resampled]
+    return CutPlan(schedules_of(found), (), np.zeros(0, dtype=np.int64)) if found else None
+
+
+def summed(log: Log, which: Sequence[Cell], bench: Bench) -> Summed:
+    return sum_up(log, bench, plan_of(which, log.slots), resampling=redrawn(which))
+
+
+Name = tuple[int, int, int, Key]  # cell, seed, partition, key
+
+
+def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[int]]:
+    """The actions of every cell: the opening, then block by block."""
+    sums = summed(log, which, bench)
+    found: dict[Name, list[int]] = {}
+    for played in play(sums, which, bench):
+        for place, row in enumerate(played.part.rows.tolist()):
+            blocks = int(played.closed[place]) + 1
+            for at, seed in enumerate(played.part.seeds):
+                name = (
+                    played.cell,
+                    bench.seeds[seed],
+                    sums.rows.partitions[row],
+                    sums.rows.keys[row],
+                )
+                found[name] = played.actions[:blocks, place, at].tolist()
+    return found
+
+
+def lived(
+    portions: Iterable[Portion], which: Sequence[Cell], bench: Bench
+) -> dict[Name, list[int]]:
+    """The same from live engines, one for each partition, cell and seed."""
+    held = list(portions)
+    found: dict[Name, list[int]] = {}
+    for at, cell in enumerate(which):
+        for seed in bench.seeds:
+            engines: Mapping[int, sd.Engine] = {
+                number: sd.Engine(
+                    stream=bench.stream,
+                    partition=number,
+                    learner=cell.leader,
+                    budget=None if cell.leader.charge is None else "10",
+                    randomness=sd.SeededRandomness(seed),
+                    epoch=bench.epoch,
+                )
+                for number in {portion.partition for portion in held}
+            }
+            for portion in held:
+                for release in engines[portion.partition].apply_batch(portion.batch):
+                    name = (at, seed, portion.partition, release.key)
+                    found.setdefault(name, []).append(release.value)
+    return found

@@ -1,0 +1,182 @@
+"""Are the sums and the regrets of one pass exact, and can a pass be interrupted?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streamdp as sd
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.grid import quantise
+from streamdp.core.segments import Grouped
+from streamdp.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
+from streamdp.replay.curves import Curves, baselines, curves
+from streamdp.replay.cuts import Bench
+from streamdp.replay.onepass import Summed
+from streamdp.replay.replaying import Question, replay_log
+from streamdp.replay.running import follow
+from streamdp.replay.sums import StretchSums
+from tests.replayed import EVERYONE, FIRST, Pieces, cells, made_up, summed
+
+BENCH = Bench((3, 7), stream="home", epoch=2)
+
+
+@pytest.mark.parametrize("actions", [2, 3, 100, 700])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_are_fast_sums_the_definition(actions: int, bad: int) -> None:
+    """Stretches of every length, in chunks with and without bad values."""
+    generator = np.random.default_rng(actions)
+    losses = generator.random((9000, actions)).astype(np.float32)
+    losses[5000:5002] = [[1.0], [0.0]]
+    if bad:
+        losses[[17, 4000, 8000], [0, 1, 1]] = [np.nan, np.inf, -np.inf]
+        losses[20:23, 0] = [-0.5, 1e30, 8.0]
+    ends = np.unique(np.concatenate([generator.integers(1, 9000, 40), [1, 2, 9000]]))
+    begin = np.concatenate([[0], ends[:-1]])
+    adder = StretchSums(actions)
+    found = adder.sums(losses, Grouped(np.zeros(1), np.array([9000]), None), begin, ends - begin)
+    grid, null = quantise(losses)
+    assert (found == np.add.reduceat(grid, begin, axis=0)).all()
+    assert adder.nulls == null.sum() == 3 * bad
+
+
+def test_is_regret_what_a_live_engine_counts() -> None:
+    """The exact regret of all keys at the end, against `NotPrivate`."""
+    log, asked = made_up(1200, seed=5, keys=5), cells()
+    found = _curves(log, asked)
+    for cell, curve in zip(asked, found, strict=True):
+        for at, seed in enumerate(BENCH.seeds):
+            total = sum(_lived_regret(log, cell, seed, partition) for partition in (0, 1))
+            assert curve.by_row[:, at].sum() == pytest.approx(total, abs=1e-9)
+            assert curve.regret[at, -1] == pytest.approx(total, abs=1e-9)
+
+
+def _curves(log: Pieces, asked: Sequence[Cell]) -> list[Curves]:
+    sums = summed(log, asked, BENCH)
+    return curves(sums, asked, BENCH, baselines(sums, _points(sums)))
+
+
+def _points(sums: Summed) -> NDArray[np.int64]:
+    """The first slots one by one, and the last."""
+    return np.unique(np.append(np.arange(1, min(FIRST, sums.longest + 1)), sums.longest))
+
+
+def _lived_regret(log: Pieces, cell: Cell, seed: int, partition: int) -> float:
+    seen = sd.NotPrivate(len(log.actions))
+    engine = sd.Engine(
+        stream="home",
+        partition=partition,
+        learner=cell.leader,
+        budget=None if cell.leader.charge is None else "10",
+        randomness=sd.SeededRandomness(seed),
+        epoch=2,
+        not_private=seen,
+    )
+    for portion in log.portions():
+        if portion.partition == partition:
+            engine.apply_batch(portion.batch)
+    return float(seen.regrets().sum())
+
+
+def test_is_regret_over_time_that_of_shorter_logs() -> None:
+    """A point of a curve is the end of the log's first slots."""
+    log, asked = made_up(300, seed=6), cells(EVERYONE[:3])
+    whole = _curves(log, asked)
+    for slots in (7, 30, 39):
+        short = _curves(Pieces(log.losses[:slots]), asked)
+        for long, end in zip(whole, short, strict=True):
+            assert long.regret[:, slots - 1].tolist() == end.regret[:, -1].tolist()
+
+
+def test_is_the_running_leader_the_live_one() -> None:
+    """With ties, which each seed breaks with its own bits."""
+    log = made_up(300, seed=7, keys=3)
+    log = Pieces(np.round(log.losses), log.keys, log.partitions, step=41)
+    (cell,) = cells([RUNNING])
+    sums = summed(log, cells(EVERYONE[:1]), BENCH)
+    base = baselines(sums, _points(sums))
+    found = follow(log, cell, sums, BENCH, base)
+    for at, seed in enumerate(BENCH.seeds):
+        total = sum(_lived_regret(log, cell, seed, partition) for partition in (0, 1))
+        assert found.by_row[:, at].sum() == pytest.approx(total, abs=1e-9)
+
+
+def test_do_sums_that_went_to_a_file_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, asked = made_up(900, seed=8, keys=6), cells(EVERYONE[:2])
+    in_memory = [each.regret.tolist() for each in _curves(log, asked)]
+    monkeypatch.setattr("streamdp.replay.store._IN_MEMORY", 1000)
+    assert [each.regret.tolist() for each in _curves(log, asked)] == in_memory
+
+
+def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys, seeds and waves are worked on in parts that fit in memory."""
+    log, asked = made_up(900, seed=8, keys=6), cells()
+    at_once = [each.regret.tolist() for each in _curves(log, asked)]
+    monkeypatch.setattr("streamdp.replay.grid._WORDS", 8)
+    monkeypatch.setattr("streamdp.replay.curves._VALUES", 64)
+    assert [each.regret.tolist() for each in _curves(log, asked)] == at_once
+
+
+@dataclass
+class Impatient:
+    """Interrupts after some questions."""
+
+    patience: int
+    seen: list[int] = field(default_factory=list)
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        return self.seen.append if name.startswith("reading") else lambda done: None
+
+    def interrupted(self) -> bool:
+        self.patience -= 1
+        return self.patience < 0
+
+
+QUESTION = Question(
+    parse_candidates([EVERYONE[0], EVERYONE[1], EVERYONE[4]]), parse_epsilons("0.5,inf"), (1, 2)
+)
+
+
+def test_can_a_pass_be_interrupted_and_resumed(tmp_path: Path) -> None:
+    """The answers are those of one go, windows and redrawn events included."""
+    log, kept = made_up(1500, seed=9, keys=4), tmp_path / "pass.npz"
+    whole = replay_log(log, QUESTION)
+    for patience in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            replay_log(log, QUESTION, checkpoint=kept, watcher=Impatient(patience))
+    watcher = Impatient(100)
+    resumed = replay_log(log, QUESTION, checkpoint=kept, watcher=watcher)
+    assert min(watcher.seen) > log.step
+    assert not kept.exists()
+    for one, other in zip(whole.answers, resumed.answers, strict=True):
+        assert one.curves.regret.tolist() == other.curves.regret.tolist()
+
+
+def test_is_a_checkpoint_of_another_question_refused(tmp_path: Path) -> None:
+    log, kept = made_up(1500, seed=9), tmp_path / "pass.npz"
+    with pytest.raises(KeyboardInterrupt):
+        replay_log(log, QUESTION, checkpoint=kept, watcher=Impatient(0))
+    other = Question(QUESTION.candidates, QUESTION.epsilons, (1, 3))
+    with pytest.raises(StateMismatch, match="another question"):
+        replay_log(log, other, checkpoint=kept)
+    kept.write_bytes(b"junk")
+    with pytest.raises(StateMismatch, match="cannot be read"):
+        replay_log(log, QUESTION, checkpoint=kept)
+
+
+def test_are_questions_that_cannot_be_asked_refused() -> None:
+    with pytest.raises(InvalidConfig, match="seeds"):
+        Question(QUESTION.candidates, QUESTION.epsilons, ())
+    with pytest.raises(InvalidConfig, match="unknown"):
+        parse_candidates("follow_the_crowd")
+    with pytest.raises(InvalidConfig, match="option"):
+        parse_candidates("incumbent_leader:epsilon=1")
+    with pytest.raises(InvalidConfig, match="different learners"):
+        parse_candidates("incumbent_leader,incumbent_leader")
+    with pytest.raises(InvalidConfig, match="empty"):
+        replay_log(Pieces(np.zeros((0, 4), np.float32)), QUESTION)
