@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -45,6 +45,7 @@ class Face:
         ledger: Topic,
         *,
         about: About = ABOUT,
+        more: Sequence[About] = (),
         role: Role = Role.SERVES,
         token: bytes | None = None,
         rate: float = 1e9,
@@ -52,7 +53,7 @@ class Face:
     ) -> None:
         ticks = count()
         self.knowledge = Knowledge(
-            [about],
+            [about, *more],
             lambda: Reader(actions, ledger),
             role=role,
             bounds=Bounds(),

@@ -91,7 +91,7 @@ def _segments(rows: Sequence[Row]) -> Table:
 def _regret(row: Row) -> Text:
     if not row.regrets:
         return Text("no long block yet", "dim")
-    line = sparkline(row.regrets[-12:], top=0.4)
+    line = sparkline(row.regrets[-12:], top=0.4).ljust(12)
     return Text.assemble(
         (line, "magenta"), f"  {row.regrets[-1]:+.3f} ", (f"± {row.standard_error:.3f}", "dim")
     )

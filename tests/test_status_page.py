@@ -1,0 +1,250 @@
+"""Does the status page show what is so, in a real browser, by keyboard, light and dark, wide and
+narrow, and say what is exact and what is noisy?
+
+With ``STREAMDP_SCREENSHOTS=folder`` the pictures are kept, to be looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from struct import unpack
+
+import pytest
+
+from streamdp.ports import Published
+from streamdp.service.http.knowledge import Role
+from streamdp.service.http.server import Limits
+from streamdp.service.status import ProcessStatus, StreamStatus
+from tests.asking import Face, listening
+from tests.browser import Browser, browser
+from tests.publishing import Topic, action, charge, release
+from tests.showing import ABOUT, LINES, block, partition, process
+
+pytestmark = pytest.mark.system("chromium", "chromedriver")
+
+TOKEN = b"a token of some length"
+HALTED = (
+    "input that a rebuild needs is no longer retained; expected offset 77, got 99 as the oldest."
+)
+KEYS: tuple[bytes | None, ...] = (b"fr", b"de", None, b"\xff\x00", b"a/b <i>&", b"x" * 300)
+
+
+def published() -> tuple[Topic, Topic]:
+    """Six odd keys and two hundred plain ones, with ten blocks each."""
+    chance, actions, ledger = random.Random(1), list[Published](), list[Published]()
+    for key in (*KEYS, *(b"segment-%03d" % n for n in range(200))):
+        start = 1
+        for number in range(11):
+            stop = start + 2**number if number else 1
+            of = release(key, chance.randrange(3), block=number, start=start, stop=stop)
+            actions.append(action(of))
+            if number:
+                regret = (stop - start) * (0.3 / number + chance.gauss(0, 0.01))
+                ledger += block(key, number, start, stop, regret=regret, share=0.01)
+            else:
+                ledger.append(charge(of, lines=LINES))
+            start = stop
+    return Topic(actions), Topic(ledger)
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[str]:
+    """A listener with a halted partition, a rebuilding one, and a token."""
+    ready, stop, address = threading.Event(), threading.Event(), []
+
+    async def serve() -> None:
+        face = Face(*published(), role=Role.LEARNS, token=TOKEN)
+        parts = (
+            partition(0),
+            partition(1, status="rebuilding", progress=0.4, lag=120_000),
+            partition(2, status="halted", reason="state_mismatch", message=HALTED, lag=5),
+        )
+        face.knowledge.hear(process(*parts).encode())
+        async with (
+            face.knowledge.following(),
+            listening(face, Limits(most_connections=50, request_seconds=30)) as (host, port),
+        ):
+            await face.knowledge.cache.ready()
+            address.append(f"http://{host}:{port}/")
+            ready.set()
+            while not stop.is_set():
+                await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(30)
+    yield address[0]
+    stop.set()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def window(page: str) -> Iterator[Browser]:
+    """A window that has been let in."""
+    with browser() as found:
+        found.size(1280, 900)
+        found.open(page)
+        found.until(lambda: "asks for its token" in found.text("form"))
+        found.keys(TOKEN.decode() + "\ue007")
+        found.until(lambda: "segment" in found.text("#rows") or "fr" in found.text("#rows"))
+        yield found
+
+
+def keep(name: str, picture: bytes) -> tuple[int, int]:
+    """Keep a picture if asked to, and say how large it is."""
+    folder = os.environ.get("STREAMDP_SCREENSHOTS")
+    if folder:
+        Path(folder, f"{name}.png").write_bytes(picture)
+    width, height = unpack(">II", picture[16:24])
+    return width, height
+
+
+def test_is_the_cost_of_an_event_on_its_face(window: Browser) -> None:
+    """Beside the budget, exact, and never as a gauge that runs down."""
+    said = window.text("[aria-labelledby=costs]")
+    assert "ε = 1" in said
+    assert "of an allowed 2" in said
+    assert "time does not use a budget up" in said
+    assert "e1 ≈ 2.72" in said
+
+
+def test_is_it_said_what_is_exact_and_what_is_noisy(window: Browser) -> None:
+    assert "noisy" in window.text("[aria-labelledby=regret]")
+    assert "exact" in window.text("[aria-labelledby=parts]")
+    assert "Not here: losses, sums, counts of bad records" in window.text("footer")
+
+
+def test_is_what_is_halted_said_and_why(window: Browser) -> None:
+    assert "home/2 is halted (state mismatch)" in window.text("#alarms")
+    assert "no longer retained" in window.text("#alarms")
+    assert "rebuilding" in window.text("#partitions")
+
+
+def test_does_the_chart_speak_and_follow_the_keyboard(window: Browser) -> None:
+    label = window.run("return document.querySelector('#curve svg').getAttribute('aria-label')")
+    assert "over 10 blocks" in label
+    window.run("document.querySelector('#curve svg').focus()")
+    window.keys("\ue011")  # Home
+    first = window.text("#curve .read")
+    window.keys("\ue014")  # →
+    assert first.startswith("Block 1: ")
+    assert window.text("#curve .read").startswith("Block 2: ")
+    assert "one standard error" in first
+
+
+def test_are_keys_found_and_opened_by_keyboard_alone(window: Browser) -> None:
+    window.run("document.activeElement.blur()")
+    window.ask("POST", "/actions", actions=[
+        {"type": "key", "id": "k", "actions": [
+            {"type": "keyDown", "value": "/"}, {"type": "keyUp", "value": "/"}]}
+    ])  # fmt: skip
+    assert window.run("return document.activeElement.id") == "search"
+    window.keys("segment-17")
+    window.until(lambda: window.text("#rows").count("segment-17") == 10)
+    window.keys("7")
+    window.until(
+        lambda: "segment-177" in window.text("#rows") and "176" not in window.text("#rows")
+    )
+    window.keys("\ue004")  # Tab, to the one key
+    window.keys("\ue007")
+    window.until(lambda: "each event charged ε = 1" in window.text("#rows"))
+    assert "segment-177" in window.run("return document.activeElement.dataset.key")
+    assert window.run("return document.querySelectorAll('#rows svg').length") == 1
+    width, height = keep("opened", window.screenshot())
+    assert (width, height > 900) == (1280, True)
+    window.run("document.getElementById('search').focus()")
+    window.keys("\ue00c")  # Escape
+    window.until(lambda: "There are more keys" in window.text("#more"))
+
+
+def test_are_odd_keys_shown_as_they_are(window: Browser) -> None:
+    rows = window.text("#rows")
+    assert "a/b <i>&" in rows
+    assert "base64 /wA=" in rows
+    assert "null" in rows
+    assert window.run("return document.querySelectorAll('#rows i').length") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "width"), [("wide", 1280), ("narrow", 500)])
+def test_does_it_fit_wide_and_narrow_light_and_dark(
+    window: Browser, scheme: str, name: str, width: int
+) -> None:
+    """Nothing is cut off at the side, and text has contrast enough (WCAG AA) on its card."""
+    window.scheme(scheme)
+    window.size(width, 900)
+    window.until(lambda: bool(window.run("return innerWidth === arguments[0]", width)))
+    window.until(
+        lambda: bool(window.run("return document.documentElement.scrollWidth <= innerWidth"))
+    )
+    contrast = window.run(CONTRAST)
+    assert min(contrast.values()) >= 4.5, contrast
+    keep(f"{name}-{scheme}", window.screenshot())
+    window.size(1280, 900)
+
+
+CONTRAST = """
+const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+const light = c => {
+  const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => linear(v / 255));
+  return .2126 * r + .7152 * g + .0722 * b;
+};
+const style = where => getComputedStyle(document.querySelector(where));
+const found = {}, card = light(style('.card').backgroundColor);
+for (const where of ['h2', '.note', '.tag', 'th', '.pill', '#about', '.count']) {
+  const text = light(style(where).color);
+  found[where] = (Math.max(text, card) + .05) / (Math.min(text, card) + .05);
+}
+return found;
+"""
+
+
+def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
+    window: Browser, page: str
+) -> None:
+    asked = window.run("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert asked
+    assert all(name.startswith((page, "data:")) for name in asked)
+    complaints = [each for each in window.complaints() if "401" not in each]
+    assert complaints == []
+
+
+def test_does_a_page_of_several_streams_let_one_choose() -> None:
+    """Shadow mode and a seed are said; the budget adds up over the streams of a topic."""
+    ready, stop, address = threading.Event(), threading.Event(), []
+    other = replace(ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True)
+
+    async def serve() -> None:
+        made = Face(*published(), about=ABOUT, role=Role.LEARNS, more=[other])
+        streams = [StreamStatus("home", "live", [partition()]),
+                   StreamStatus("other", "shadow", [partition()])]  # fmt: skip
+        made.knowledge.hear(ProcessStatus(streams, process().steps, 0.1).encode())
+        limits = Limits(most_connections=50, request_seconds=30)
+        async with made.knowledge.following(), listening(made, limits) as (host, port):
+            address.append(f"http://{host}:{port}/")
+            ready.set()
+            while not stop.is_set():
+                await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        with browser() as found:
+            found.open(address[0])
+            found.until(lambda: "other" in found.text("#streams"))
+            assert "ε = 2" in found.text("[aria-labelledby=costs]")
+            assert "other is seeded" in found.text("#alarms")
+            found.run("document.querySelectorAll('#streams button')[1].focus()")
+            found.keys("\ue007")
+            found.until(lambda: "shadow" in found.text("#pills"))
+            keep("streams", found.screenshot())
+    finally:
+        stop.set()
+        thread.join()
