@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -11,19 +12,21 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
-from streamdp.ports import Commit, Key, Partition, StreamTopics, Value
+from streamdp.ports import Commit, Key, Partition, StreamTopics, Value, Verdict
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
 from streamdp.testing.transport_room import Heard, Worker, pairs, rows, step
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, owner
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, membership, owner
 from streamdp_adapters.kafka.owner import Owner
 from streamdp_adapters.kafka.transport import KafkaTransport, go_on
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
+GOOD = Verdict.GOOD
 Fresh = Callable[[], str]
 
 
@@ -255,6 +258,24 @@ async def test_a_corrupt_batch_halts_its_partition_only(mortal: Broker, fresh_ap
     await worker.transport.close()
 
 
+async def test_lag_without_progress_is_an_error(
+    mortal: Broker, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that no longer hears anything says nothing by itself."""
+    monkeypatch.setattr(membership, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.1)
+    topics = _topics(fresh_app)
+    worker = await _joined(KafkaTechnology(_settings(mortal.bootstrap)), topics)
+    worker.transport.resume(_home(), 0)
+    mortal.freeze()
+    try:
+        with pytest.raises(TransportLost, match="lags and does not get on"):
+            await worker.until(lambda heard: False)
+    finally:
+        mortal.thaw()
+        await worker.transport.close()
+
+
 # Topics that are lost, wrong or too small
 
 
@@ -306,6 +327,72 @@ async def test_expired_input_stops_its_partition(broker: Borrowed, fresh_app: Fr
     assert isinstance(error, StateMismatch)
     assert "offset 99" in str(error)
     await worker.transport.close()
+
+
+async def test_input_that_is_needed_and_gone_is_never_skipped(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    worker = await _joined(technology, topics)
+    producer = technology.producer()
+    await producer.send(topics.input, [(b"key", b"value")] * 5, partition=0)
+    await producer.close()
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await client.start()
+    await client.delete_records({TopicPartition(topics.input, 0): RecordsToDelete(3)})
+    await client.close()
+    taken = await worker.transport.take(_home())
+    assert (taken.first_offset, taken.end_offset) == (3, 5)
+    assert worker.transport.first_offset(_home()) == 3
+    with pytest.raises(StateMismatch, match="expected offset 2, got oldest retained offset 3"):
+        await anext(worker.transport.read(_home(), 2, 5))
+    await worker.transport.close()
+
+
+async def test_partitions_that_only_the_input_has_are_found(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    topics = _topics(fresh_app)
+    technology = KafkaTechnology(_settings(broker.bootstrap))
+    worker = await _joined(technology, topics)
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await client.start()
+    await client.create_partitions({topics.input: NewPartitions(2)})
+    await client.close()
+    with pytest.raises(InvalidConfig, match="streamdp topics expand"):
+        await worker.transport.take(_home(1))
+    await worker.transport.close()
+    administrator = technology.administrator()
+    problems = [f.subject for f in await administrator.check([topics]) if f.verdict is not GOOD]
+    assert problems == [
+        f"topic {name}: partitions" for name in (topics.actions, topics.ledger, topics.state)
+    ]
+    await administrator.expand([topics], partitions=2)
+    assert {f.verdict for f in await administrator.check([topics])} == {GOOD}
+    with pytest.raises(InvalidConfig, match="at most 1 partitions"):
+        await administrator.expand([topics], partitions=1)
+
+
+def test_the_printed_commands_make_what_the_promise_needs() -> None:
+    topics = StreamTopics(app="shop", stream="home", input="clicks")
+    settings = KafkaSettings(bootstrap="kafka:9092")
+    lines = KafkaTechnology(settings).administrator().commands([topics], partitions=8).splitlines()
+    ledger = next(line for line in lines if "--topic shop.home.ledger" in line)
+    for part in (
+        "kafka-topics.sh --bootstrap-server kafka:9092 --create",
+        "--partitions 8 --replication-factor 3",
+        "--config cleanup.policy=delete",
+        "--config min.insync.replicas=2",
+        "--config unclean.leader.election.enable=false",
+        "--config retention.ms=-1",
+        "--config retention.bytes=-1",
+    ):
+        assert part in ledger
+    manifest = [json.loads(line[2:]) for line in lines if line.startswith("# {")]
+    assert [item["topic"] for item in manifest] == [
+        "clicks", "shop.home.actions", "shop.home.ledger", "shop.home.state",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

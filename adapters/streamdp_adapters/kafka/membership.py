@@ -49,6 +49,7 @@ FETCH_BYTES = 4 * 1024 * 1024
 _LOOK_SECONDS = 5.0  # between two looks at lag and retention
 _HUNT_MS = 1000  # how long one partition is asked while an error is hunted
 _REBALANCE_MS = 60_000
+_METADATA_MS = 60_000  # how soon added partitions are heard of
 _HEARTBEAT_MS = 1000  # a rebalance is heard of by heartbeats, so this is what a hand-over takes
 _STRIKES = 2
 
@@ -99,6 +100,7 @@ class Membership:
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=min(settings.session_timeout_ms // 3, _HEARTBEAT_MS),
             rebalance_timeout_ms=_REBALANCE_MS,
+            metadata_max_age_ms=_METADATA_MS,
             partition_assignment_strategy=(_assignor(),),
             max_partition_fetch_bytes=max(FETCH_BYTES, largest_input),
         )
@@ -267,7 +269,7 @@ class Membership:
                     got=str(error),
                 )
             ) from error
-        elif isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException):
+        elif isinstance(error, troubles.CLIENTS) and not isinstance(error, CorruptRecordException):
             raise troubles.as_ours(self._where, error) from error
         elif asked is not None:
             self._strike(asked, "a batch of the input cannot be decoded")
@@ -319,8 +321,9 @@ class Membership:
             places = [self._place(n) for n in self._feeds if n in self._announced]
             for place in places:
                 self._check_progress(place, await self._consumer.position(place), passed)
-            firsts = await self._consumer.beginning_offsets(places)
-        except KafkaError:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                firsts = await self._consumer.beginning_offsets(places)
+        except (KafkaError, TimeoutError):
             return  # revoked meanwhile, or no answer: the next look asks again
         self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
 

@@ -92,6 +92,7 @@ class Owner:
             async with asyncio.timeout(COMMIT_SECONDS):
                 await troubles.start(self._producer, self._settings)
                 self._reached("take: fenced", self._partition)
+                await self._check_partition()
                 await self._producer.begin_transaction()
                 value = json.dumps({"owner": self._worker}).encode()
                 with self._outbox() as out:
@@ -100,6 +101,19 @@ class Owner:
                 await self._producer.commit_transaction()
         self._reached("take: owned", self._partition)
         return int(record.offset)
+
+    async def _check_partition(self) -> None:
+        """Refuse a partition that the input has and the state has not."""
+        numbers = await self._producer.partitions_for(self._topics.state)
+        if self._number not in numbers:
+            raise InvalidConfig(
+                complaint(
+                    f"{self._where}: topic {self._topics.state}",
+                    "no such partition; `streamdp topics expand` adds what is missing",
+                    expected=f"more than {self._number} partitions",
+                    got=len(numbers),
+                )
+            )
 
     async def commit(self, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
@@ -112,7 +126,7 @@ class Owner:
         self.lost = True  # until the outcome is known; also when this is cancelled
         self._commit = asyncio.ensure_future(self._transaction(commit))
         try:
-            with troubles.translated(self._where):
+            with troubles.translated(self._where), self._root_cause():
                 async with asyncio.timeout(COMMIT_SECONDS):
                     await self._commit
             self.lost = False
@@ -142,6 +156,17 @@ class Owner:
         self._reached("commit: sent", self._partition)
         await self._producer.commit_transaction()
         self._reached("commit: decided", self._partition)
+
+    @contextmanager
+    def _root_cause(self) -> Iterator[None]:
+        """Raise what ended the producer's sender in place of what came of that."""
+        try:
+            yield
+        except troubles.CLIENTS as error:
+            sender = self._producer._sender.sender_task
+            if sender is not None and sender.done() and not sender.cancelled():
+                raise sender.exception() or error from error
+            raise
 
     @contextmanager
     def _outbox(self) -> Iterator[Outbox]:

@@ -9,7 +9,7 @@ Everything foreign is translated here, once, at the edge:
 - The client's debug lines quote keys and values, and would end up in logs that anyone reads:
   they are dropped. So is the harmless ``NotEnoughReplicasError … retrying`` of a new producer's
   first transactions on brokers of version 4; the last such line is kept for a message, in case
-  it was not harmless.
+  it was not harmless. So is the warning at each rebalance that there is one.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ _USERS = (
     kafka.PolicyViolationError,
 )
 _FENCED = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
+CLIENTS = (kafka.KafkaError, kafka.IllegalOperation, kafka.ConsumerStoppedError)
+"""What the client raises; not all of it is of one family."""
+
 _STOP_SECONDS = 5.0
 
 
@@ -71,7 +74,7 @@ def translated(where: str) -> Iterator[None]:
         yield
     except StreamdpError:
         raise
-    except (kafka.KafkaError, OSError, TimeoutError, AssertionError) as error:
+    except (*CLIENTS, OSError, TimeoutError, AssertionError) as error:
         raise as_ours(where, error) from error
 
 
@@ -226,7 +229,7 @@ class Noise(logging.Filter):
         if record.levelno == logging.WARNING and "NotEnoughReplicas" in record.getMessage():
             self.last = "NotEnoughReplicasError"
             return False
-        return True
+        return "because it is rebalancing" not in record.getMessage()
 
 
 NOISE = Noise()
@@ -235,5 +238,12 @@ NOISE = Noise()
 
 def quiet() -> None:
     """Keep the client's noise out of the logs, from now on."""
-    for name in ("producer.producer", "producer.sender", "consumer.fetcher", "conn", "client"):
+    for name in (
+        "client",
+        "conn",
+        "consumer.fetcher",
+        "consumer.group_coordinator",
+        "producer.producer",
+        "producer.sender",
+    ):
         logging.getLogger(f"aiokafka.{name}").addFilter(NOISE)
