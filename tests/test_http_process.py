@@ -1,0 +1,240 @@
+"""Does `streamdp run` serve from a process of its own, and keep serving, whatever happens to it?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from streamdp.client import Change, HttpActions, Why
+from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.ports import Key, Value
+from streamdp.testing.certificates import write_certificates
+from streamdp_adapters.sqlite import Sqlite
+from tests.asking import free_port
+from tests.streams import events
+
+PATIENCE = 30.0
+CONFIGURATION = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "{folder}/log.db"
+[topics.feedback]
+budget = "1"
+[streams.home]
+input = "feedback"
+start = "earliest"
+actions = ["a", "b", "c"]
+fallback_action = "c"
+learner = {{ epsilon = "0.5", schedule = "capped 3" }}
+estimates = [ {{ name = "block_regret", epsilon = "0.5", min_length = 2 }} ]
+[http]
+listen = "127.0.0.1:{port}"
+{more}
+"""
+
+
+class Place:
+    """A folder with a configuration, and the address it serves at."""
+
+    def __init__(self, folder: Path, more: str = "", scheme: str = "http") -> None:
+        self.port = free_port()
+        self.folder = folder
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.path = folder / "streamdp.toml"
+        text = CONFIGURATION.format(folder=folder, port=self.port, more=more)
+        self.path.write_text(text)
+
+    @contextmanager
+    def running(self, command: str = "run") -> Iterator[subprocess.Popen[bytes]]:
+        """The command, stopped afterwards by SIGTERM."""
+        with (self.folder / f"{command}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", "from streamdp.cli import main; main()", command,
+                 "--config", str(self.path)], stderr=log,
+            )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(timeout=30) == 0, (self.folder / f"{command}.log").read_text()
+
+    def send(self, records: list[tuple[Key, Value]]) -> None:
+        """Write input."""
+
+        async def write() -> None:
+            producer = Sqlite.from_settings({"path": str(self.folder / "log.db")}, app="shop")
+            writing = producer.producer()
+            await writing.send("feedback", records)
+            await writing.close()
+
+        asyncio.run(write())
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """One answer, or 0 where nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def ready(self) -> bool:
+        """Whether it may be asked."""
+        return self.get("/readyz")[0] == 200
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another process brings about."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found
+
+
+def test_is_it_served_from_a_process_of_its_own_that_is_started_again(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.running() as process:
+        until(place.ready)
+        place.send(events(200))
+        until(lambda: b'"source":"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+        (child,) = children(process)
+        os.kill(child, signal.SIGKILL)
+        until(lambda: children(process) not in ([], [child]))
+        until(place.ready)
+        status, answer = place.get("/v1/streams/home/keys/fr/action")
+        assert (status, json.loads(answer)["source"]) == (200, "published")
+        page = place.get("/metrics")[1].decode()
+        assert (
+            'streamdp_partition_halted{partition="0",reason="internal",stream="home"} 0.0' in page
+        )
+        until(lambda: "streamdp_private_regret{" in place.get("/metrics")[1].decode())
+    assert place.get("/healthz")[0] == 0
+    assert "http_ended" in (tmp_path / "run.log").read_text()
+
+
+def test_does_it_end_with_the_process_that_learns(tmp_path: Path) -> None:
+    """Also when that is killed without a word."""
+    place = Place(tmp_path)
+    with place.running() as process:
+        until(place.ready)
+        (child,) = children(process)
+        os.kill(process.pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{child}/cmdline").exists() or is_dead(child))
+        process.wait()
+        process.returncode = 0
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process has ended, though nobody has asked how."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_does_serve_answer_without_learning_and_the_client_keep_up(tmp_path: Path) -> None:
+    """A second process answers from what the first has published; both clients agree with it."""
+    place = Place(tmp_path)
+    with place.running():
+        until(place.ready)
+        place.send(events(300))
+        until(lambda: b'"published"' in place.get("/v1/streams/home/null-key/action")[1])
+    told: list[Change] = []
+    with (
+        place.running("serve") as process,
+        HttpActions(
+            place.url, {"home": "z"}, refresh=0.05, stale_after=60, on_change=told.append
+        ) as actions,
+    ):
+        assert actions.action("home", b"fr").why is Why.UNKNOWN_KEY
+        until(place.ready)
+        assert children(process) == []
+        until(lambda: actions.action("home", b"fr").why is Why.PUBLISHED)
+        fetched = actions.fetch("home", [b"fr", None, b"nobody"])
+        assert [each.why for each in fetched] == [Why.PUBLISHED, Why.PUBLISHED, Why.UNKNOWN_KEY]
+        assert fetched[0].action == actions.action("home", b"fr").action
+        assert fetched[2].action == "c"
+        status = json.loads(place.get("/v1/status")[1])
+        assert (status["role"], status["streams"][0]["partitions"]) == ("serves", [])
+    with pytest.raises(TransportLost):
+        HttpActions(place.url, {"home": "z"}, timeout=1).fetch("home", [b"fr"])
+    assert told[0].key == b"fr"
+
+
+def test_is_tls_spoken_and_the_token_asked_for(tmp_path: Path) -> None:
+    write_certificates(tmp_path)
+    (tmp_path / "token").write_text("a token of some length")
+    more = (
+        f'certificate_file = "{tmp_path}/server.pem"\nkey_file = "{tmp_path}/server.pem"\n'
+        f'token_file = "{tmp_path / "token"}"'
+    )
+    place = Place(tmp_path, more, scheme="https")
+    with place.running():
+        trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        with HttpActions(place.url, {"home": "z"}, tls=trusting, token="wrong") as actions:
+            until(lambda: "status 401" in tried(actions))
+        with HttpActions(
+            place.url, {"home": "z"}, tls=trusting, token="a token of some length"
+        ) as actions:
+            assert tried(actions) == ""
+
+
+def tried(actions: HttpActions) -> str:
+    """What went wrong with a question, if anything did."""
+    try:
+        actions.fetch("home", [b"fr"])
+    except TransportLost as error:
+        return str(error)
+    return ""
+
+
+def test_is_the_operator_told_what_is_not_private_on_every_line(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "token").write_text("a token of some length")
+    more = (
+        f'operator_listen = "127.0.0.1:{port}"\noperator_token_file = "{tmp_path / "token"}"\n'
+        "operator_exact = true"
+    )
+    place = Place(tmp_path, more)
+    with place.running():
+        until(place.ready)
+        place.send([(b"fr", b"garbage")] * 7)
+        until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+        operator = f"http://127.0.0.1:{port}/"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(operator, timeout=5)
+        asking = urllib.request.Request(
+            operator, headers={"Authorization": "Bearer a token of some length"}
+        )
+        with urllib.request.urlopen(asking, timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        assert all(line.startswith("NOT PRIVATE") for line in lines)
+        assert any("7 null slots" in line for line in lines)
+        for path in ("/metrics", "/v1/status", "/v1/streams/home/keys/fr/history"):
+            assert b"null slots" not in place.get(path)[1]
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "nothing", "http://"])
+def test_is_an_address_that_is_none_refused(url: str) -> None:
+    with pytest.raises(InvalidConfig):
+        HttpActions(url, {"home": "z"})
