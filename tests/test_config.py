@@ -1,0 +1,335 @@
+"""Is a configuration either right or refused with a message that says what to change?"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import typing
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import streamdp as sd
+from streamdp.core.errors import InvalidConfig
+from streamdp.service.config import Configuration, Seeds, Tables, example
+from streamdp.service.spec import Start
+from streamdp.service.worker import LoopSettings
+from streamdp.wire.published import Mode
+
+SHOP = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "shop.db"
+[topics.feedback]
+budget = "1"
+[streams.home]
+input = "feedback"
+start = "earliest"
+actions = ["a", "b", "c"]
+[streams.home.learner]
+epsilon = "1/2"
+"""
+
+
+def shop(folder: Path, *more: str, instead: tuple[str, str] = ("", "")) -> Path:
+    """The configuration above with more lines, or with some text in the place of another."""
+    old, new = instead
+    assert old in SHOP
+    path = folder / "shop.toml"
+    path.write_text("\n".join([SHOP.replace(old, new) if old else SHOP, *more]))
+    return path
+
+
+def second(name: str, *, epsilon: str = '"1/4"', topic: str = "feedback", more: str = "") -> str:
+    """Another stream."""
+    return f"""
+[streams.{name}]
+input = "{topic}"
+start = "latest"
+actions = ["x", "y"]
+{more}
+[streams.{name}.learner]
+epsilon = {epsilon}
+"""
+
+
+def refused(path: Path, environment: dict[str, str] | None = None) -> str:
+    """What the message says."""
+    with pytest.raises(InvalidConfig) as told:
+        resolved(Configuration.load(path, environment or {}))
+    return str(told.value)
+
+
+def resolved(found: Configuration) -> None:
+    """Everything that is made of a configuration without reaching for anything."""
+    found.specs()
+    found.technology()
+
+
+def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
+    """Everything that privacy rests on is written down; the rest has defaults."""
+    found = Configuration.load(shop(tmp_path), {})
+    (spec,) = found.specs()
+    assert spec.topics.actions == "shop.home.actions"
+    assert spec.learner == sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2")
+    assert (spec.budget, spec.charge, spec.epoch) == (Fraction(1, 2), Fraction(1, 2), 1)
+    assert (spec.start, spec.randomness.seeded) == (Start.EARLIEST, False)
+    assert found.modes() == {"home": Mode.LIVE}
+    assert found.loop_settings() == LoopSettings()
+    assert [topics.input for topics in found.topics()] == ["feedback"]
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        (('app = "shop"', 'app = "shop"\ncolour = 1'), "shop.toml: colour: unknown key; expected"),
+        (('app = "shop"', 'ap = "shop"'), "ap: unknown key; expected app, got ap"),
+        (('app = "shop"', ""), "app: missing; expected the application's name"),
+        (('app = "shop"', 'app = "a b"'), "app: not usable; expected letters"),
+        (('kind = "sqlite"', 'kind = "rabbit"'), "transport.kind: unknown; expected kafka or sqli"),
+        (('kind = "sqlite"', 'kind = "sqlite"\nroot = 1'), "unknown key; expected path"),
+        (('budget = "1"', "budget = 1.5"), 'topics.feedback.budget: not exact; expected a string'),
+        (('budget = "1"', 'budget = "0"'), "topics.feedback.budget: out of range"),
+        (('start = "earliest"', ""), "streams.home.start: missing; expected where a stream"),
+        (('start = "earliest"', 'start = "now"'), "streams.home.start: not usable; expected 'earl"),
+        (('start = "earliest"', 'start = "latest"\nmod = "live"'), "streams.home.mod: unknown key;"
+         " expected mode"),
+        (('start = "earliest"', 'start = "latest"\nmode = "off"'), "streams.home.mode: not usable"),
+        (('start = "earliest"', 'start = "latest"\nepoch = 0'), "streams.home.epoch: not usable"),
+        (('epsilon = "1/2"', ""), "streams.home.incumbent_leader: missing a required argument"),
+        (('epsilon = "1/2"', "epsilon = 0.5"), "streams.home.learner.epsilon: not exact; expected"
+         ' a string such as "0.1", got float'),
+        (('epsilon = "1/2"', 'epsilon = "x"'), "streams.home.learner.epsilon: not a number"),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nrecipe = "none"'), "home.learner.recipe: unknown"),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nnoise = "x"'), "got an unexpected keyword argument"),
+        (('epsilon = "1/2"', 'recipe = "follow_the_leader"'), "streams.home.learner: not private"),
+        (('actions = ["a", "b", "c"]', ""), "streams.home.actions: not one list; expected actions"),
+        (('["a", "b", "c"]', '["a", "a"]'), "streams.home.actions: a name twice"),
+        (('["a", "b", "c"]', '["a", "b"]\nactions_file = "x"'), "got both"),
+        (('actions = ["a", "b", "c"]', 'actions_file = "/nowhere"'), "_file: cannot be read"),
+        (('["a", "b", "c"]', '["a", "b"]\nfallback_action = "z"'), "fallback_action: no action"),
+        (('["a", "b", "c"]', '["a", "b"]\nlimits = {most_actions = 1}'), "most_actions: not"),
+        (('["a", "b", "c"]', '["a", "b", "c"]\nlimits = {most_actions = 2}'), "actions: too many;"
+         " expected at most 2 (limits.most_actions), got 3"),
+        (('["a", "b", "c"]', '["a", "b"]\nformat = "xml"'), "home.format.name: unknown form"),
+        (('["a", "b", "c"]', '["a", "b"]\nformat = {name = "json", layout = "x"}'),
+         "streams.home.format.layout: not allowed"),
+        (('input = "feedback"', 'input = "clicks"'), 'topics."clicks": no budget for the input'),
+        (('input = "feedback"', "input = 3"), "streams.home.input: not usable; expected string"),
+    ],
+)  # fmt: skip
+def test_is_what_is_wrong_said_with_where_expected_and_got(
+    tmp_path: Path, instead: tuple[str, str], said: str
+) -> None:
+    """Nothing is repaired or ignored in silence."""
+    path = shop(tmp_path, instead=instead)
+    told = refused(path)
+    assert said in told
+    assert re.search("; expected .*, got ", told)
+
+
+def test_is_everything_wrong_told_at_once(tmp_path: Path) -> None:
+    """One line for each thing."""
+    told = refused(shop(tmp_path, "[log]\nlevel = 3\n[service]\npace = 1", instead=("app", "ap")))
+    assert len(told.splitlines()) == 4
+    assert "log.level" in told
+    assert "service.pace" in told
+
+
+def test_is_what_is_no_toml_refused_without_quoting_it(tmp_path: Path) -> None:
+    """Neither a missing file nor a broken one is guessed at."""
+    assert "cannot be read; expected a TOML file" in refused(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text('password = "secret\n')
+    assert "is not TOML" in refused(broken)
+    assert "secret" not in refused(broken)
+    broken.write_bytes(b"\xff")
+    assert "not UTF-8" in refused(broken)
+
+
+# -- budgets -----------------------------------------------------------------------------------
+
+
+def test_do_the_streams_of_a_topic_share_its_budget(tmp_path: Path) -> None:
+    """P11: shadow streams and estimates count; the message lists every share, exactly."""
+    estimates = '[[streams.shadow.estimates]]\nname = "mean_loss"\nepsilon = "1/3"\nmin_length = 9'
+    told = refused(shop(tmp_path, second("shadow", more='mode = "shadow"'), estimates))
+    assert 'topics."feedback".budget' in told
+    assert "expected a total of at most 1, got 13/12" in told
+    assert "home 1/2 (action 1/2)" in told
+    assert "shadow 7/12 (action 1/4 + mean_loss 1/3)" in told
+
+
+def test_is_a_budget_met_to_the_last_fraction(tmp_path: Path) -> None:
+    """Ten tenths are one: no binary float can do that."""
+    streams = [second(f"s{n}", epsilon='"0.05"') for n in range(10)]
+    found = Configuration.load(shop(tmp_path, *streams), {})
+    assert found.charged("feedback") == 1
+    assert [spec.budget for spec in found.specs()] == [Fraction(1, 2)] + [Fraction(1, 20)] * 10
+    told = refused(shop(tmp_path, *streams, second("more", epsilon='"0.000001"')))
+    assert "got 1000001/1000000" in told
+
+
+def test_does_what_others_charge_count(tmp_path: Path) -> None:
+    """Another application's share of the same topic is written down, because it is not seen."""
+    budget = ('budget = "1"', 'budget = "1"\nelsewhere = "3/5"')
+    assert "got 11/10: home 1/2 (action 1/2); elsewhere 3/5" in refused(
+        shop(tmp_path, instead=budget)
+    )
+    assert Configuration.load(
+        shop(tmp_path, instead=('budget = "1"', 'budget = "1"\nelsewhere = "1/2"')), {}
+    ).specs()
+
+
+def test_has_each_topic_a_budget_of_its_own(tmp_path: Path) -> None:
+    """Streams of different inputs do not add up."""
+    topic = '[topics.clicks]\nbudget = "3/4"'
+    found = Configuration.load(
+        shop(tmp_path, topic, second("clicks", epsilon='"3/4"', topic="clicks")), {}
+    )
+    assert [found.charged(topic) for topic in ("feedback", "clicks")] == [
+        Fraction(1, 2),
+        Fraction(3, 4),
+    ]
+
+
+@pytest.mark.parametrize("name", ["shop.home.actions", "shop_home_state"])
+def test_is_an_input_refused_that_is_derived(tmp_path: Path, name: str) -> None:
+    """A stream that fed on what streams publish; brokers take `.` and `_` for the same."""
+    topic = f'[topics."{name}"]\nbudget = "1"'
+    assert "a name twice" in refused(shop(tmp_path, topic, second("loop", topic=name)))
+
+
+def test_is_a_stream_s_name_one_that_topics_can_have(tmp_path: Path) -> None:
+    """Names part the derived topics, so they have no dot."""
+    assert "streams.a.b" in refused(shop(tmp_path, second('"a.b"')))
+
+
+def test_is_an_estimate_given_once(tmp_path: Path) -> None:
+    """Two of one name would be two releases of one identity."""
+    one = '[[streams.home.estimates]]\nname = "mean_loss"\nepsilon = "1/9"\nmin_length = 9\n'
+    assert "estimates: one twice" in refused(shop(tmp_path, one, one))
+    wrong = one.replace("mean_loss", "all_losses")
+    assert "streams.home.estimate.name: unknown" in refused(shop(tmp_path, wrong))
+
+
+# -- seeds, files, environment -----------------------------------------------------------------
+
+
+def test_is_a_seed_refused_unless_allowed(tmp_path: Path) -> None:
+    """Seeded randomness protects nobody."""
+    path = shop(tmp_path, instead=('start = "earliest"', 'start = "earliest"\nseed = "x"'))
+    assert "streams.home.seed: a seed protects nobody" in refused(path)
+    (spec,) = Configuration.load(path, {}).specs(seeds=Seeds.ALLOWED)
+    assert spec.randomness.seeded
+
+
+def test_are_actions_read_from_a_file(tmp_path: Path) -> None:
+    """One name a line; nothing is trimmed or dropped."""
+    names = tmp_path / "actions.txt"
+    names.write_text("a\nb c\nü\n")
+    path = shop(tmp_path, instead=('actions = ["a", "b", "c"]', f'actions_file = "{names}"'))
+    assert Configuration.load(path, {}).actions("home") == ["a", "b c", "ü"]
+    names.write_text("a\n\nb\n")
+    assert "streams.home.actions: not names" in refused(path)
+
+
+def test_does_the_environment_override_the_file(tmp_path: Path) -> None:
+    """Whatever the key's type; hyphens are underscores; lists are TOML."""
+    path = shop(tmp_path, second("front-page"))
+    environment = {
+        "STREAMDP__APP": "store",
+        "STREAMDP__STREAMS__HOME__EPOCH": "3",
+        "STREAMDP__STREAMS__HOME__LEARNER__EPSILON": "1/3",
+        "STREAMDP__STREAMS__FRONT_PAGE__MODE": "shadow",
+        "STREAMDP__STREAMS__FRONT_PAGE__ACTIONS": '["p", "q", "r"]',
+        "STREAMDP__SERVICE__SAVE_SECONDS": "7.5",
+        "STREAMDP_STRICT": "not ours",
+    }
+    found = Configuration.load(path, environment)
+    assert (found.app, found.stream("home").epoch) == ("store", 3)
+    assert found.spec("home").charge == Fraction(1, 3)
+    assert found.modes()["front-page"] is Mode.SHADOW
+    assert found.actions("front-page") == ["p", "q", "r"]
+    assert found.loop_settings().pace.seconds == 7.5
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("STREAMDP__STREAMS__HOME__EPOCHS", "1", "STREAMDP__STREAMS__HOME__EPOCHS: unknown key"),
+        ("STREAMDP__STREAMS__HOME__EPOCH", "x", "STREAMDP__STREAMS__HOME__EPOCH: not usable"),
+        ("STREAMDP__APP__NAME", "x", "STREAMDP__APP__NAME: no such table"),
+        ("STREAMDP__", "x", "STREAMDP__: no key"),
+        ("STREAMDP__STREAMS__HOME__ACTIONS", "[1,", "STREAMDP__STREAMS__HOME__ACTIONS: unreadable"),
+    ],
+)
+def test_is_a_wrong_variable_named(tmp_path: Path, variable: str, value: str, said: str) -> None:
+    """Unknown variables are as fatal as unknown keys."""
+    assert said in refused(shop(tmp_path), {variable: value})
+
+
+def test_are_secrets_in_no_message_and_no_repr(tmp_path: Path) -> None:
+    """A transport's settings are its own: nothing of them is quoted."""
+    kafka = 'kind = "kafka"\nbootstrap = "b:1"\npassword = "hunter2"\nport = 1'
+    path = shop(tmp_path, instead=('kind = "sqlite"\npath = "shop.db"', kafka))
+    with pytest.raises(InvalidConfig) as told:
+        Configuration.load(path, {}).technology()
+    assert "hunter2" not in str(told.value)
+    assert "port" in str(told.value)
+
+
+def test_does_only_a_change_beyond_modes_need_a_restart(tmp_path: Path) -> None:
+    """SIGHUP takes over modes and nothing else."""
+    before = Configuration.load(shop(tmp_path), {})
+    mode = Configuration.load(shop(tmp_path), {"STREAMDP__STREAMS__HOME__MODE": "shadow"})
+    more = Configuration.load(shop(tmp_path), {"STREAMDP__STREAMS__HOME__EPOCH": "2"})
+    assert not before.differs_beyond_modes(mode)
+    assert before.differs_beyond_modes(more)
+
+
+# -- the example -------------------------------------------------------------------------------
+
+
+def fields(model: type[BaseModel]) -> Iterator[str]:
+    """Every key that a table may have, and the tables in it."""
+    for name, field in model.model_fields.items():
+        yield name
+        for part in _models(field.annotation):
+            yield from fields(part)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in typing.get_args(annotation) for model in _models(part)]
+
+
+def test_is_the_example_right_and_complete(tmp_path: Path) -> None:
+    """It loads as it stands and with every line of it in force, and names every key."""
+    path = tmp_path / "streamdp.toml"
+    path.write_text(example())
+    assert Configuration.load(path, {}).specs()
+    named = set(re.findall(r"^(?:# )?(\w+) = ", example(), re.MULTILINE))
+    tables = set(re.findall(r"\w+", " ".join(re.findall(r"^(?:# )?\[+(.*?)\]", example(), re.M))))
+    assert set(fields(Tables)) <= named | tables
+
+
+def test_are_the_defaults_that_the_example_tells_the_real_ones(tmp_path: Path) -> None:
+    """What is commented out in the tables without choices is what is so without it."""
+    text = example()
+    for name, table in Tables.model_fields.items():
+        model = table.annotation
+        if name not in ("service", "log") or not isinstance(model, type):
+            continue
+        section = text.partition(f"\n[{name}]")[2].partition("\n[")[0]
+        told = tomllib.loads("\n".join(re.findall(r"^# (\w+ = \S+)", section, re.MULTILINE)))
+        assert issubclass(model, BaseModel)
+        assert model().model_dump(mode="json", exclude={"worker"}) == {
+            key: value for key, value in told.items() if key != "worker"
+        }
