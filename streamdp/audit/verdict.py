@@ -41,6 +41,7 @@ class Audit:
     worst: float  # the largest exact log-ratio
     samples: int
     failures: tuple[str, ...]
+    outside: float | None = None  # ε that a black box proved at least, if there was one
 
     @property
     def passed(self) -> bool:

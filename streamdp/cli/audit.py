@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,8 @@ SHIPPED = (
 )
 """Every private recipe with the options that change its mechanism; recipes added later follow."""
 
+_BLACK_BOX_ACTIONS = 2
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -40,27 +43,39 @@ def audit(
     ] = None,
     samples: Annotated[int, typer.Option(min=1000, help="Transcripts drawn for each.")] = 20_000,
     seed: Annotated[str, typer.Option(help="Seed of the sampled transcripts.")] = "audit",
+    black_box: Annotated[
+        bool,
+        typer.Option("--black-box", help="Also run the real service, on files, for two actions."),
+    ] = False,
+    runs: Annotated[int, typer.Option(min=100, help="Runs of the service on each side.")] = 4_000,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not a table.")] = False,
 ) -> None:
-    """Audit the shipped learners: exact log-ratios, sampled transcripts, non-interference."""
+    """Audit the shipped learners: exact log-ratios, sampled transcripts, non-interference.
+
+    With --black-box the releases of the real service are looked at from outside too: neighbouring
+    logs, real commits, and a lower bound on ε that must not exceed what is charged.
+
+    Example: streamdp audit --recipe incumbent_leader --epsilon 0.5 --black-box
+    """
     from streamdp.audit import Memo, audit_learner
+    from streamdp.cli._black_box import seen_from_outside
     from streamdp.core.learners import learner_of
     from streamdp.core.randomness import SeededRandomness
 
     memo = Memo()
-    audits = [
-        audit_learner(
-            learner_of(
-                {**options, "epsilon": size}, actions=[f"action {i}" for i in range(1, many + 1)]
-            ),
-            samples=samples,
-            randomness=SeededRandomness(seed),
-            memo=memo,
+    audits = []
+    for options, many, size in product(
+        _chosen(recipe), actions or [2, 3], epsilon or ["0.1", "1", "3"]
+    ):
+        learner = learner_of(
+            {**options, "epsilon": size}, actions=[f"action {i}" for i in range(1, many + 1)]
         )
-        for options in _chosen(recipe)
-        for many in actions or [2, 3]
-        for size in epsilon or ["0.1", "1", "3"]
-    ]
+        found = audit_learner(
+            learner, samples=samples, randomness=SeededRandomness(seed), memo=memo
+        )
+        if black_box and many == _BLACK_BOX_ACTIONS:
+            found = seen_from_outside(learner, found, runs=runs)
+        audits.append(found)
     _print_json(audits) if as_json else _print_table(audits)
     if not all(found.passed for found in audits):
         raise typer.Exit(1)
@@ -102,6 +117,9 @@ def _print_table(audits: list[Audit]) -> None:
     table.add_column("ε charged", justify="right", min_width=7)
     table.add_column("worst exact log-ratio", justify="right", min_width=11)
     table.add_column("samples", justify="right", min_width=7)
+    outside = any(found.outside is not None for found in audits)
+    if outside:
+        table.add_column("seen from outside", justify="right")
     table.add_column("verdict", min_width=7)
     before = ""
     for found in audits:
@@ -116,10 +134,16 @@ def _print_table(audits: list[Audit]) -> None:
             str(found.charged),
             f"{found.worst:.9f}",
             str(found.samples),
+            *([_proven(found)] if outside else []),
             "\n".join([verdict, *found.failures]),
         )
         before = name
     Console().print(table)
+
+
+def _proven(found: Audit) -> str:
+    """The bound that the service's releases prove."""
+    return "" if found.outside is None else f"ε ≥ {found.outside:.3f}"
 
 
 def _name(found: Audit) -> str:
@@ -147,6 +171,7 @@ def _print_json(audits: list[Audit]) -> None:
             "epsilon_charged": str(found.charged),
             "worst_log_ratio": found.worst,
             "samples": found.samples,
+            "epsilon_proven": found.outside,
             "verdict": found.verdict,
             "failures": list(found.failures),
         }

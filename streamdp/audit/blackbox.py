@@ -1,0 +1,189 @@
+"""How much do two neighbouring logs' releases differ, seen from outside? A lower bound on ε.
+
+Whoever is audited is a function from a log to the ledger lines it publishes: the real service on a
+real transport, or a broken one. Each side of a pair of neighbouring logs is played by many keys of
+one run, because keys do not depend on each other. From how often an event is seen on each side
+follows, by the exact binomial bounds of Clopper & Pearson (1934), a lower bound on ln(P/P′), and
+so on ε: the claim "ε-DP" is refuted when the bound exceeds ε. Nothing is assumed of the mechanism.
+
+**The logs.** Two actions. Everything is a draw between them but two slots of one block, the first
+that has two: the one that differs, and one that is the same. On one side both speak against an
+action, on the other side they cancel out, which is where noise of half the right scale shows
+best. A second pair has an unusable record where the first has a vector.
+
+**The events.** What the block released, alone and together with what was released before and
+after it; and whether anything is missing. The chance of an error is divided among all of them
+(Bonferroni), half of it for the plainest, so none has to be chosen before releases are seen.
+
+About 300 runs refute Exp(1/ε), and 1,400 Lap(1/ε), at ε = 1 and 95 % confidence
+(`tests/test_audit_blackbox.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import ACTION
+from streamdp.core.schedule import Schedule
+from streamdp.wire.formats import Format, Value
+from streamdp.wire.published import Charge, decode_ledger
+
+Record = tuple[bytes, Value]
+Run = Callable[[Sequence[Record]], Iterable[bytes]]
+"""Publishes what comes of a log of (key, value) records: ledger lines, in any order of keys."""
+
+CONFIDENCE = 1 - 1e-6
+"""Of the bounds that verdicts rest on: what holds is accused once in a million audits."""
+
+_SIDES = ("a", "b")
+_FOLLOWING = 1  # blocks after the one that differs: a block that is not reset shows there
+_MOST_BLOCKS = 8  # looked through for one of two slots
+_PLAIN = ("action 0", "action 1")
+_OTHERS = 4 + 4 + 1  # how many other events there can be
+_HALVINGS = 60  # of an interval of length 1: far below what a count can tell
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What was seen of a pair of neighbouring logs, and the ε that it proves at least."""
+
+    epsilon: float  # with the stated confidence the mechanism is not better than this
+    event: str  # the one that tells most
+    counts: tuple[int, int]  # of it, on the likelier side and on the other
+    runs: int  # on each side
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two neighbouring streams of one key: they differ in one record."""
+
+    name: str
+    block: int  # whose release may differ
+    streams: tuple[Sequence[Value], Sequence[Value]] = field(repr=False)
+
+    def log(self, runs: int) -> Iterator[Record]:
+        """Both sides' runs, slot by slot."""
+        for values in zip(*self.streams, strict=True):
+            for side, value in zip(_SIDES, values, strict=True):
+                yield from ((key_of(side, run), value) for run in range(runs))
+
+
+def key_of(side: str, run: int) -> bytes:
+    """The record key of one run."""
+    return f"{side}{run:07d}".encode()
+
+
+def pairs(schedule: Schedule, format_: Format) -> list[Pair]:
+    """Neighbours by another vector, and by what is no vector at all."""
+    if len(format_.actions) != 2:
+        got = len(format_.actions)
+        raise InvalidConfig(complaint("black box", "actions", expected="two", got=got))
+    lengths = schedule.lengths(np.arange(_MOST_BLOCKS))
+    block = int(np.argmax(lengths > 1))  # 0 if none has two slots
+    start, stop = schedule.start(block), schedule.stop(block + _FOLLOWING)
+    even, against, towards = (
+        format_.encode(np.array([row], dtype=np.float32))
+        for row in ((0.5, 0.5), (1.0, 0.0), (0.0, 1.0))
+    )
+
+    def stream(differing: Value) -> Sequence[Value]:
+        values: list[Value] = [even] * (stop - 1)
+        if lengths[block] > 1:
+            values[start] = against
+        values[start - 1] = differing
+        return values
+
+    garbage = b"\xff" * len(against)  # no JSON, and NaN as float16 and float32
+    return [
+        Pair("another vector", block, (stream(against), stream(towards))),
+        Pair("an unusable record", block, (stream(against), stream(garbage))),
+        Pair("no value", block, (stream(against), stream(None))),
+    ]
+
+
+def lower_bound(pair: Pair, run: Run, *, runs: int, confidence: float = CONFIDENCE) -> Bound:
+    """The largest ε that a run of both sides proves."""
+    seen = _outcomes(run(list(pair.log(runs))), block=pair.block, runs=runs)
+    best = Bound(0.0, "none", (0, 0), runs, confidence)
+    for event in sorted({event for counts in seen.values() for event in counts}):
+        share = 1 / (2 * len(_PLAIN)) if event in _PLAIN else 1 / (2 * _OTHERS)
+        error = (1 - confidence) * share / 4  # two directions, two bounds each
+        for one, other in (_SIDES, _SIDES[::-1]):
+            counts = seen[one][event], seen[other][event]
+            low = lowest(counts[0], runs, error=error)
+            high = highest(counts[1], runs, error=error)
+            proven = log(low / high) if low > 0 else -inf
+            if proven > best.epsilon:
+                best = Bound(proven, event, counts, runs, confidence)
+    return best
+
+
+def _outcomes(lines: Iterable[bytes], *, block: int, runs: int) -> dict[str, Counter[str]]:
+    """How often each event was seen on each side."""
+    released: dict[bytes, dict[int, int]] = {
+        key_of(side, run): {} for side in _SIDES for run in range(runs)
+    }
+    for value in lines:
+        line = decode_ledger(value)
+        if isinstance(line, Charge) and isinstance(line.index, int) and line.key:
+            number = line.block if line.kind == ACTION else -1
+            released[line.key.encode()][number] = line.index
+    seen: dict[str, Counter[str]] = {side: Counter() for side in _SIDES}
+    for key, actions in released.items():
+        seen[key[:1].decode()].update(_events(actions, block))
+    return seen
+
+
+def _events(actions: dict[int, int], block: int) -> Iterator[str]:
+    """What is to be told of one run."""
+    wanted = {*range(-1, block + _FOLLOWING + 1)}
+    if actions.keys() != wanted:
+        yield "a release is missing"
+        return
+    before, this, after = (actions[block + step] for step in (-1, 0, 1))
+    yield f"action {this}"
+    yield f"action {this} after {before}"
+    yield f"action {this} before {after}"
+
+
+def lowest(count: int, runs: int, *, error: float) -> float:
+    """The lower end of a probability seen so often: smaller ones show this with chance < error."""
+    return 1 - highest(runs - count, runs, error=error)
+
+
+def highest(count: int, runs: int, *, error: float) -> float:
+    """The upper end: # Clopper & Pearson 1934. The p at which P(Bin(runs, p) ≤ count) = error.
+
+    >>> highest(0, 10, error=0.05)  # 1 − 0.05^(1/10)
+    0.2588655...
+    """
+    if count >= runs:
+        return 1.0
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, runs + 1)))])
+    k = np.arange(count + 1)
+    choose = logs[runs] - logs[k] - logs[runs - k]
+    low, high = count / runs, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _log_tail(choose, k, runs, middle) > log(error):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _log_tail(choose: NDArray[np.float64], k: NDArray[np.int64], runs: int, p: float) -> float:
+    """ln P(Bin(runs, p) ≤ the last k)."""
+    if p >= 1.0:
+        return -inf
+    terms = choose + k * log(p) + (runs - k) * np.log1p(-p) if p > 0 else np.zeros(1)
+    largest = terms.max()
+    return float(largest + np.log(np.exp(terms - largest).sum()))
