@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.events import Key, LossBatch
 from streamdp.core.grid import UNIT, quantise
+from streamdp.core.randomness import Bits
 from streamdp.core.schedule import LAST_SLOT
 from tests.strategies import ACTIONS, cut, learners, logs
 
@@ -223,6 +225,43 @@ def test_is_a_record_that_comes_again_refused() -> None:
     with pytest.raises(sd.InvalidConfig, match="backwards"):
         machine.skip_to(8)
     machine.apply(b"k", [0, 0, 0], offset=9)
+
+
+class Failing:
+    """System randomness that fails once, after so many draws."""
+
+    seeded = False
+
+    def __init__(self, *, after: int) -> None:
+        self.left = after
+        self.inner = sd.SystemRandomness()
+
+    def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
+        return self.inner.tag(stream, partition, key, epoch, born)
+
+    def bits(
+        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
+    ) -> Bits:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError("no entropy")
+        return self.inner.bits(stream, purpose, tags, indices)
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_is_an_engine_that_failed_halfway_never_used_again(after: int) -> None:
+    """P4: half a batch has been counted; taking it again, or saving it, would count it twice."""
+    machine = sd.Engine(
+        stream="s", partition=0, budget="1/2", randomness=Failing(after=after),
+        learner=sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"),
+    )  # fmt: skip
+    batch = LossBatch([b"k"], np.zeros(20, np.int64), np.ones((20, 3), np.float32), np.arange(20))
+    with pytest.raises(OSError, match="no entropy"):
+        machine.apply_batch(batch)
+    for use in (lambda: machine.apply_batch(batch), lambda: machine.apply(b"j", [0, 0, 0]),
+                machine.save):  # fmt: skip
+        with pytest.raises(sd.StateMismatch, match="engine: a batch failed halfway"):
+            use()
 
 
 def test_does_time_use_no_budget_up() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -165,6 +167,31 @@ def test_is_a_rebuild_that_does_not_fit_its_checkpoint_refused(
     """Rows and position must be those of the checkpoint."""
     with pytest.raises(sd.StateMismatch, match=said):
         rebuild(recorded(), **change)
+
+
+@pytest.mark.parametrize("missing", [range(1, 2), range(6, 7), range(9, 10), range(4, 10)])
+def test_is_a_log_with_a_hole_refused_where_it_would_redraw(missing: range) -> None:
+    """P5: with too few slots a block that was released is open again, and would be drawn again."""
+    recorder = recorded()
+    last = replace(part(LOG, 0, 1), offsets=np.array([10]))
+    recorder.step(last, saves=0)  # ends the block of slots 5 to 11
+    kept = np.array([offset not in missing for offset in range(10)])
+    holed = LossBatch(LOG.keys, LOG.index[kept], LOG.losses[kept], LOG.offsets[kept])
+    assert rebuild(recorder, rows=[], log=[LOG, last], position=11).slots(b"k") == 11
+    with pytest.raises(sd.StateMismatch, match="rebuild: a recorded release lies ahead"):
+        rebuild(recorder, rows=[], log=[holed, last], position=11)
+
+
+def test_is_a_failed_rebuild_never_finished() -> None:
+    """Half a batch has been counted when a release turns out to be missing."""
+    recorder = recorded()
+    fewer = {name: value for name, value in recorder.releases.items() if name.block != 1}
+    fresh = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    rebuilding = sd.Rebuilding(fresh, rows=[], releases=fewer)
+    with pytest.raises(sd.StateMismatch, match="not recorded"):
+        rebuilding.feed(LOG)
+    with pytest.raises(sd.StateMismatch, match="engine: a batch failed halfway"):
+        rebuilding.finish(position=10, rows=1)
 
 
 def test_is_only_a_new_engine_rebuilt() -> None:

@@ -10,6 +10,9 @@ What one batch does, in this order:
 
 Releases come in the order of the records that ended their blocks. How a stream of records is cut
 into batches changes nothing.
+
+When the third step fails (no entropy, no memory, an interrupt), half a batch is in the rows. Such
+an engine refuses to go on or to be saved, or these slots would be counted twice: rebuild one.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import check, plan
 from streamdp.core.engine.waves import Applier, Wave
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Releases
 from streamdp.core.grid import as_float32
 from streamdp.core.learners.leader import Leader
@@ -81,6 +84,7 @@ class Engine:
         self.learner, self.estimates = learner, tuple(estimates)
         self.position = 0
         self.slots_refused = 0
+        self._halfway = False
         self._tariff = tariff(learner, self.estimates, budget=share)
         self._ledger = None if share is None else Ledger(share)
         self._bank = Bank(
@@ -126,10 +130,7 @@ class Engine:
         The slots of one record must come in one batch: the position moves past the last record.
         """
         check(batch, actions=len(self.learner.actions), position=self.position)
-        waves = self._step(batch, self._fresh, limit=self.limit)
-        if len(batch.offsets):
-            self.position = int(batch.offsets[-1]) + 1
-        return self._released(waves)
+        return self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
 
     def skip_to(self, position: int) -> None:
         """Move past offsets that hold no records (control records, a first start)."""
@@ -173,20 +174,33 @@ class Engine:
         They count as saved from now on: whoever cannot make them durable must abandon this engine
         and rebuild one.
         """
+        self._check_whole()
         rows = self._bank.longest_unsaved(len(self._bank) if most is None else most)
         saved = snapshot.encode(self.layout, self._bank, rows, valid_at=self.position)
         self._bank.first_unsaved[rows] = CLEAN
         return saved
 
-    def _step(self, batch: LossBatch, draws: Draws, *, limit: int) -> list[Wave]:
-        """Plan, charge, apply."""
+    def _step(self, batch: LossBatch, draws: Draws, *, limit: int, read: LossBatch) -> list[Wave]:
+        """Plan, charge, apply; the position moves past all that was read."""
+        self._check_whole()
         planned = plan(self._bank, self.learner.schedule, batch, limit=limit)
         ends = np.flatnonzero(planned.segments.closes)
         self._grow_ledger(len(self._bank) + len(planned.new))
         self._book(planned.segment_rows[ends], planned.segments.block[ends])
+        self._halfway = True
         waves = list(self._applier.apply(planned, draws))
         self.slots_refused += planned.refused
+        if len(read.offsets):
+            self.position = int(read.offsets[-1]) + 1
+        self._halfway = False
         return waves
+
+    def _check_whole(self) -> None:
+        """Refuse to use an engine that holds half a batch (P4)."""
+        if self._halfway:
+            raise StateMismatch(
+                complaint("engine", "a batch failed halfway", expected="a rebuilt one", got="this")
+            )
 
     def _grow_ledger(self, rows: int) -> None:
         if self._ledger is not None:

@@ -10,6 +10,9 @@ drawn anew: nobody has seen it.
 
 A key without a saved row starts at the `born` of its recorded opening; before that it was beyond
 the limit of rows.
+
+What was recorded must lie behind when all is read. A release that still lies ahead says that the
+log had a hole: its block would end, and be drawn, a second time (P5).
 """
 
 from __future__ import annotations
@@ -61,13 +64,13 @@ class Rebuilding:
         """Records again, in order; each goes only to rows that are older than it."""
         engine = self._engine
         check(batch, actions=len(engine.learner.actions), position=engine.position)
-        engine._step(only(batch, self._wanted(batch)), self._record, limit=MOST_ROWS)
-        if len(batch.offsets):
-            engine.position = int(batch.offsets[-1]) + 1
+        wanted = only(batch, self._wanted(batch))
+        engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
 
     def finish(self, *, position: int, rows: int) -> Engine:
         """The engine, at the committed position, if everything fits."""
         engine = self._engine
+        engine._check_whole()
         if engine.position > position or (len(self._valid_at) and self._valid_at.max() > position):
             raise StateMismatch(
                 complaint(
@@ -76,9 +79,29 @@ class Rebuilding:
             )
         if len(engine) != rows:
             raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=len(engine)))
+        self._check_all_behind()
         engine.position = position
         engine.slots_refused = 0
         return engine
+
+    def _check_all_behind(self) -> None:
+        """Every recorded release is of a block that has ended, of a learner that is there."""
+        bank, names = self._bank, list(self._record.recorded)
+        rows = bank.rows([name.key for name in names])
+        born = np.array([name.born for name in names], dtype=np.int64)
+        ended = [-1 if name.kind == OPENING else name.block for name in names]
+        behind = (rows >= 0) & (bank.born[rows] == born)
+        behind &= bank.block[rows] > np.array(ended, dtype=np.int64)
+        if not behind.all():
+            name = names[int(behind.argmin())]
+            raise StateMismatch(
+                complaint(
+                    "rebuild",
+                    "a recorded release lies ahead",
+                    expected=f"{name.kind} of block {name.block} born at {name.born} behind",
+                    got="a log with too few records",
+                )
+            )
 
     def _wanted(self, batch: LossBatch) -> NDArray[np.bool_]:
         """Which slots some row has not seen yet."""
