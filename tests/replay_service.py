@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import streamdp as sd
 from streamdp.ports import Key, StreamTopics, Technology, Value
-from streamdp.replay.cells import cells_of, parse_candidates, parse_epsilons
+from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
 from streamdp.replay.cuts import Bench
 from streamdp.replay.sources import Reading
 from streamdp.replay.sources.topics import topic_log
@@ -29,7 +29,7 @@ LEARNERS = (
 Released = dict[tuple[int, Key], list[int]]
 
 
-def cells() -> Sequence[replayed.Cell]:
+def cells() -> Sequence[Cell]:
     return cells_of(parse_candidates(LEARNERS), parse_epsilons("1"), actions=ACTIONS)
 
 

@@ -324,7 +324,7 @@ def costs(log: Log, question: Question) -> Sequence[str]:
 REDRAWN_A_SECOND = 2.0e7
 """Losses drawn anew and summed in a second, on one core of 2024; for estimates only."""
 
-FOLLOWED_A_SECOND = 2.5e7
+FOLLOWED_A_SECOND = 2.0e7
 """Losses looked at in a second by the running follow-the-leader, likewise."""
 
 

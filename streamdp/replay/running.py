@@ -86,21 +86,27 @@ class _Follower:
         slots = self._slots[row] + 1 + np.arange(n)
         tied = before == before.min(axis=1, keepdims=True)
         many = tied.sum(axis=1)
-        alone = np.where(many == 1, tied.argmax(axis=1), 0)
-        losses = np.repeat(grid[np.arange(n), alone][:, None], self._seeds, axis=1)
-        leads = np.repeat((alone == self._best[row])[:, None], self._seeds, axis=1)
-        open_ = np.flatnonzero(many > 1)
+        points = np.searchsorted(self._base.points, slots)
+        alone, open_ = np.flatnonzero(many == 1), np.flatnonzero(many > 1)
+        chosen = tied[alone].argmax(axis=1)  # what every seed does
+        self._enter(row, points[alone], grid[alone, chosen][:, None], chosen[:, None])
         if len(open_):
             chosen = self._ties(row, slots[open_], tied[open_])
-            losses[open_] = np.take_along_axis(grid[open_], chosen, axis=1)
-            leads[open_] = chosen == self._best[row]
-        points = np.searchsorted(self._base.points, slots)
-        starts = np.flatnonzero(np.diff(points, prepend=-1))
-        self._losses[points[starts]] += np.add.reduceat(losses, starts, axis=0)
-        self._leading[points[starts]] += np.add.reduceat(leads.sum(axis=1), starts)
-        self._by_row[row] += losses.sum(axis=0)
+            losses = np.take_along_axis(grid[open_], chosen, axis=1)
+            self._enter(row, points[open_], losses, chosen)
         self._sums[row] += grid.sum(axis=0)
         self._slots[row] += n
+
+    def _enter(self, row: int, points: Ints, losses: Ints, chosen: Ints) -> None:
+        """Add slots to their points: a column for each seed, or one for all."""
+        if not len(points):
+            return
+        seeds = self._seeds // losses.shape[1]
+        leads = (chosen == self._best[row]).sum(axis=1) * seeds
+        starts = np.flatnonzero(np.diff(points, prepend=-1))
+        self._losses[points[starts]] += np.add.reduceat(losses, starts, axis=0)
+        self._leading[points[starts]] += np.add.reduceat(leads, starts)
+        self._by_row[row] += losses.sum(axis=0)
 
     def _ties(self, row: int, slots: Ints, tied: NDArray[np.bool_]) -> Ints:
         """What each seed's bits choose at slots whose sums before tie: slots × seeds."""

@@ -75,7 +75,8 @@ class StretchSums:
         rows, actions = shifted.shape
         bits = shifted.view(np.uint32).reshape(-1, self._fold * actions)
         wide = np.add.reduce(bits, axis=0, dtype=np.uint32)
-        wrapped = np.add.reduce(wide.reshape(self._fold, actions), axis=0, dtype=np.uint32)
+        narrow = wide.reshape(self._fold, actions)
+        wrapped: NDArray[np.uint32] = np.add.reduce(narrow, axis=0, dtype=np.uint32)
         wrapped -= np.uint32(rows * _LOW % 2**32)
         return wrapped
 

@@ -15,6 +15,9 @@ from streamdp.replay.claims import LEADERS, Finding, Measured, Picture, Size, Z,
 
 Floats = NDArray[np.float64]
 
+LONG = 24
+"""Slots, as a power of two, up to which the horizon goes."""
+
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5")
 
 
@@ -34,7 +37,7 @@ def run(learner: str, epsilon: Fraction, world: World, *, horizon: int, size: Si
 
 def horizon(size: Size) -> Measured:
     """Regret does not grow with T: what 2^24 slots add to the regret of 2^16."""
-    K, gap, epsilon, short, long = 10, 0.1, Fraction(1, 4), 16, 24
+    K, gap, epsilon, short, long = 10, 0.1, Fraction(1, 4), 16, LONG
     findings, curves = [], []
     for learner, colour in zip(LEADERS, COLOURS, strict=True):
         found = run(learner, epsilon, one_better(K, gap), horizon=2**long, size=size)

