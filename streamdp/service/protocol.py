@@ -137,6 +137,7 @@ class PartitionWork:
         self.low_water = opening.low_water
         self.committed = opening.position
         self.keys_refused = 0
+        self.slots = 0  # absorbed since the partition was taken
         self._partitions = partitions
         self._entries = Entries(partition.stream, partition.number)
         self._drawn: list[tuple[Releases, Mode]] = []
@@ -174,6 +175,7 @@ class PartitionWork:
         """Apply consecutive records; what is drawn waits for the next cut."""
         batch, refused = decode(self.spec.format, records, most_key_bytes=self.spec.most_key_bytes)
         self.keys_refused += refused
+        self.slots += len(batch.losses)
         releases = self.engine.apply_batch(batch)
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
 from streamdp.ports import Partition
-from streamdp.service.protocol import Cut
+from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.published import Mode
 
@@ -77,7 +77,7 @@ class PartitionView:
     commit_seq: int = 0
     keys: int = 0
     keys_refused: int = 0
-    slots: int = 0
+    slots: int = 0  # learned from since this process took the partition
     blocks: int = 0
     releases: int = 0
     charge: Fraction = Fraction(0)
@@ -131,14 +131,24 @@ class View:
         part = self.part(partition)
         part.status, part.reason, part.message = status, None, ""
 
+    def running(self, partition: Partition, work: PartitionWork) -> None:
+        """The partition is where it was: what is durable of it may be said again."""
+        self.turn(partition, Status.RUNNING)
+        part = self.part(partition)
+        part.position, part.low_water = work.committed, work.low_water
+        part.commit_seq, part.keys = work.commit_seq, len(work.engine)
+
     def halt(self, partition: Partition, reason: Reason, message: str) -> None:
         """The partition has stopped; somebody must act."""
         part = self.part(partition)
         part.status, part.reason, part.message = Status.HALTED, reason, message
 
-    def committed(self, partition: Partition, cut: Cut, *, keys_refused: int, now: float) -> None:
+    def committed(
+        self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float
+    ) -> None:
         """A commit is durable: what it published may be seen from now on."""
         part = self.part(partition)
+        part.slots = slots
         point = cut.checkpoint
         part.position, part.low_water = point.next_offset, point.low_water
         part.commit_seq, part.keys, part.keys_refused = point.commit_seq, point.rows, keys_refused
@@ -169,7 +179,6 @@ def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: 
     blocks = lengths[codes == _ACTION]
     part.releases += len(codes)
     part.blocks += len(blocks)
-    part.slots += int(blocks.sum())
     if len(blocks):
         longest = np.array([blocks.max()])
         due = (each.epsilon for each in spec.estimates if each.due(longest)[0])

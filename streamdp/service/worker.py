@@ -36,7 +36,7 @@ from streamdp.core.errors import (
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.protocol import Pace, PartitionWork, Restoring
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import Reason, Status, View
+from streamdp.service.view import PartitionView, Reason, Status, View
 from streamdp.wire.published import Mode
 
 
@@ -230,7 +230,8 @@ class Worker:
         self._work, self._paused = work, False
         self._heard_at = self._committed_at = around.clock()
         around.transport.resume(self.partition, work.engine.position)
-        around.view.turn(self.partition, Status.RUNNING)
+        around.view.running(self.partition, work)
+        self._look()
         around.log.info(
             "partition_running",
             partition=str(self.partition),
@@ -307,9 +308,7 @@ class Worker:
 
     def _watch(self, work: PartitionWork) -> None:
         """A consumer can stall in silence: lag without progress is a lost transport."""
-        transport, part = self._around.transport, self._around.view.part(self.partition)
-        part.end_offset = transport.end_offset(self.partition)
-        part.first_offset = transport.first_offset(self.partition)
+        part = self._look()
         lagging = part.end_offset is not None and part.end_offset > work.engine.position
         if not lagging or self._paused:
             self._heard_at = self._around.clock()
@@ -324,6 +323,13 @@ class Worker:
                 )
             )
 
+    def _look(self) -> PartitionView:
+        """Note how far the input reaches."""
+        transport, part = self._around.transport, self._around.view.part(self.partition)
+        part.end_offset = transport.end_offset(self.partition)
+        part.first_offset = transport.first_offset(self.partition)
+        return part
+
     async def _commit(self, work: PartitionWork) -> None:
         around, clock = self._around, self._around.clock
         begun = clock()
@@ -332,10 +338,9 @@ class Worker:
         ended = self._committed_at = clock()
         around.observe("commit", ended - begun)
         refused = work.keys_refused + work.engine.slots_refused
-        around.view.committed(self.partition, cut, keys_refused=refused, now=ended)
-        part = around.view.part(self.partition)
-        part.end_offset = around.transport.end_offset(self.partition)
-        part.first_offset = around.transport.first_offset(self.partition)
+        learned = work.slots - work.engine.slots_refused
+        around.view.committed(self.partition, cut, slots=learned, keys_refused=refused, now=ended)
+        self._look()
         self._let_go(work)
         left = around.settings.commit_seconds - (ended - begun)
         if left > 0 and not self._draining:
