@@ -48,6 +48,15 @@ def test_do_learners_that_differ_have_digests_that_differ() -> None:
     assert {learner.recipe for learner in LEARNERS.values()} == set(sd.RECIPES)
 
 
+def test_are_other_block_lengths_of_one_name_another_learner() -> None:
+    """A recipe's own schedule may keep its name while its lengths change: boundaries would move."""
+    first, second = (
+        replace(LEARNERS[next(iter(LEARNERS))], schedule=sd.Schedule("mine", None, (1,), (length,)))
+        for length in (7, 9)
+    )
+    assert first.digest() != second.digest()
+
+
 def test_is_an_epsilon_the_same_however_it_is_written() -> None:
     """A value is what it means: "0.5", 1/2 and Fraction(1, 2) are one learner."""
     made = [

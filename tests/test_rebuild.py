@@ -222,6 +222,23 @@ def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
     }
 
 
+def field_set(row: bytes, at: int, value: int) -> bytes:
+    """A saved row with another number in one of its fields, sealed again."""
+    body = row[:at] + value.to_bytes(8, "little") + row[at + 8 : -4]
+    return body + snapshot._checksum(b"k", body)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"), [(48, 3), (48, 11), (48, 2**42 + 1), (48, 2**63 - 1), (56, 1), (56, 3)]
+)
+def test_is_a_row_of_other_boundaries_refused(at: int, value: int) -> None:
+    """P4: 6 slots are in block 2 (slots 5 to 11); of another schedule they would be elsewhere."""
+    row = recorded().rows[b"k"]
+    assert (row[48:56], row[56:64]) == ((6).to_bytes(8, "little"), (2).to_bytes(8, "little"))
+    with pytest.raises(sd.StateMismatch, match="saved row: slots and block"):
+        rebuild(recorded(), rows=[(b"k", field_set(row, at, value))])
+
+
 @pytest.mark.parametrize(
     "what",
     ["cut short", "a bit flipped", "nothing", "something else", "newer", "wider",

@@ -154,3 +154,15 @@ def test_are_different_schedules_different() -> None:
 def test_is_what_is_no_schedule_refused_in_plain_words(make: object, said: str) -> None:
     with pytest.raises(sd.InvalidConfig, match=said):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "tail"),
+    [((3, -1), (2,)), ((0, 1), (1,)), ((1,), (0,)), ((1, 2), ()), ((), ()), ((1.5,), (1,))],
+)
+def test_are_blocks_that_overlap_or_leave_slots_out_refused(
+    prefix: tuple[int, ...], tail: tuple[int, ...]
+) -> None:
+    """P4: a schedule made by hand must tile the slots too, or a slot is read twice or never."""
+    with pytest.raises(sd.InvalidConfig, match="schedule mine: blocks do not tile the slots"):
+        sd.Schedule("mine", None, prefix, tail)

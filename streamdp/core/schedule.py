@@ -46,6 +46,19 @@ class Schedule:
     prefix: tuple[int, ...] = field(repr=False)
     tail: tuple[int, ...] = field(repr=False, default=())
 
+    def __post_init__(self) -> None:
+        """Refuse lengths by which blocks would overlap, be empty, or leave slots out."""
+        positive = all(type(length) is int and length > 0 for length in self.prefix + self.tail)
+        if not positive or not (self.tail or sum(self.prefix) >= LAST_SLOT):
+            raise InvalidConfig(
+                complaint(
+                    f"schedule {self.name}",
+                    "blocks do not tile the slots",
+                    expected=f"lengths of at least 1, and a tail or {LAST_SLOT} slots",
+                    got=f"{len(self.prefix)} and {len(self.tail)} lengths",
+                )
+            )
+
     def start(self, block: int) -> int:
         """The first slot of a block."""
         return int(self.starts(np.array([block], dtype=np.int64))[0])

@@ -29,6 +29,7 @@ from streamdp.core.engine.machine import MOST_ROWS, Engine
 from streamdp.core.engine.plan import check, only
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import OPENING, Key, LossBatch
+from streamdp.core.schedule import LAST_SLOT
 
 Ints = NDArray[np.int64]
 
@@ -51,6 +52,7 @@ class Rebuilding:
         self._record = FromRecord(engine.estimates, releases)
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
+        self._check_blocks()
         engine._fresh.tag(self._bank, np.arange(len(rows)))
         self._bank.first_unsaved[: len(rows)] = CLEAN
         engine._book_past()
@@ -83,6 +85,20 @@ class Rebuilding:
         engine.position = position
         engine.slots_refused = 0
         return engine
+
+    def _check_blocks(self) -> None:
+        """Every saved row is in the block that its next slot belongs to."""
+        slots, block = (
+            column[: len(self._bank)] for column in (self._bank.slots, self._bank.block)
+        )
+        if (slots > LAST_SLOT).any() or (
+            block != self._engine.learner.schedule.blocks_of(slots + 1)
+        ).any():
+            raise StateMismatch(
+                complaint(
+                    "saved row", "slots and block", expected="those of this schedule", got="others"
+                )
+            )
 
     def _check_all_behind(self) -> None:
         """Every recorded release is of a block that has ended, of a learner that is there."""

@@ -100,7 +100,7 @@ class Leader:
         parts = {
             "recipe": self.recipe,
             "actions": self.actions,
-            "schedule": [self.schedule.name, self.schedule.parameter],
+            "schedule": [self.schedule.name, self.schedule.prefix, self.schedule.tail],
             "window": self.window,
             "resample": self.resample,
             "choose": [self.choose.name, str(self.choose.rate)],
