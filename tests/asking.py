@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from streamdp.ports import Publications
 from streamdp.service.about import About
 from streamdp.service.http.app import Public
 from streamdp.service.http.asgi import Message
@@ -37,7 +38,7 @@ class Answer:
 
 
 class Face:
-    """The application over two topics, with a clock that counts."""
+    """The application over what was published, with a clock that counts."""
 
     def __init__(
         self,
@@ -51,10 +52,36 @@ class Face:
         rate: float = 1e9,
         clock: Callable[[], float] | None = None,
     ) -> None:
+        self._open(
+            lambda: Reader(actions, ledger),
+            [about, *more],
+            role=role,
+            token=token,
+            rate=rate,
+            clock=clock,
+        )
+
+    @classmethod
+    def over(cls, publications: Callable[[], Publications], *, about: About, role: Role) -> Face:
+        """Over a transport's own reader."""
+        face = cls.__new__(cls)
+        face._open(publications, [about], role=role, token=None, rate=1e9, clock=None)
+        return face
+
+    def _open(
+        self,
+        publications: Callable[[], Publications],
+        about: Sequence[About],
+        *,
+        role: Role,
+        token: bytes | None,
+        rate: float,
+        clock: Callable[[], float] | None,
+    ) -> None:
         ticks = count()
         self.knowledge = Knowledge(
-            [about, *more],
-            lambda: Reader(actions, ledger),
+            about,
+            publications,
             role=role,
             bounds=Bounds(),
             clock=clock or (lambda: float(next(ticks))),

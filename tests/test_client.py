@@ -78,6 +78,7 @@ def test_does_a_contender_answer_again_when_it_overtakes() -> None:
         release(b"fr", 2, partition=0, block=2, stop=20),
     )
     assert known.answers[b"fr"].action == "c"
+    assert +known.counts == {"c": 1}
     list(known.apply([action(release(b"fr", 1, partition=1, block=2, stop=21))], now=0))
     assert known.answers[b"fr"].partition == 1
 

@@ -1,0 +1,179 @@
+"""Layer 4 for the faces: do neighbouring inputs look the same to everybody, byte for byte?
+
+Two inputs that differ in the content of one record go through the real service on a log. What
+chance would decide is scripted (selections, noise, estimates), the clock stands still or counts.
+Then everything that may be seen is compared: metrics page, status JSON, look-ups with their
+headers, histories, the operator-free log, sizes. Only the operator's lines may differ, and must:
+else the test would see nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+import streamdp as sd
+from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
+from streamdp.core.regret import Estimate
+from streamdp.ports import Partition
+from streamdp.service.about import About
+from streamdp.service.exact import Exact
+from streamdp.service.http.knowledge import Role
+from streamdp.service.loop import Service
+from streamdp.service.spec import StreamSpec
+from streamdp.service.status import Steps, status_of
+from streamdp.service.view import View
+from streamdp.testing.memory import Memory
+from streamdp.testing.memory_log import MemoryLog
+from tests.asking import Face
+from tests.publishing import HOME
+from tests.streams import ACTIONS, spec
+
+KEYS = [key_of(run) for run in range(3)]
+RECORDS, BLOCKS, CHANGED = 60, 12, 47
+PLAIN = b'{"losses":[0.100,0.900,0.300]}'
+NEIGHBOURS = {
+    "other losses": b'{"losses":[0.900,0.100,0.700]}',
+    "out of range": b'{"losses":[-99.0,99.00,1e300]}',
+    "not a number": b'{"losses":[NaN  ,0.900,0.300]}',
+    "too few": b'{"losses":[0.100000,0.9000000]}'[: len(PLAIN) - 1] + b" ",
+    "garbage": b"\xff\x00" * (len(PLAIN) // 2),
+}
+TARGETS = (
+    "/metrics",
+    "/v1/status",
+    "/healthz",
+    "/readyz",
+    "/",
+    "/openapi.json",
+    "/v1/streams/home/keys",
+    "/v1/streams/home/keys?search=x&limit=1",
+    "/v1/streams/home/keys/%00%00%00%00%00%00%00%01/action",
+    "/v1/streams/home/keys/%00%00%00%00%00%00%00%02/history",
+    "/v1/streams/home/keys/nobody/action",
+    "/v1/streams/home/null-key/action",
+    "/nothing",
+)
+ESTIMATES = (
+    sd.estimate("block_regret", epsilon="1/4", min_length=2),
+    sd.estimate("null_share", epsilon="1/4", min_length=2),
+)
+
+
+@dataclass
+class Lines:
+    """A log that is kept."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def info(self, event: str, **fields: object) -> None:
+        self.lines.append(json.dumps([event, fields], default=str))
+
+    warning = error = info
+
+
+def stream(exact: Exact) -> StreamSpec:
+    """A stream whose chance is scripted."""
+    runs, actions = len(KEYS), len(ACTIONS)
+    script = Script(
+        actions=np.arange(runs * (BLOCKS + 1)).reshape(runs, -1) * 7 % actions,
+        windows=np.zeros((runs, BLOCKS + 1), dtype=np.uint64),
+        coins=np.zeros((runs, RECORDS, actions), dtype=np.bool_),
+    )
+    randomness = ScriptedRandomness(script, Seen.nothing(runs, BLOCKS, actions))
+    learner = replace(
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 4"), choose=Scripted()
+    )
+    made = spec(learner=learner, randomness=randomness, estimates=ESTIMATES)
+    return replace(made, exact=exact)
+
+
+async def worked(log: MemoryLog, made: StreamSpec, lines: Lines) -> View:
+    """A service that takes the partition, learns everything that is there, and drains."""
+    view = View([made])
+    transport = Memory(log).transport(worker="w")
+    service = Service([made], transport, view=view, log=lines, clock=lambda: 0.0)
+
+    async def drain() -> None:
+        while view.part(Partition("home", 0)).position < RECORDS:
+            await asyncio.sleep(0)  # durable: what is not yet public goes out with the drain
+        service.drain()
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(service.run())
+        group.create_task(drain())
+    return view
+
+
+async def seen(log: MemoryLog, made: StreamSpec, view: View, lines: Lines) -> Mapping[str, object]:
+    """Everything that may be seen of it."""
+    about = About(HOME, made.learner, ESTIMATES, made.budget, 1, seeded=True, fallback="a")
+    steps = Steps(lambda: 0.0)
+    steps.observe("poll", 0.01)
+    publications = Memory(log).publications()
+    face = Face.over(lambda: publications, about=about, role=Role.LEARNS)
+    found: dict[str, object] = {"log": lines.lines}
+    async with face.knowledge.following():
+        await face.knowledge.cache.ready()
+        while not face.knowledge.histories["home"].loaded:
+            await asyncio.sleep(0)
+        snapshot = status_of(view, steps, now=5.0).encode()
+        face.knowledge.hear(snapshot)
+        found["snapshot"] = snapshot
+        for target in TARGETS:
+            answer = await face.ask(target)
+            found[target] = (answer.status, dict(answer.headers), answer.body)
+        body = b'{"keys":["a",null,{"base64":"AAAAAAAAAAE="}]}'
+        batch = await face.ask("/v1/streams/home/actions", method="POST", body=body)
+        found["batch"] = (dict(batch.headers), batch.body)
+    return found
+
+
+async def observed(content: bytes) -> tuple[Sequence[Mapping[str, object]], list[str]]:
+    """What is seen before and after a restart, and what only the operator sees."""
+    log, lines = MemoryLog(), Lines()
+    log.create("home-losses", partitions=1)
+    values = [PLAIN] * CHANGED + [content] + [PLAIN] * (RECORDS - CHANGED - 1)
+    log.append("home-losses", [(KEYS[at % 3], value) for at, value in enumerate(values)])
+    shown, operator = [], []
+    for _ in range(2):
+        exact = Exact(len(ACTIONS))
+        made = stream(exact)
+        view = await worked(log, made, lines)
+        shown.append(await seen(log, made, view, lines))
+        operator += exact.lines()
+    return shown, operator
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_do_neighbouring_inputs_look_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither values, nor sizes, nor headers, nor log lines, before and after a restart."""
+    monkeypatch.setattr(
+        Estimate, "statistic", lambda self, sums, **_: np.zeros(len(sums), np.int64)
+    )
+    assert len(NEIGHBOURS[name]) == len(PLAIN)
+    one, one_operator = asyncio.run(observed(PLAIN))
+    other, other_operator = asyncio.run(observed(NEIGHBOURS[name]))
+    for before, after in zip(one, other, strict=True):
+        assert before.keys() == after.keys()
+        for what, told in before.items():
+            assert told == after[what], what
+    assert one_operator != other_operator
+    history = json.loads(one[0]["/v1/streams/home/keys/%00%00%00%00%00%00%00%02/history"][2])  # type: ignore[index]
+    assert len(history["learners"][0]["points"]) > 4
+
+
+def test_would_an_exact_number_on_the_page_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant shows the block's own regret without noise: the pages differ."""
+    monkeypatch.setattr(
+        Estimate, "statistic", lambda self, sums, **_: sums.max(axis=1) - sums.min(axis=1)
+    )
+    one, _ = asyncio.run(observed(PLAIN))
+    other, _ = asyncio.run(observed(NEIGHBOURS["other losses"]))
+    assert one[0]["/metrics"] != other[0]["/metrics"]
+    assert one[0]["/v1/status"] != other[0]["/v1/status"]
