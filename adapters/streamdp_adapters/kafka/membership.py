@@ -12,7 +12,8 @@ Rules:
   other partitions, and skips one offset after a record that is too large.
 - The second failure in a row of one partition is reported and pauses it. An error that names no
   partition is hunted: partitions are asked one by one. Nothing is ever skipped or reset.
-- A consumer may stall without a word, so lag without progress is an error too.
+- A consumer may stall without a word, so lag without progress is an error too. After it, and
+  after a second error in a row that is no partition's, the next poll begins with a new consumer.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 STALL_SECONDS = 60.0
 """How long a partition may lag without progress before the consumer counts as stalled."""
 
-FETCH_BYTES = 4 * 1024 * 1024
+FETCH_BYTES = 2 * 1024 * 1024
 """What one answer brings of a partition, and so what waits in memory when polling stops."""
 
 _LOOK_SECONDS = 5.0  # between two looks at lag and retention
@@ -52,6 +53,8 @@ _REBALANCE_MS = 60_000
 _METADATA_MS = 60_000  # how soon added partitions are heard of
 _HEARTBEAT_MS = 1000  # a rebalance is heard of by heartbeats, so this is what a hand-over takes
 _STRIKES = 2
+_ERRORS = 2
+_RESTART_SECONDS = 30.0
 
 Found = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
@@ -88,22 +91,12 @@ class Membership:
         self._suspects: list[int] = []
         self._firsts: dict[int, int] = {}
         self._rebalancing = True
+        self._errors = 0
         self._looking: asyncio.Task[None] | None = None
         self._looked = time.monotonic()
-        self._consumer = AIOKafkaConsumer(
-            **settings.client(),
-            group_id=group(topics),
-            client_id=f"streamdp-{worker}",
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            auto_offset_reset="none",
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=min(settings.session_timeout_ms // 3, _HEARTBEAT_MS),
-            rebalance_timeout_ms=_REBALANCE_MS,
-            metadata_max_age_ms=_METADATA_MS,
-            partition_assignment_strategy=(_assignor(),),
-            max_partition_fetch_bytes=max(FETCH_BYTES, largest_input),
-        )
+        self._worker = worker
+        self._fetch_bytes = max(FETCH_BYTES, largest_input)
+        self._consumer = self._new_consumer()
 
     async def start(self) -> None:
         """Connect and ask for a share; what it is comes through the listener, later."""
@@ -116,7 +109,35 @@ class Membership:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
+            self._looking = None
         await troubles.stop(self._consumer)
+
+    async def _restart(self) -> None:
+        """Go on with a new consumer; what was announced stays so until the group says otherwise."""
+        await self.stop()
+        self._consumer = self._new_consumer()
+        self._rebalancing, self._suspects = True, []
+        async with asyncio.timeout(_RESTART_SECONDS):
+            await self.start()
+        self._errors = 0
+
+    def _new_consumer(self) -> AIOKafkaConsumer:
+        """A consumer of the group, not yet connected."""
+        session = self._settings.session_timeout_ms
+        return AIOKafkaConsumer(
+            **self._settings.client(),
+            group_id=group(self._topics),
+            client_id=f"streamdp-{self._worker}",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            session_timeout_ms=session,
+            heartbeat_interval_ms=min(session // 3, _HEARTBEAT_MS),
+            rebalance_timeout_ms=_REBALANCE_MS,
+            metadata_max_age_ms=_METADATA_MS,
+            partition_assignment_strategy=(_assignor(),),
+            max_partition_fetch_bytes=self._fetch_bytes,
+        )
 
     def resume(self, number: int, offset: int) -> None:
         """Deliver a partition from `offset` on, as soon as the group gives it."""
@@ -172,16 +193,21 @@ class Membership:
 
     async def ready(self, max_records: int) -> list[Records]:
         """What is at hand, without waiting."""
+        if self._errors >= _ERRORS:
+            with troubles.translated(self._where):
+                await self._restart()
         self._housekeep()
         if self._rebalancing:
             return []
         if self._suspects:
             return await self._hunt(self._suspects.pop(), max_records)
         try:
-            return self.accept(await self._consumer.getmany(max_records=max_records))
+            found = await self._consumer.getmany(max_records=max_records)
         except Exception as error:
             self._blame(error)
             return []
+        self._errors = 0
+        return self.accept(found)
 
     async def wait(self, max_records: int, timeout: float) -> Found:
         """What comes, to be accepted or rewound; it may hang while the group rebalances."""
@@ -204,6 +230,7 @@ class Membership:
         """Accept what a `wait` found, or blame what it raised."""
         error = outcome.exception()
         if error is None:
+            self._errors = 0
             return self.accept(outcome.result())
         self._blame(error)
         return []
@@ -270,6 +297,7 @@ class Membership:
                 )
             ) from error
         elif isinstance(error, troubles.CLIENTS) and not isinstance(error, CorruptRecordException):
+            self._errors += 1
             raise troubles.as_ours(self._where, error) from error
         elif asked is not None:
             self._strike(asked, "a batch of the input cannot be decoded")
@@ -310,6 +338,8 @@ class Membership:
                     self._listener.assigned([self._partition(number)])
         if self._looking is not None and self._looking.done():
             looking, self._looking = self._looking, None
+            if looking.exception() is not None:
+                self._errors = _ERRORS
             looking.result()
         if self._looking is None and now - self._looked >= _LOOK_SECONDS:
             passed, self._looked = min(now - self._looked, 2 * _LOOK_SECONDS), now
@@ -339,6 +369,7 @@ class Membership:
         feed.still = 0.0 if idle or position != feed.seen else feed.still + passed
         feed.seen = position
         if feed.still > STALL_SECONDS:
+            feed.still = 0.0
             raise TransportLost(
                 complaint(
                     self._where,
