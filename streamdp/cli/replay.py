@@ -136,7 +136,7 @@ def _print(found: Replay) -> None:
         " action's loss as it would have been.",
     )
     for name in ("learner", "ε", "regret", "settled at slot", "charge of an event"):
-        table.add_column(name, justify="left" if name == "learner" else "right")
+        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
     extra = [found.leader, *([found.running] if found.running else [])]
     for answer in (*found.answers, *(each for each in extra if each not in found.answers)):
         at = settled_at(answer, found.base.points)

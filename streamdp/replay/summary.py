@@ -79,14 +79,18 @@ def _best(replay: Replay) -> Iterator[Statement]:
         f" choosing uniformly and {number(replay.leader.mean)} for following the leader block by"
         " block without privacy."
     )
-    near = [
-        answer.cell.name
-        for answer in rivals
-        if answer is not best and answer.mean - best.mean <= Z * np.hypot(answer.error, best.error)
-    ]
+    near = [answer.cell.name for answer in rivals if answer is not best and _alike(answer, best)]
     if near:
         text += f" Over these seeds it cannot be told from {' and '.join(near)}."
     yield Statement("Which learner", text)
+
+
+def _alike(one: Answer, other: Answer) -> bool:
+    """Whether the difference is within chance, seed by seed: both drew the same bits."""
+    more = one.final - other.final
+    if len(more) < 2:
+        return True
+    return bool(abs(more.mean()) <= Z * more.std(ddof=1) / np.sqrt(len(more)))
 
 
 def _privacy(replay: Replay) -> Iterator[Statement]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from streamdp.replay import charts
-from streamdp.replay.claims import Measured, Size
+from streamdp.replay.claims import Finding, Measured, Size
 from streamdp.replay.page_style import document
 
 INTRO = (
@@ -24,16 +25,24 @@ def page(found: Sequence[tuple[str, Measured]], size: Size) -> str:
     for _, measured in found:
         first = measured.findings[0]
         parts.append(f"<section><h2>{escape(first.claim)}</h2>{_picture(measured)}")
-        head = "<tr><th>learner</th><th>verdict</th><th>measured</th><th>99 % interval</th></tr>"
-        rows = "".join(
-            f"<tr><td>{escape(each.learner)}</td><td>{escape(each.verdict)}</td>"
-            f"<td>{escape(each.measured)}</td><td>{each.low:.3f} … {each.high:.3f}</td></tr>"
-            for each in measured.findings
-        )
-        rules = dict.fromkeys(f"{each.source}: {each.rule}." for each in measured.findings)
-        told = "".join(f"<p>{escape(rule)}</p>" for rule in rules)
-        parts.append(f'{told}<div class="wide"><table>{head}{rows}</table></div></section>')
+        for rule, rows in groupby(measured.findings, key=_rule):
+            parts.append(f"<p>{escape(rule)}</p>{_table(list(rows))}")
+        parts.append("</section>")
     return document("The papers' claims, measured", "".join(parts))
+
+
+def _rule(finding: Finding) -> str:
+    return f"{finding.claim} ({finding.source}): {finding.rule}."
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in ("learner", "verdict", "measured", "interval"))
+    rows = "".join(
+        f"<tr><td>{escape(each.learner)}</td><td>{escape(each.verdict)}</td>"
+        f"<td>{escape(each.measured)}</td><td>{each.low:.3f} … {each.high:.3f}</td></tr>"
+        for each in findings
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
 
 
 def _picture(measured: Measured) -> str:
