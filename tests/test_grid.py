@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import (
     GRID_BITS,
     NULL,
@@ -125,6 +126,24 @@ def test_does_a_bad_row_null_only_itself() -> None:
     assert np.flatnonzero(null).tolist() == [2, 4, 6]
     assert (grid[null] == NULL).all()
     assert (grid[~null] == [UNIT // 4, 3 * UNIT // 4, UNIT]).all()
+
+
+def test_is_arithmetic_that_misses_bad_values_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3 rests on 0·∞ being NaN: where a build of numpy skips it, nothing is added at all."""
+    monkeypatch.setattr(np, "einsum", lambda subscripts, rows, zeros: np.zeros(len(rows)))
+    with pytest.raises(InvalidConfig, match="not that of IEEE 754; expected 0·∞ to be NaN"):
+        Quantiser(3)
+
+
+@pytest.mark.parametrize("actions", [2, 7, 16, 33, 100])
+def test_is_a_bad_value_seen_wherever_it_stands(actions: int) -> None:
+    """In every column and in every lane of wide instructions, one bad value a row."""
+    columns = np.tile(np.arange(actions), 3)
+    losses = np.ones((len(columns), actions), dtype=np.float32)
+    losses[np.arange(len(columns)), columns] = np.repeat([np.nan, np.inf, -np.inf], actions)
+    grid, null = fast(losses)
+    assert null.all()
+    assert (grid == NULL).all()
 
 
 @given(st.lists(st.floats(width=32), min_size=2, max_size=5))

@@ -88,7 +88,7 @@ class Precision:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Digits:
     """The leading binary digits of one V: `numerator` of them, `size` in number."""
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.errors import InvalidConfig, complaint
+
 GRID_BITS = 20
 UNIT = 1 << GRID_BITS
 NULL = UNIT // 2
@@ -82,6 +84,24 @@ class Quantiser:
         rows = max(1, _CHUNK_BYTES // (4 * actions))
         self._shifted = np.empty((rows, actions), dtype=np.float32)
         self._zeros = np.zeros(actions, dtype=np.float32)
+        self._check_arithmetic()
+
+    def _check_arithmetic(self) -> None:
+        """Refuse a numpy in which 0·∞ is not NaN: a null that is missed moves sums by thousands."""
+        row = np.ones((1, len(self._zeros)), dtype=np.float32)
+        for at, bad in ((0, np.nan), (-1, np.inf), (len(self._zeros) // 2, -np.inf)):
+            row[0, at] = bad
+            shifted, null = self.shift(row)
+            row[0, at] = 1
+            if not (null.all() and (shifted == _NULL_SHIFTED).all()):
+                raise InvalidConfig(
+                    complaint(
+                        f"numpy {np.__version__}",
+                        "its float32 arithmetic is not that of IEEE 754",
+                        expected="0·∞ to be NaN",
+                        got="a number",
+                    )
+                )
 
     @property
     def chunk(self) -> int:

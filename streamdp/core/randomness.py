@@ -126,6 +126,7 @@ class CounterBits:
         out = np.empty(2 * (blocks * rows + 1), _LITTLE)  # the cipher asks for a spare block
         self._cipher.update_into(counters, out.data.cast("B"))
         skip = start - 2 * first
+        out = out.astype(np.uint64, copy=False)  # the platform's own order: noise views the bits
         if rows == 1:
             return out[skip : skip + count].reshape(1, count)
         columns = out[:-2].reshape(blocks, rows, 2).transpose(0, 2, 1).reshape(2 * blocks, rows)

@@ -166,7 +166,7 @@ class Adder:
         return shifted.view(np.uint32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Sums:
     """Losses, and what is being made of them."""
 

@@ -97,7 +97,7 @@ class Fresh:
         return exact + discrete_laplace(spec.scale(actions=len(self.learner.actions)), bits)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FromRecord:
     """Reads releases back by name; one that is missing is an error, never a draw."""
 

@@ -28,7 +28,7 @@ OPENING_CODE, ACTION_CODE, ESTIMATE_CODE = 0, 1, 2
 """Codes of the kinds; estimate i has code 2 + i. Releases of one record come in this order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Wave:
     """Releases of one kind that were drawn together."""
 
@@ -43,7 +43,7 @@ class Wave:
     place: Ints  # of the record that ended the block, in the batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Added:
     """What the segments of a plan add: to the window's sums, and over all their slots."""
 
