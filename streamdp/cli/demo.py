@@ -62,7 +62,8 @@ def demo(
         console.print(f"The status page is at [link]http://{address}[/link]; it learns for"
                       f" {seconds:.0f} s.")  # fmt: skip
         show = _shown(path, console, seconds=seconds, address=address)
-        _conclude(console, show, kept=path if folder is not None else None)
+        stays = folder is not None and (not kafka or bootstrap is not None)
+        _conclude(console, show, kept=path if stays else None)
 
 
 def _write(path: Path, *, transport: str, listen: str) -> None:
