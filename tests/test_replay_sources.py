@@ -15,6 +15,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.replay import Reading, open_log
 from streamdp.replay.converting import chunks, convert
 from streamdp.replay.log import ArrayLog, Log
+from streamdp.replay.sending import send_log
 from tests.replayed import Pieces, made_up
 
 NAMED = ("left", "right", "up", "down")
@@ -240,3 +241,15 @@ def test_is_a_mistake_named_in_one_line(tmp_path: Path, mistake: str) -> None:
 def test_is_a_wrong_address_refused(address: str, expected: str) -> None:
     with pytest.raises(InvalidConfig, match=expected):
         open_log(address, Reading(actions=("a", "b")))
+
+
+def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
+    """Sent to the embedded log and read again; offsets are the topic's, here the same."""
+    made = made_up(700, seed=6, keys=3)
+    log = Pieces(made.losses, made.keys, actions=NAMED)
+    address = f"sqlite:{tmp_path / 'home.db'}#clicks"
+    how = Reading(actions=NAMED)
+    assert send_log(log, address, how) == 700
+    back = open_log(address, how)
+    assert back.slots == 700
+    assert _rows(back) == _rows(log)

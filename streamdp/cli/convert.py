@@ -15,7 +15,9 @@ def register(app: typer.Typer) -> None:
 
 def convert(
     source: Annotated[str, typer.Argument(help="A file or a topic, as for replay.")],
-    target: Annotated[Path, typer.Argument(help="A file; its ending says which kind.")],
+    target: Annotated[
+        str, typer.Argument(help="A file, its ending says which kind; or a topic to append to.")
+    ],
     actions: Annotated[str | None, typer.Option(help="Names of the actions by commas.")] = None,
     on_bad: Annotated[str, typer.Option(help="refuse, or null (as live).")] = "refuse",
     wire_format: Annotated[str, typer.Option("--format", help="A topic's wire format.")] = "json",
@@ -27,9 +29,15 @@ def convert(
     from streamdp.cli import _progress
     from streamdp.cli.replay import reading
     from streamdp.replay.converting import convert as write
+    from streamdp.replay.sending import is_topic, send_log
     from streamdp.replay.sources import open_log
 
-    log = open_log(source, reading(actions, on_bad, wire_format, setting))
+    how = reading(actions, on_bad, wire_format, setting)
+    log = open_log(source, how)
     with _progress.watching() as watcher:
-        slots = write(log, target, progress=watcher.stage(f"writing {target}", log.slots))
+        tell = watcher.stage(f"writing {target}", log.slots)
+        if is_topic(target):
+            slots = send_log(log, target, how, progress=tell)
+        else:
+            slots = write(log, Path(target), progress=tell)
     typer.echo(f"wrote {target}: {slots:,} slots of {len(log.actions)} losses", err=True)

@@ -185,7 +185,7 @@ def replay_log(
         answers=tuple(answers[cell] for cell in work.asked),
         leader=answers[work.leader],
         running=next((answers[cell] for cell in work.running_cells), None),
-        probes=tuple(answers[cell] for cell in work.probes),
+        probes=tuple(answers[cell] for cell in work.probes if _could_help(cell, longest)),
     )
 
 
@@ -243,6 +243,11 @@ def caps(slots: int) -> list[int]:
     """
     lengths = [4**power for power in range(2, 21)]
     return [length for length in lengths if slots <= 512 * length and 4 * length <= slots]
+
+
+def _could_help(cell: Cell, longest: int) -> bool:
+    """Whether a cap is short enough to change anything for the longest key."""
+    return 4 * int(cell.leader.schedule.parameter or 0) <= longest
 
 
 def identity(log: Log, question: Question) -> str:

@@ -144,6 +144,8 @@ def _settling(replay: Replay) -> Iterator[Statement]:
 
 def _schedule(replay: Replay) -> Iterator[Statement]:
     if not replay.probes:
+        if replay.question.probes and replay.question.candidates[0].private:
+            yield Statement("Would a capped schedule help", "Not tried: the keys are too short.")
         return
     helped, no = [], []
     for answer in firsts(replay):

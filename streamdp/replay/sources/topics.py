@@ -72,15 +72,23 @@ class TopicLog:
 def open_topic(technology: str, address: str, how: Reading) -> TopicLog:
     """The input topic that an address names: ``address#topic``."""
     where = f"{technology}:{address}"
+    place = address.rpartition("#")[0]
+    if ADDRESS.get(technology) == "path" and place and not Path(place).is_file():
+        raise wrong(where, "cannot be read", expected="a file", got="none there")
+    _, opened, topic = addressed(where, how)
+    return topic_log(opened, topic, how, name=where)
+
+
+def addressed(where: str, how: Reading) -> tuple[str, Technology, str]:
+    """The name of a technology, the technology, and the topic: ``technology:address#topic``."""
+    technology, _, address = where.partition(":")
     place, mark, topic = address.rpartition("#")
     if not mark or not topic:
         raise wrong(where, "no topic", expected=f"{technology}:address#topic", got=address)
-    if ADDRESS.get(technology) == "path" and not Path(place).is_file():
-        raise wrong(where, "cannot be read", expected="a file", got="none there")
     settings = dict(how.settings)
     if place and technology in ADDRESS:
         settings[ADDRESS[technology]] = place
-    return topic_log(_technology(technology, settings), topic, how, name=where)
+    return technology, _technology(technology, settings), topic
 
 
 def topic_log(technology: Technology, topic: str, how: Reading, *, name: str) -> TopicLog:
