@@ -253,3 +253,13 @@ def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
     back = open_log(address, how)
     assert back.slots == 700
     assert _rows(back) == _rows(log)
+
+
+def test_is_a_missing_pyarrow_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes with an extra; without it the other kinds still work."""
+    (tmp_path / "log.parquet").write_text("x")
+    monkeypatch.setattr("streamdp.replay.sources.find_spec", lambda name: None)
+    with pytest.raises(InvalidConfig, match=r"needs pyarrow; expected the extra `replay`"):
+        open_log(tmp_path / "log.parquet")
+    with pytest.raises(InvalidConfig, match="needs pyarrow"):
+        convert(made_up(10, seed=1), tmp_path / "log.arrow")

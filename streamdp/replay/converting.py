@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key
 from streamdp.replay.log import Log, Portion, numbered_actions
+from streamdp.replay.sources import need_pyarrow
 from streamdp.wire.json_format import short_decimals
 
 Ints = NDArray[np.int64]
@@ -60,6 +61,8 @@ def convert(log: Log, target: Path, *, progress: Callable[[int], None] | None = 
         raise InvalidConfig(
             complaint(str(target), "unknown kind of file", expected=expected, got=target.suffix)
         )
+    if write in (_write_arrow, _write_parquet):
+        need_pyarrow(str(target))
     new = target.with_name(target.name + ".part")
     counted = _counted(log, progress)
     try:

@@ -312,7 +312,7 @@ def costs(log: Log, question: Question) -> Sequence[str]:
     """What a replay will cost beside one reading of the log, in words; empty if nothing."""
     work = plan(log, question)
     values, told = log.slots * len(log.actions), []
-    redrawn = [cell.name for cell in work.block_cells if cell.resampled]
+    redrawn = [cell.name for cell in work.asked if cell.resampled]
     if redrawn:
         seconds = values * len(question.seeds) / REDRAWN_A_SECOND
         told.append(

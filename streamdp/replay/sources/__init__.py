@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -70,9 +71,18 @@ def open_log(source: str | Path, reading: Reading | None = None) -> Log:
         )
     if not path.is_file():
         raise InvalidConfig(complaint(text, "cannot be read", expected="a file", got="none there"))
+    if module == "arrow_files":
+        need_pyarrow(text)
     reader: Callable[[Path, Reading], Log] = import_module(f"{__name__}.{module}").open_file
     log: Log = reader(path, how)
     return log
+
+
+def need_pyarrow(where: str) -> None:
+    """Refuse a file that only pyarrow reads and writes, if it is not installed."""
+    if find_spec("pyarrow") is None:
+        expected = 'the extra `replay`: pip install "streamdp[replay]"'
+        raise InvalidConfig(complaint(where, "needs pyarrow", expected=expected, got="no pyarrow"))
 
 
 def file_identity(path: Path, *, actions: Sequence[str]) -> str:
