@@ -55,9 +55,9 @@ def _served(
     """Run to the end; what ended it goes to the log, without anything from content."""
     import asyncio
 
-    from streamdp.core.errors import InvalidConfig, StreamdpError
+    from streamdp.core.errors import StreamdpError
     from streamdp.service.faces import faces_of
-    from streamdp.service.run import run, run_service
+    from streamdp.service.run import TransportRefuses, run, run_service
     from streamdp.service.worker import where_raised
 
     async def serve() -> ExitCode:
@@ -75,7 +75,7 @@ def _served(
     except asyncio.CancelledError:
         return ExitCode.CUT_OFF
     except StreamdpError as error:
-        code = ExitCode.TRANSPORT if isinstance(error, InvalidConfig) else code_of(error)
+        code = ExitCode.TRANSPORT if isinstance(error, TransportRefuses) else code_of(error)
         log.error("failed", detail=str(error), exit_code=int(code))
         return code
     except Exception as error:

@@ -22,6 +22,7 @@ from typing import TypeVar
 from streamdp import __version__
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Technology
+from streamdp.service.allocation import settle
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.logs import set_up, watch_loop
 from streamdp.service.loop import Service
@@ -30,6 +31,10 @@ from streamdp.service.view import Reason, View
 from streamdp.service.worker import Log, Observe
 
 T = TypeVar("T")
+
+
+class TransportRefuses(InvalidConfig):
+    """What the transport found: missing topics, credentials, rights. The file itself is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,7 @@ async def run_service(
 ) -> Reason | None:
     """Run until a signal, a fatal error or, if so configured, a halted partition.
 
-    Returns why a halted partition ended it, if one did. `InvalidConfig` from here is about what
-    the transport found: the configuration itself was checked when it was read.
+    Returns why a halted partition ended it, if one did.
     """
     specs = configuration.specs(seeds=seeds)
     view = View(specs)
@@ -80,7 +84,10 @@ async def run_service(
             observe=_all_of([each for each in observers if each is not None]),
         )
         with _Signals(running, service):
-            return await service.run(ready=running.joined.set)
+            try:
+                return await service.run(ready=running.joined.set)
+            except InvalidConfig as error:
+                raise TransportRefuses(str(error)) from error
 
 
 def run(work: Callable[[], Awaitable[T]], *, log: Log) -> T:
@@ -91,6 +98,8 @@ def run(work: Callable[[], Awaitable[T]], *, log: Log) -> T:
         factory = None
     else:
         factory = uvloop.new_event_loop
+
+    settle()
 
     async def watched() -> T:
         watch_loop(asyncio.get_running_loop(), log)

@@ -1,0 +1,116 @@
+"""Do logs hold documented events only, and nothing from content? (P8)"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamdp
+import streamdp_adapters
+from streamdp.service import logs
+
+PLACES = [Path(package.__path__[0]) for package in (streamdp, streamdp_adapters)]
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    """The event of every line that code logs: the first argument of a log's methods."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        told, first = node.func, node.args[0]
+        if not isinstance(first, ast.Constant) or not isinstance(first.value, str):
+            continue
+        called = told.attr if isinstance(told, ast.Attribute) else getattr(told, "id", "")
+        of_a_log = isinstance(told, ast.Attribute) and ast.unparse(told.value).endswith("log")
+        if called in ("tell", "_teller") or (of_a_log and called in ("info", "warning", "error")):
+            yield first.value
+
+
+def test_is_every_event_documented_and_every_documented_event_logged() -> None:
+    """`EVENTS` is the whole list."""
+    found = {
+        name
+        for place in PLACES
+        for path in place.rglob("*.py")
+        for name in names(ast.parse(path.read_text()))
+    }
+    assert found == set(logs.EVENTS)
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where a log is written; the root of standard logging is as before afterwards."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:], level = before[0], before[1]
+    root.setLevel(level)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    """What was written, one event a line."""
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_is_a_line_one_json_object_with_time_level_and_event(stream: io.StringIO) -> None:
+    """In the order in which people read."""
+    log = logs.set_up(level="info", style="auto", stream=stream)
+    log.info("joined", streams=["home"])
+    (line,) = lines(stream)
+    assert list(line) == ["time", "level", "event", "streams"]
+    assert (line["level"], line["event"], line["streams"]) == ("info", "joined", ["home"])
+
+
+def test_is_text_for_people_and_less_on_request(stream: io.StringIO) -> None:
+    """On a terminal; and only warnings, if so configured."""
+    log = logs.set_up(level="warning", style="text", stream=stream)
+    log.info("joined")
+    log.warning("poll_lost", detail="why")
+    assert "joined" not in stream.getvalue()
+    assert "poll_lost" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+def test_do_other_libraries_tell_nothing_from_content(stream: io.StringIO) -> None:
+    """Templates without what fills them, exceptions without their text; below warnings nothing."""
+    logs.set_up(level="info", style="json", stream=stream)
+    logs.set_up(level="info", style="json", stream=stream)  # once is enough
+    stranger = logging.getLogger("stranger")
+    stranger.info("losses 0.25")
+    stranger.warning("bad record %s", "0.25")
+    try:
+        raise ValueError("losses 0.25")
+    except ValueError:
+        stranger.exception("it broke\nlosses 0.25")
+    logging.getLogger("aiokafka.conn").warning("node %s is away", 3)
+    assert "0.25" not in stream.getvalue()
+    told = lines(stream)
+    assert [line["event"] for line in told] == ["library"] * 3
+    assert [line["detail"] for line in told] == ["bad record %s", "it broke", "node 3 is away"]
+    assert (told[1]["exception"], told[1]["level"]) == ("ValueError", "error")
+
+
+def test_is_an_exception_that_nobody_awaited_told_without_its_text(stream: io.StringIO) -> None:
+    """asyncio's own words would quote it."""
+    log = logs.set_up(level="info", style="json", stream=stream)
+
+    async def broken() -> None:
+        raise ValueError("losses 0.25")
+
+    async def run() -> None:
+        logs.watch_loop(asyncio.get_running_loop(), log)
+        task = asyncio.create_task(broken())
+        await asyncio.wait({task})
+        del task
+
+    asyncio.run(run())
+    (line,) = lines(stream)
+    assert (line["event"], line["exception"]) == ("loop_exception", "ValueError")
+    assert "0.25" not in stream.getvalue()

@@ -1,0 +1,351 @@
+"""Does `streamdp run` keep its promise as a process: signals, kills, a second one, a full disk?
+
+Real processes on real SQLite files. The judge reads the published file, and holds the ledger
+against an offline fold of the input: the stream is seeded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamdp.ports import Key, Partition, Published, Records, StreamTopics, Value
+from streamdp.service.batches import decode
+from streamdp.service.config import Configuration, Seeds
+from streamdp.service.logs import EVENTS
+from streamdp.testing.judge import Evidence, judge, judge_fold
+from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.state import read_state
+from tests.processes import Process, ended_at_once, until
+from tests.streams import events
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "{folder}/shop.db"
+partitions = 2
+actions = "all"
+[topics.losses]
+budget = "3/4"
+[streams.home]
+input = "losses"
+start = "earliest"
+actions = ["a", "b", "c"]
+seed = "test"
+mode = "live"
+[streams.home.learner]
+recipe = "prefix_softmax"
+epsilon = "1/2"
+schedule = "capped 3"
+[[streams.home.estimates]]
+name = "block_regret"
+epsilon = "1/4"
+min_length = 3
+[service]
+idle_commit_seconds = 0.05
+[log]
+format = "json"
+"""
+
+KEYS = tuple(f"key {n}".encode() for n in range(9))
+PARTITIONS = (0, 1)
+
+
+@dataclass
+class Shop:
+    """A configuration with its files, and what can be seen of them from outside."""
+
+    path: Path
+
+    @property
+    def configuration(self) -> Configuration:
+        """As it is now."""
+        return Configuration.load(self.path, {})
+
+    @property
+    def topics(self) -> StreamTopics:
+        """The stream's."""
+        return self.configuration.topics()[0]
+
+    def change(self, old: str, new: str) -> None:
+        """Edit the file."""
+        text = self.path.read_text()
+        assert old in text
+        self.path.write_text(text.replace(old, new))
+
+    def run(self, **options: Any) -> Process:
+        """A process of the service."""
+        return Process.start("run", "--config", str(self.path), "--insecure-seed", **options)
+
+    def send(self, count: int, *, seed: int = 1) -> None:
+        """Append events."""
+        records: Sequence[tuple[Key, Value]] = events(count, keys=KEYS, seed=seed)
+
+        async def sent() -> None:
+            producer = self.configuration.technology().producer()
+            await producer.send(self.topics.input, records)
+            await producer.close()
+
+        asyncio.run(sent())
+
+    def position(self, partition: int) -> tuple[int, int]:
+        """The durable position, and where the input ends."""
+
+        async def peeked() -> tuple[int, int]:
+            tools = self.configuration.technology().administrator()
+            taken = await tools.peek(self.topics, partition)
+            await tools.close()
+            saved = read_state(taken.state, stream="home", partition=partition)
+            at = -1 if saved.checkpoint is None else saved.checkpoint.next_offset
+            return at, taken.end_offset
+
+        return asyncio.run(peeked())
+
+    def total(self) -> int:
+        """How many records are durably applied."""
+        return sum(at for at, _ in map(self.position, PARTITIONS))
+
+    def is_read(self) -> bool:
+        """Whether every record is durably applied."""
+        return all(at >= end for at, end in map(self.position, PARTITIONS))
+
+    def published(self) -> tuple[list[Published], list[Published]]:
+        """Actions and ledger."""
+
+        async def read() -> tuple[list[Published], list[Published]]:
+            reader = self.configuration.technology().publications()
+            found = [
+                [record async for batch in stream for record in batch]
+                for stream in (
+                    reader.actions(self.topics, follow=False),
+                    reader.ledger(self.topics, follow=False),
+                )
+            ]
+            await reader.close()
+            return found[0], found[1]
+
+        return asyncio.run(read())
+
+    def input(self, partition: int) -> Records:
+        """All of it."""
+
+        async def newest() -> Sequence[Records]:
+            tools = self.configuration.technology().administrator()
+            found = await tools.newest(self.topics, count=10**6)
+            await tools.close()
+            return found
+
+        (records,) = [each for each in asyncio.run(newest()) if each.partition.number == partition]
+        return records
+
+    def wrong(self, *, whole: str = "whole") -> list[str]:
+        """What the judge finds."""
+        (spec,) = self.configuration.specs(seeds=Seeds.ALLOWED)
+        actions, ledger = self.published()
+        found: list[str] = []
+        for number in PARTITIONS:
+            evidence = Evidence(
+                Partition("home", number),
+                [each for each in actions if each.partition == number],
+                [each for each in ledger if each.partition == number],
+            )
+            batch, _ = decode(spec.format, [self.input(number)], most_key_bytes=spec.most_key_bytes)
+            found += judge(evidence)
+            found += judge_fold(
+                evidence,
+                engine=spec.engine(number),
+                lines=spec.lines,
+                log=[batch],
+                whole=whole,
+            )
+        return found
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """An empty shop."""
+    path = tmp_path / "shop.toml"
+    path.write_text(CONFIG.format(folder=tmp_path))
+    return Shop(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_does_a_signal_drain(shop: Shop, number: signal.Signals) -> None:
+    """What was drawn is public when it ends; the next one goes on from there."""
+    shop.send(300)
+    with shop.run() as process:
+        process.hear("partition_running")
+        assert process.end(number) == 0
+    assert process.said("signal")[0]["name"] == number.name
+    assert process.said("stopped")
+    assert shop.wrong(whole="prefix") == []
+    shop.send(100, seed=2)
+    with shop.run() as process:
+        until(shop.is_read)
+        assert process.end() == 0
+    assert shop.wrong() == []
+    assert {line["event"] for line in process.lines} <= set(EVENTS)
+    assert process.other == []
+
+
+def test_does_a_kill_lose_or_repeat_nothing(shop: Shop) -> None:
+    """SIGKILL, again and again, at whatever it is doing."""
+    for seed in range(3):
+        shop.send(400, seed=seed)
+        before = shop.total()
+        with shop.run() as process:
+            while shop.total() <= before:
+                assert process.popen.poll() is None
+            assert process.end(signal.SIGKILL) == -signal.SIGKILL
+    shop.send(50, seed=5)
+    with shop.run() as process:
+        until(shop.is_read)
+        assert process.end() == 0
+    assert shop.wrong() == []
+
+
+def test_does_a_hangup_reread_modes_and_nothing_else(shop: Shop) -> None:
+    """The mode counts from the next draw; a wrong file changes nothing, the rest waits."""
+    shop.send(100)
+    with shop.run() as process:
+        until(shop.is_read)
+        edges = [end for _, end in map(shop.position, PARTITIONS)]
+        shop.change('mode = "live"', 'mode = "shadow"')
+        process.signal(signal.SIGHUP)
+        assert process.hear("mode_changed")["mode"] == "shadow"
+        shop.change('start = "earliest"', 'start = "sometime"')
+        process.signal(signal.SIGHUP)
+        assert "streams.home.start" in str(process.hear("configuration_rejected")["detail"])
+        shop.change('start = "sometime"', 'start = "earliest"\nepoch = 7')
+        process.signal(signal.SIGHUP)
+        process.hear("configuration_needs_restart")
+        shop.send(100, seed=2)
+        until(shop.is_read)
+        assert process.end() == 0
+    lines = [decode_ledger(each.value) for each in shop.published()[1]]
+    charges = [line for line in lines if isinstance(line, Charge) and line.kind == "action"]
+    withheld = {(each.last_offset >= edges[each.partition], each.withheld is True)
+                for each in charges}  # fmt: skip
+    assert withheld == {(False, False), (True, True)}
+    assert {line.epoch for line in lines} == {1}
+
+
+def test_does_a_second_process_take_over_cleanly(shop: Shop) -> None:
+    """The newest owner wins; the first one stops touching anything, and both end well."""
+    shop.send(300)
+    with shop.run() as first:
+        first.hear("partition_running")
+        with shop.run() as second:
+            second.hear("partition_running")
+            first.hear("partition_revoked")
+            shop.send(300, seed=2)
+            until(shop.is_read)
+            assert first.end() == 0
+            shop.send(50, seed=3)
+            until(shop.is_read)
+            assert second.end() == 0
+    assert shop.wrong() == []
+
+
+def test_does_a_full_disk_end_it_with_one_clear_message(shop: Shop) -> None:
+    """Exit code 6; nothing that was durable is lost, and with room it goes on."""
+    shop.send(2000)
+    with shop.run(file_limit=1 << 16) as process:
+        assert process.ended() == 6
+    (told,) = process.said("failed")
+    assert "cannot grow; expected room on the disk" in str(told["detail"])
+    with shop.run() as process:
+        until(shop.is_read)
+        assert process.end() == 0
+    assert shop.wrong() == []
+
+
+def test_does_a_second_signal_stop_at_once(shop: Shop) -> None:
+    """Without a drain, which is safe: the next one publishes what was recorded."""
+    shop.send(300)
+    with shop.run() as process:
+        process.hear("partition_running")
+        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGINT)
+        assert process.ended() in (0, 130)
+    with shop.run() as process:
+        until(shop.is_read)
+        assert process.end() == 0
+    assert shop.wrong() == []
+
+
+def test_does_a_halt_end_it_if_so_configured(shop: Shop) -> None:
+    """Exit code 4, and a message that says what differs and what to do."""
+    shop.send(100)
+    with shop.run() as process:
+        until(shop.is_read)
+        assert process.end() == 0
+    shop.change('epsilon = "1/2"', 'epsilon = "1/5"')
+    shop.change("[service]", '[service]\non_halt = "exit"')
+    with shop.run() as process:
+        assert process.ended() == 4
+    told = process.said("partition_halted")[0]
+    assert (told["reason"], told["level"]) == ("state_mismatch", "error")
+    assert "needs a new epoch" in str(told["detail"])
+    shop.change('start = "earliest"', 'start = "earliest"\nepoch = 2')
+    shop.send(100, seed=2)
+    with shop.run() as process:
+        until(shop.is_read)
+        assert process.end() == 0
+    assert {decode_ledger(each.value).epoch for each in shop.published()[1]} == {1, 2}
+
+
+# -- what cannot start -------------------------------------------------------------------------
+
+
+def test_is_a_wrong_configuration_told_in_one_line(shop: Shop) -> None:
+    """Exit code 2, and nothing was started or made."""
+    shop.change('start = "earliest"', 'begin = "earliest"')
+    run = ended_at_once("run", "--config", str(shop.path), "--insecure-seed")
+    assert run.returncode == 2
+    assert run.stderr.splitlines() == [
+        f"streamdp: {shop.path}: streams.home.start: missing; expected where a stream without any"
+        " state begins, got nothing",
+        f"{shop.path}: streams.home.begin: unknown key; expected one of input, start, actions,"
+        " actions_file, learner, estimates, format, epoch, mode, fallback_action, gap, limits,"
+        " seed, got begin",
+    ]
+    assert not (shop.path.parent / "shop.db").exists()
+
+
+def test_is_a_seed_refused_without_its_flag(shop: Shop) -> None:
+    """Exit code 2."""
+    run = ended_at_once("run", "--config", str(shop.path))
+    assert (run.returncode, "a seed protects nobody" in run.stderr) == (2, True)
+
+
+def test_is_a_missing_topic_told(shop: Shop) -> None:
+    """Exit code 3: it may be made later."""
+    shop.change("partitions = 2", "partitions = 0")
+    with shop.run() as process:
+        assert process.ended() == 3
+    (told,) = process.said("failed")
+    assert "topic losses: is missing; expected create it first" in str(told["detail"])
+    assert told["exit_code"] == 3
+
+
+def test_is_an_unreachable_broker_told(shop: Shop) -> None:
+    """Exit code 3, which broker, and why."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        port = taken.getsockname()[1]
+        environment = {"STREAMDP__TRANSPORT": f'{{kind = "kafka", bootstrap = "127.0.0.1:{port}"}}'}
+        with shop.run(environment=environment) as process:
+            assert process.ended() == 3
+    (told,) = process.said("failed")
+    assert f"127.0.0.1:{port}: unreachable" in str(told["detail"])
