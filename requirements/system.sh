@@ -13,6 +13,8 @@ need chromium chromium
 need chromedriver chromium-driver
 need systemd-analyze systemd
 need kubectl kubernetes-client
+need kcat kcat
+need curl curl
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

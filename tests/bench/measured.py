@@ -1,0 +1,138 @@
+"""The measured numbers of the README, made from what the benchmarks wrote.
+
+    make bench                                # writes bench-results/*.json
+    python tests/bench/measured.py [--write]
+
+Prints two tables, or puts them between the marks in the README. A benchmark that was not run is
+left out. Ratios compare medians of runs that alternate; what they are compared with is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench-results"
+BEGIN, END = "<!-- tests/bench/measured.py writes from here -->", "<!-- to here -->"
+
+Rows = Sequence[Mapping[str, Any]]
+Lines = Iterator[tuple[str, str]]
+
+
+def selection(rows: Rows) -> Lines:
+    """Exact selection beside what people write."""
+    ours = {(row["case"], row["run"]): row for row in rows}
+    for K in ("100", "10000", "1000000"):
+        row = ours[f"K = {K}", "permute_and_flip"]
+        told = f"{row['microseconds']:,.0f} µs, {row['ratio']:.1f} × an unsafe numpy softmax"
+        yield f"one exact private choice among {int(K):,} actions", told
+    peers = [row["ratio"] for row in rows if row["run"] == "OpenDP, public call"]
+    if peers:
+        told = f"{min(peers):,.0f} to {max(peers):,.0f} × our time"
+        yield "the same by OpenDP's exact permute-and-flip, K = 10,000", told
+
+
+def engine(tables: Mapping[str, Rows]) -> Lines:
+    """Learning at array speed."""
+    batches = {row["run"]: row["ratio"] for row in tables["batches"]}
+    told = f"{batches['one key']:.1f} × the time of a bare `np.add.reduce`"
+    yield "learning from a batch of one key, K = 100", told
+    yield "the same with 1,000 keys", f"{batches['1000 keys']:.1f} ×"
+    (born,) = tables["births"]
+    yield "16 slots of each of 100,000 new keys", f"{born['slots_per_second'] / 1e6:.1f} M slots/s"
+    sizes = " / ".join(f"{row['living_bytes_per_key']:,}" for row in tables["memory"])
+    yield "bytes a key, all included, K = 2 / 10 / 100", sizes
+
+
+def formats(rows: Rows) -> Lines:
+    """Decoding, by format."""
+    ours = {row["case"]: row["million_per_second"] for row in rows if row["run"] == "streamdp"}
+    for case, name in (
+        ("JSON list, 4 digits, K = 10", "JSON events decoded, K = 10"),
+        ("JSON list, 4 digits, K = 100", "JSON events decoded, K = 100"),
+        ("float32 × 1, prefix none, K = 100", "float32 rows decoded, K = 100"),
+        ("float32 × 256, prefix none, K = 100", "the same in frames of 256 rows"),
+    ):
+        yield name, f"{ours[case]:,.1f} M/s"
+
+
+def replay(rows: Rows) -> Lines:
+    """A whole grid in one pass."""
+    for row in rows:
+        if row["run"] == "whole grid" and row["case"].endswith("clean"):
+            yield f"replay of {row['case'][:-7]}", f"{row['ratio']:.1f} × one `np.add.reduce`"
+        elif "megabytes" in row:
+            yield f"replay of a {row['case']}", f"{row['megabytes']} MB resident"
+
+
+def service(rows: Rows) -> Lines:
+    """How late, and how soon again."""
+    for row in rows:
+        if row["table"] == "delay":
+            told = f"p50 {row['p50 ms']} ms, p99 {row['p99 ms']} ms"
+            name = f"last record of a block to its visible action, {row['who']}"
+            yield f"{name}, {row['records/s']:,} records/s", told
+        elif row["table"] == "rebuild":
+            told = f"{row['seconds']} s, {row['read again']:,} records read again"
+            yield f"kill -9 to learning again with {row['keys']:,} keys", told
+
+
+def peers(rows: Rows) -> Iterator[str]:
+    """Throughput beside the peers, as a table of its own."""
+    full = [row for row in rows if row["table"] == "throughput" and row["processes"] == 1]
+    if not full:
+        return
+    yield "| input | who | records/s | CPU s per M | peak MiB |"
+    yield "|---|---|--:|--:|--:|"
+    for row in full:
+        yield (
+            f"| {row['input']} | {row['who']} | {row['records/s']:,} | {row['CPU s/M']}"
+            f" | {row['MiB']} |"
+        )
+    yield ""
+
+
+TABLES: dict[str, Callable[[Any], Lines]] = {
+    "service": lambda told: service(told["rows"]),
+    "formats": formats,
+    "engine": engine,
+    "selection": selection,
+    "replay": replay,
+}
+
+
+def tables() -> Iterator[str]:
+    """Both tables as Markdown, line by line."""
+    found = {name: RESULTS / f"bench_{name}.json" for name in TABLES}
+    told = {
+        name: json.loads(path.read_text())[name] for name, path in found.items() if path.is_file()
+    }
+    if "service" in told:
+        yield from peers(told["service"]["rows"])
+    yield "| what | measured | by |"
+    yield "|---|---|---|"
+    for name in told:
+        for what, measured in TABLES[name](told[name]):
+            yield f"| {what} | {measured} | `tests/bench/bench_{name}.py` |"
+
+
+def main() -> None:
+    """Print the tables, or put them into the README."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put them into README.md")
+    text = "\n".join(tables())
+    if not parser.parse_args().write:
+        print(text)
+        return
+    readme = ROOT / "README.md"
+    before, _, rest = readme.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Runs what a page of the documentation tells its reader to do, in the order of the page.
+
+A page is one story in an empty folder. By the language of its fenced blocks:
+
+toml    begins with ``# NAME.toml``: the file is written. Otherwise it is a fragment: laid over the
+        page's first file it must be a valid configuration (or name entry points, for a package).
+sh      every command is run and must end with 0. `streamdp run`, `serve` and `watch` stay, as in a
+        terminal of their own, and are ended with the story; the first two must then have drained.
+python  begins with ``# NAME.py``: the file is written. Otherwise it is run.
+sql     begins with ``-- NAME.db``: asked of that file, read-only; there must be an answer.
+text    what one of the commands that stay, or the last one that did not, prints; `…` is anything.
+json    lines of the published schemas.
+
+`Story.wording` replaces words of the page by those of the test (addresses, fresh names),
+and back in what is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from streamdp.service.config import Tables
+from streamdp.wire.schemas import schema
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0  # seconds that anything may take
+STAYS = re.compile(r"(?:\w+=\S+ )*streamdp (run|serve|watch)\b(?!.*--once)")
+READY = {"run": "partition_running", "serve": "http_listening"}
+ELSEWHERE = {"make", ".", "docker", "pip"}
+"""Commands that other tests run; that what they name is there is looked at here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        """The file that it is, by its first line."""
+        found = re.match(r"(?:#|--) ([\w.]+\.(?:toml|py|db))\n", self.text)
+        return found and found[1]
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page in order."""
+    fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [Block(found[1], found[2]) for found in fence.finditer(page)]
+
+
+def needs_broker(page: str) -> bool:
+    """Whether a page's story begins on Kafka."""
+    return any('kind = "kafka"' in block.text for block in blocks(page) if block.file)
+
+
+class Running:
+    """A command that stays, as in a terminal of its own, and what it has printed."""
+
+    def __init__(self, command: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self.command = command
+        self.lines: list[str] = []
+        self._heard = threading.Condition()
+        self._process = subprocess.Popen(
+            ["bash", "-c", command.replace("streamdp", "exec streamdp", 1)],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return "".join(self.lines)
+
+    def wait_until(self, pattern: re.Pattern[str]) -> bool:
+        """Whether it has printed that, within a patient reader's time; no longer if it ended."""
+
+        def printed() -> bool:
+            return pattern.search(self.output) is not None
+
+        with self._heard:
+            self._heard.wait_for(lambda: printed() or not self._reader.is_alive(), PATIENCE)
+        return printed()
+
+    def end(self) -> int:
+        """As a reader ends it, by Ctrl-C; its exit code."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            self._reader.join(PATIENCE)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._heard:
+                self.lines.append(line)
+                self._heard.notify_all()
+        with self._heard:
+            self._heard.notify_all()
+
+
+@dataclass(slots=True)
+class Story:
+    """One page being followed."""
+
+    folder: Path
+    wording: Mapping[str, str] = field(default_factory=dict)
+    running: list[Running] = field(default_factory=list)
+    last: str = ""
+    first_file: dict[str, Any] = field(default_factory=dict)
+
+    def follow(self, page: str) -> None:
+        """Do what the page says, then end what stays."""
+        try:
+            for block in blocks(page):
+                getattr(self, f"_{block.language}")(Block(block.language, self._said(block.text)))
+        finally:
+            ends = [(each, each.end()) for each in reversed(self.running)]
+        for each, code in ends:
+            assert code == 0 or "watch" in each.command, f"{each.command}: {code}\n{each.output}"
+
+    # -- languages -------------------------------------------------------------------------------
+
+    def _toml(self, block: Block) -> None:
+        table = tomllib.loads(block.text)
+        if block.file:
+            (self.folder / block.file).write_text(block.text)
+            self.first_file = self.first_file or table
+        if "project" in table:
+            assert list(table["project"]) == ["entry-points"]
+            assert set(table["project"]["entry-points"]) <= {
+                "streamdp.formats",
+                "streamdp.transports",
+            }
+            return
+        Tables.model_validate(table if block.file else _over(self.first_file, table))
+
+    def _sh(self, block: Block) -> None:
+        for command in block.text.splitlines():
+            words = shlex.split(command, comments=True)
+            if words and words[0] in ELSEWHERE:
+                _check_elsewhere(words)
+            elif stays := STAYS.match(command):
+                self._start(command, stays[1])
+            elif words:
+                self.last = self._run(["bash", "-euo", "pipefail", "-c", command], command)
+
+    def _python(self, block: Block) -> None:
+        if block.file:
+            (self.folder / block.file).write_text(block.text)
+        else:
+            self._run([sys.executable, "-W", "error", "-c", block.text], block.text)
+
+    def _sql(self, block: Block) -> None:
+        assert block.file
+        base = sqlite3.connect(f"file:{self.folder / block.file}?mode=ro", uri=True)
+        try:
+            assert base.execute(block.text).fetchall(), f"no answer to\n{block.text}"
+        finally:
+            base.close()
+
+    def _text(self, block: Block) -> None:
+        for expected in block.text.splitlines():
+            pattern = _pattern(expected)
+            if pattern.search(self.last) or any(each.wait_until(pattern) for each in self.waiting):
+                continue
+            printed = "\n".join([self.last, *(each.output for each in self.waiting)])
+            raise AssertionError(f"nothing printed\n  {expected}\nbut\n{printed}")
+
+    def _json(self, block: Block) -> None:
+        for line in block.text.splitlines():
+            told = json.loads(line)
+            layout = "list" if isinstance(told.get("losses"), list) else "mapping"
+            kinds = {"action": "action", "charge": "ledger", "epoch": "ledger"}
+            jsonschema.validate(told, schema(kinds.get(told.get("type"), f"event-{layout}")))
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> Iterator[Running]:
+        """The commands that stay and print for people, the newest first."""
+        return (each for each in reversed(self.running) if "watch" in each.command)
+
+    def _start(self, command: str, kind: str) -> None:
+        running = Running(command, self.folder, self._environment)
+        self.running.append(running)
+        first = not any(each.command in command for each in self.running[:-1])
+        if kind in READY:
+            event = READY[kind] if first else "joined"  # a second one shares, maybe nothing
+            assert running.wait_until(re.compile(rf"\b{event}\b")), f"{command}:\n{running.output}"
+
+    def _run(self, arguments: list[str], told: str) -> str:
+        done = subprocess.run(
+            arguments,
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, f"{told}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """The test's own, with its interpreter and commands in front."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+
+    def _said(self, text: str) -> str:
+        """The page's words in the test's."""
+        for word, ours in self.wording.items():
+            text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", ours, text)
+        return text
+
+
+def _pattern(expected: str) -> re.Pattern[str]:
+    """A line of which `…` may be anything, and blanks any number."""
+    parts = [r"\s+".join(map(re.escape, part.split())) for part in expected.split("…")]
+    return re.compile(r"\b" + r"\s*[^\n]*?\s*".join(parts))
+
+
+def _over(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """A tree laid over another."""
+    both = {
+        name: _over(base[name], value) if isinstance(value, dict) else value
+        for name, value in more.items()
+        if isinstance(base.get(name), dict)
+    }
+    return {**base, **more, **both}
+
+
+def _check_elsewhere(words: list[str]) -> None:
+    """What the command names must be there."""
+    match words:
+        case ["make", *arguments]:
+            targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            assert next(each for each in arguments if "=" not in each) in targets, words
+        case [".", where]:
+            assert where == ".venv/bin/activate", words
+        case ["docker", "compose", "-f", file, *_]:
+            assert (ROOT / file).is_file(), words
+        case ["pip", "install", wanted]:
+            extra = re.fullmatch(r"streamdp\[(\w+)\]", wanted)
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            assert extra is not None, words
+            assert extra[1] in project["optional-dependencies"], words
+        case _:
+            raise AssertionError(f"nobody tries {words}")

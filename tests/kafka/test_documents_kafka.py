@@ -1,0 +1,39 @@
+"""Can a stranger follow the documentation from an empty folder to actions on a real broker?"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamdp.testing.broker import Borrowed
+from tests.documents import Story, needs_broker
+from tests.test_documents import PAGES
+
+THERE = [page for page in PAGES if needs_broker(page.read_text())]
+
+
+def free_address() -> str:
+    """One that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.mark.kafka
+@pytest.mark.system("kcat", "curl")
+@pytest.mark.parametrize("page", THERE, ids=lambda page: str(page.stem))
+def test_a_page_can_be_followed(
+    page: Path, broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
+) -> None:
+    app = fresh_app()
+    wording = {
+        "localhost:9092": broker.bootstrap,
+        "127.0.0.1:8080": free_address(),
+        "127.0.0.1:8081": free_address(),
+        "shop": app,
+        "feedback": f"{app}-feedback",
+    }
+    Story(tmp_path, wording).follow(page.read_text())

@@ -1,0 +1,126 @@
+"""Does the documentation tell the truth: do its commands run, its links lead somewhere?"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from streamdp.service.view import Reason
+from tests.documents import ROOT, Story, blocks, needs_broker
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "deploy" / "RUNBOOK.md", ROOT / "CHANGELOG.md"]
+HERE = [page for page in PAGES if not needs_broker(page.read_text())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", HERE, ids=lambda page: str(page.stem))
+def test_a_page_that_needs_no_broker_can_be_followed(page: Path, tmp_path: Path) -> None:
+    Story(tmp_path).follow(page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
+def test_every_block_says_what_it_is(page: Path) -> None:
+    text = page.read_text()
+    assert text.count("\n```") == 2 * len(blocks(text))
+    assert {block.language for block in blocks(text)} <= {
+        "json",
+        "python",
+        "sh",
+        "sql",
+        "text",
+        "toml",
+    }
+
+
+def anchors(page: Path) -> set[str]:
+    """What can be linked to in a page, named as forges name it."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.stem))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        missing_anchor = anchor and (target.suffix != ".md" or anchor not in anchors(target))
+        if not target.exists() or missing_anchor:
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text()))
+    assert {f"docs/{page.name}" for page in PAGES[1:]} <= linked
+
+
+def test_the_numbers_of_the_readme_name_a_command_that_exists() -> None:
+    measured = (ROOT / "README.md").read_text().partition("\n### Measured\n")[2]
+    scripts = re.findall(r"`(tests/bench/\w+\.py)`", measured.partition("\n## ")[0])
+    assert scripts
+    assert [name for name in scripts if not (ROOT / name).is_file()] == []
+
+
+def test_the_runbook_quotes_what_a_halted_partition_says() -> None:
+    entry = (ROOT / "deploy" / "RUNBOOK.md").read_text().partition("### StreamdpPartitionHalted")[2]
+    table = entry.partition("\n### ")[0]
+    said = "".join(
+        path.read_text()
+        for folder in ("streamdp/service", "adapters/streamdp_adapters")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    quoted = [quote.partition(";")[0] for quote in re.findall(r'"([^"]+)"', table)]
+    assert len(quoted) > 5
+    assert [quote for quote in quoted if f'"{quote}' not in said] == []
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {each.value for each in Reason}
+
+
+# -- would a page that lies be noticed? ------------------------------------------------------------
+
+CONFIGURATION = """
+```toml
+# streamdp.toml
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "streamdp.db"
+[topics.feedback]
+budget = "1"
+[streams.home]
+input = "feedback"
+start = "earliest"
+actions = ["a", "b"]
+[streams.home.learner]
+epsilon = "1"
+```
+"""
+SENT = "```sh\nstreamdp run\n```\n```sh\necho '[0, 1]' | streamdp send --key fr\n```\n"
+
+
+def test_a_page_that_tells_the_truth_passes(tmp_path: Path) -> None:
+    watched = "```sh\nstreamdp watch\n```\n```text\nfr … block 0, in force from slot 2\n```\n"
+    Story(tmp_path).follow(CONFIGURATION + SENT + watched)
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ("```sh\nstreamdp check --exemplary\n```\n", "No such option"),
+        ("```sh\nstreamdp check | grep nothing\n```\n", "grep nothing"),
+        ("```sh\nmake coffee\n```\n", "coffee"),
+        ("```sh\nstreamdp check\n```\n```text\nThe … is wrong.\n```\n", "nothing printed"),
+        ("```toml\n[streams.home]\nmod = 'shadow'\n```\n", "mod"),
+        ("```toml\n[streams.home]\nmode = 'shade'\n```\n", "mode"),
+        ("```python\nimport streamdp.nothing\n```\n", "streamdp.nothing"),
+        ("```json\n{\"losses\": [\"0.1\", 0.2]}\n```\n", "not of type"),
+        ("```json\n{\"type\": \"action\", \"schema\": 1}\n```\n", "required"),
+        ("```sh\nstreamdp run --config other.toml\n```\n", "other.toml"),
+    ],
+)  # fmt: skip
+def test_a_page_that_lies_fails(lie: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=re.escape(told)):
+        Story(tmp_path).follow(CONFIGURATION + lie)
