@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,17 +11,20 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.audit import audit_learner
+from streamdp.audit.sampler import sample_estimates
 from streamdp.core import calibration
 from streamdp.core.bank import Bank
-from streamdp.core.engine import Drawn, Engine, rebuild
+from streamdp.core.engine import Drawn, Engine, draws, rebuild
 from streamdp.core.engine.charges import Tariff
-from streamdp.core.engine.draws import FromRecord
+from streamdp.core.engine.draws import Fresh, FromRecord
 from streamdp.core.events import LossBatch
 from streamdp.core.learners import Leader, learner_of
+from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.core.regret import ESTIMATES, Estimate, estimate, estimates
 
 Ints = NDArray[np.int64]
+Breaks = Callable[[pytest.MonkeyPatch], None]
 
 
 def learner(*, actions: int = 2) -> Leader:
@@ -97,6 +101,108 @@ def test_an_estimate_for_blocks_that_losses_choose_is_caught(
 
     monkeypatch.setattr(estimates.Estimate, "statistic", hides_zero)
     assert not audited(estimate("block_regret", epsilon="1/2", min_length=2))[0]
+
+
+# -- the noise itself: χ² tests at a false-alarm rate of 1e-9 each, seeded -------------------------
+
+TWO = (
+    estimate("regret_vs_uniform", epsilon="3", min_length=2),
+    estimate("mean_loss", epsilon="3", min_length=2),
+)
+
+
+def scaled(noise: Fraction) -> Breaks:
+    """Noise of another scale than the one that is charged for."""
+
+    def breaks(patch: pytest.MonkeyPatch) -> None:
+        def drawn(scale: Fraction, bits: Bits) -> Ints:
+            return discrete_laplace(scale * noise, bits) if noise else np.zeros(bits.rows, np.int64)
+
+        patch.setattr(draws, "discrete_laplace", drawn)
+
+    return breaks
+
+
+def purposes(purpose: Callable[[int], int]) -> Breaks:
+    """Noise from bits that another draw reads."""
+
+    def breaks(patch: pytest.MonkeyPatch) -> None:
+        bits = Fresh.bits
+
+        def shared(self: Fresh, bank: Bank, rows: Ints, asked: int, indices: Ints) -> Bits:
+            own = purpose(asked) if asked >= Purpose.NOISE else asked
+            return bits(self, bank, rows, own, indices)
+
+        patch.setattr(Fresh, "bits", shared)
+
+    return breaks
+
+
+def blocks_share(patch: pytest.MonkeyPatch) -> None:
+    """The noise of every block is the first one's."""
+    bits = Fresh.bits
+
+    def shared(self: Fresh, bank: Bank, rows: Ints, asked: int, indices: Ints) -> Bits:
+        return bits(self, bank, rows, asked, indices * 0 if asked >= Purpose.NOISE else indices)
+
+    patch.setattr(Fresh, "bits", shared)
+
+
+def of_the_next_action(patch: pytest.MonkeyPatch) -> None:
+    """What the action that is selected at the block's end would have lost in it."""
+    actions = Fresh.actions
+
+    def and_in_force(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        chosen = actions(self, bank, rows)
+        bank.action[rows] = chosen
+        return chosen
+
+    patch.setattr(Fresh, "actions", and_in_force)
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        scaled(Fraction(0)),
+        scaled(Fraction(1, 2)),
+        scaled(Fraction(3, 4)),
+        purposes(lambda asked: Purpose.NOISE),
+        purposes(lambda asked: Purpose.SELECTION),
+        blocks_share,
+        of_the_next_action,
+    ],
+    ids=["none", "half", "three quarters", "one for all", "the selection's", "one for all blocks",
+         "of the next action"],
+)  # fmt: skip
+def test_noise_that_is_not_what_is_charged_is_caught(
+    monkeypatch: pytest.MonkeyPatch, breaks: Breaks
+) -> None:
+    """The exact layer takes the noise's law as given, so the engine's noise has a test of its own.
+
+    On single slots both blocks are short, so that blocks may share bits; K = 3.
+    """
+    single = learner_of(
+        {"recipe": "incumbent_leader", "epsilon": "1", "schedule": "capped 1"},
+        actions=["a", "b", "c"],
+    )
+    each = tuple(replace(asked, min_length=1) for asked in TWO)
+    assert noise_fits(single, each)
+    breaks(monkeypatch)
+    assert not noise_fits(single, each)
+
+
+def noise_fits(of: Leader, asked: tuple[Estimate, ...]) -> bool:
+    found = sample_estimates(of, asked, randomness=SeededRandomness(2), samples=4000)
+    return all(fit.passed for fit in found)
+
+
+def test_noise_that_is_wrong_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of an estimate that is due for long blocks only: it is audited on short ones."""
+    late = estimate("block_regret", epsilon="1/2", min_length=64)
+    assert audited(late) == audited(replace(late, min_length=3))
+    scaled(Fraction(1, 2))(monkeypatch)
+    audit = audit_learner(learner(), estimates=[late], samples=4000, longest=16)
+    assert any(failure.startswith("estimates: χ²") for failure in audit.failures)
 
 
 class NoDraws:

@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from streamdp.audit import TOLERANCE, Memo, audit_learner, sweep
 from streamdp.audit.exposure import Design, designs, engine_subject
 from streamdp.audit.reader import Reader, exact_sum
+from streamdp.audit.sweep import sweep_wide
 from streamdp.audit.transcripts import worst_ratios
 from streamdp.cli.audit import SHIPPED
+from streamdp.core import calibration
 from streamdp.core.engine import machine
 from streamdp.core.engine.waves import Applier
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch, Releases
 from streamdp.core.grid import UNIT
-from streamdp.core.learners import Leader, learner_of
+from streamdp.core.learners import Leader, learner_of, naive_noisy_leader
 from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
@@ -124,6 +126,35 @@ def test_a_learner_of_many_actions_is_audited_with_three() -> None:
     assert audit_learner(handmade, samples=2000, longest=32).actions == 3
 
 
+def test_a_rate_that_is_wrong_for_many_actions_only_is_caught() -> None:
+    """Streams are enumerated for three actions; single selections are swept for all of them."""
+    names = [f"a{i}" for i in range(9)]
+    for recipe in ({"recipe": "incumbent_leader"}, {"recipe": "noisy_leader", "noise": "laplace"}):
+        good = learner_of({**recipe, "epsilon": "1"}, actions=names)
+        assert audit_learner(good, samples=1000, longest=32).passed
+        rate = good.choose.rate * 2
+        wrong = replace(good, choose=type(good.choose)(rate))  # type: ignore[call-arg]
+        assert sweep_wide(good) <= 1 + TOLERANCE
+        assert sweep_wide(wrong) > 1.9
+
+
+def test_a_recipe_that_is_wrong_for_many_actions_only_fails_the_audit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its recipe is right for three actions, so that only the sweep of all can tell."""
+    naive = calibration.naive_laplace_rate
+
+    def for_three(epsilon: Fraction, *, actions: int) -> Fraction:
+        return naive(epsilon, actions=actions) * (1 if actions <= 3 else 3 * actions)
+
+    monkeypatch.setattr(naive_noisy_leader, "naive_laplace_rate", for_three)
+    names = [f"a{i}" for i in range(9)]
+    learner = learner_of({"recipe": "naive_noisy_leader", "epsilon": "1"}, actions=names)
+    audit = audit_learner(learner, samples=1000, longest=32)
+    assert len(audit.failures) == 1
+    assert audit.failures[0].startswith("9 actions: log-ratio")
+
+
 # -- calibrations as the papers print them --------------------------------------------------------
 
 WRONG: dict[str, Callable[[Fraction], Mechanism]] = {
@@ -210,6 +241,7 @@ def everything_so_far(schedule: Schedule, block: int, window: int) -> range:
     return range(1, schedule.start(block) + window)
 
 
+@pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize(
     ("options", "reads"),
     [
@@ -219,13 +251,14 @@ def everything_so_far(schedule: Schedule, block: int, window: int) -> range:
     ],
 )
 def test_reading_a_slot_twice_is_caught(
-    options: dict[str, str], reads: Callable[[Schedule, int, int], range]
+    options: dict[str, str], reads: Callable[[Schedule, int, int], range], epsilon: str
 ) -> None:
-    learner = shipped(options)
+    learner = shipped(options, epsilon=epsilon)
+    charge = Fraction(epsilon)
     design = two_ends(learner)
     good, bad = Reader(learner), Reader(learner, reads=reads)
-    assert max(worst_ratios(good(design), learner.choose).values()) <= 1 + TOLERANCE
-    assert max(worst_ratios(bad(design), learner.choose).values()) > 1.05
+    assert max(worst_ratios(good(design), learner.choose).values()) <= charge + TOLERANCE
+    assert max(worst_ratios(bad(design), learner.choose).values()) > charge * Fraction(102, 100)
 
 
 def test_a_reset_that_raw_losses_trigger_is_caught() -> None:

@@ -114,6 +114,30 @@ def test_does_every_slot_get_charged_once(learner: sd.Leader, log: LossBatch) ->
         assert machine.ledger.spent(key, slot=stop) == 0
 
 
+@given(learners(), logs(), st.lists(st.integers(1, 9), min_size=2, max_size=2))
+def test_is_every_release_in_the_ledger(
+    learner: sd.Leader, log: LossBatch, lengths: list[int]
+) -> None:
+    """P6: what a slot is charged is what was released of it, estimates of any length included."""
+    names = ("block_regret", "null_share")
+    asked = [
+        sd.estimate(name, epsilon=f"1/{size}", min_length=length)
+        for name, size, length in zip(names, (3, 7), lengths, strict=True)
+    ]
+    machine = engine(learner, estimates=asked)
+    paid: dict[tuple[Key, int], Fraction] = {}
+    for release in machine.apply_batch(log):
+        for slot in range(release.start, release.stop):
+            known = paid.get((release.key, slot), Fraction(0))
+            paid[release.key, slot] = known + release.epsilon
+    booked = {
+        (key, slot): run.epsilon
+        for key, run in machine.ledger.export()
+        for slot in range(run.start, run.stop)
+    }
+    assert booked == paid
+
+
 def test_is_a_charge_above_the_budget_refused_before_anything_changes() -> None:
     """An engine whose slots were charged elsewhere refuses the batch whole and stays as it was."""
     learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1")

@@ -5,6 +5,9 @@ second action) comes out is held against its exact probability. That covers what
 selections do not: that keys, blocks and purposes do not share random bits, that windows and
 resampled losses have their law, and that the action in force is the one with the bonus.
 
+An estimate's noise is what was released less the exact statistic. Its law is checked, and that it
+shares no bits with another estimate, another block or the action that was selected.
+
 The threshold is a bound, not a table: a χ² variable of k degrees exceeds k + 2√(kx) + 2x with
 probability at most e^−x (Laurent & Massart 2000, Lemma 1). `FALSE_ALARM` is e^−x for one test.
 """
@@ -12,8 +15,9 @@ probability at most e^−x (Laurent & Massart 2000, Lemma 1). `FALSE_ALARM` is e
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
-from math import log, sqrt
+from fractions import Fraction
+from itertools import combinations, product
+from math import exp, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +28,13 @@ from streamdp.audit.reader import Reader
 from streamdp.audit.script import runs_of
 from streamdp.audit.transcripts import log_transcripts
 from streamdp.core.engine import Engine
-from streamdp.core.events import ACTION, OPENING
+from streamdp.core.events import ACTION, OPENING, Releases
+from streamdp.core.grid import quantise
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Randomness
+from streamdp.core.regret import Estimate
+
+Ints = NDArray[np.int64]
 
 FALSE_ALARM = 1e-9
 """How often a test may accuse an engine that follows its law; a hundred of them: 1e-7."""
@@ -113,3 +121,93 @@ def _observed(
             transcripts[runs[which]] *= base
             transcripts[runs[which]] += releases.value[which]
     return np.bincount(transcripts, minlength=actions**design.blocks * (actions + 1))
+
+
+# -- the noise of estimates -----------------------------------------------------------------------
+
+
+def sample_estimates(
+    learner: Leader, estimates: tuple[Estimate, ...], *, randomness: Randomness, samples: int
+) -> list[Chi2]:
+    """Run the shipped engine for so many keys and hold the noise of its estimates against its law.
+
+    A test for each two of (block, estimate), and for each one with the action of its block.
+    """
+    design = _one_stream(learner)
+    engine = Engine(
+        stream="audit",
+        partition=0,
+        learner=learner,
+        estimates=estimates,
+        budget=sum((each.epsilon for each in estimates), learner.charge or Fraction(0)),
+        randomness=randomness,
+    )
+    values: dict[tuple[int, str], Ints] = {}
+    for batch in frames(np.repeat(design.losses(), samples, axis=0)):
+        _collect(values, engine.apply_batch(batch), samples)
+    classes = {
+        (block, each): _classes(values[block, each.name] - exact, each, learner)
+        for block in range(design.blocks)
+        for each in estimates
+        if (block, each.name) in values
+        for exact in [_statistic(each, learner, design, block, values)]
+    }
+    found = [
+        _of_two(classes[one], classes[other], _shares(one[1], learner), _shares(other[1], learner))
+        for one, other in combinations(classes, 2)
+    ]
+    for (block, each), noise in classes.items():
+        chosen = values[block, ACTION]
+        shares = np.bincount(chosen, minlength=len(learner.actions)) / samples
+        found.append(_of_two(noise, chosen, _shares(each, learner), shares))
+    return found
+
+
+def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: int) -> None:
+    """What was released in each run, by block and kind."""
+    runs = runs_of(list(releases.keys))
+    for code, kind in enumerate(releases.kinds):
+        for block in np.unique(releases.block[releases.kind == code]).tolist():
+            which = (releases.kind == code) & (releases.block == block)
+            column = values.setdefault((block, kind), np.zeros(samples, dtype=np.int64))
+            column[runs[which]] = releases.value[which]
+
+
+def _statistic(
+    estimate: Estimate,
+    learner: Leader,
+    design: Design,
+    block: int,
+    values: dict[tuple[int, str], Ints],
+) -> Ints:
+    """The exact statistic of each run, from the definition of the grid and what was in force."""
+    in_force = values[(0, OPENING) if block == 0 else (block - 1, ACTION)]
+    slots = slice(learner.schedule.start(block) - 1, learner.schedule.stop(block) - 1)
+    grid, null = quantise(design.losses()[0, slots])
+    sums = np.broadcast_to(grid.sum(axis=0), (len(in_force), grid.shape[1]))
+    return estimate.statistic(sums, action=in_force, nulls=np.full(len(in_force), null.sum()))
+
+
+def _classes(noise: Ints, estimate: Estimate, learner: Leader) -> Ints:
+    """Noise by its sign and by whether it is large: at or beyond the median of its size."""
+    large = _median(estimate, learner)
+    return np.asarray(np.digitize(noise, [-large + 1, 0, large]), dtype=np.int64)
+
+
+def _shares(estimate: Estimate, learner: Leader) -> NDArray[np.float64]:
+    """How likely each class is: P(Y ≥ k) = qᵏ/(1 + q) for discrete Laplace noise, q = e^(−1/s)."""
+    q = exp(-1 / estimate.scale(actions=len(learner.actions)))
+    beyond = q ** _median(estimate, learner) / (1 + q)
+    return np.array([beyond, q / (1 + q) - beyond, 1 / (1 + q) - beyond, beyond])
+
+
+def _median(estimate: Estimate, learner: Leader) -> int:
+    return max(1, round(log(2) * estimate.scale(actions=len(learner.actions))))
+
+
+def _of_two(
+    one: Ints, other: Ints, first: NDArray[np.float64], second: NDArray[np.float64]
+) -> Chi2:
+    """Whether two columns have these laws and nothing to do with each other."""
+    observed = np.bincount(one * len(second) + other, minlength=len(first) * len(second))
+    return chi2(observed, np.outer(first, second).ravel() * len(one))

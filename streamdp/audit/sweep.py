@@ -5,6 +5,9 @@ the slots that do not change are swept far beyond what streams can be enumerated
 differences for two actions, a grid that is dense near 0 and near the end for more. On top of each
 base, one slot holds every vertex of [0,1]^K. With a random prefix, the law is the mixture over
 windows, for blocks whose losses come evenly or all before the shortest window's end.
+
+A rate may depend on the number of actions, so `sweep_wide` looks at the learner's own number, where
+not every vertex can be tried: one action ahead or behind of all others, moved against all others.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ Ints = NDArray[np.int64]
 
 LONGEST = 256
 _EVENLY = 15  # every 15th base is also reached evenly: a mixture of 128 laws each
+_FEW = (0, 1, 3, 14, 56, 255)
 _GRID = (0, 1, 2, 3, 4, 6, 9, 14, 22, 35, 56, 90, 144, 200, 230, 250, 253, 254, 255)
 
 
@@ -43,6 +47,19 @@ def sweep(learner: Leader, *, longest: int = LONGEST) -> float:
                 _mixed([laws.of(path + corner, action) for path in paths]) for corner in corners
             ]
             worst = max(worst, _spread(np.array(logs)))
+    return worst
+
+
+def sweep_wide(learner: Leader, *, longest: int = LONGEST) -> float:
+    """The worst log-ratio of one selection among many actions, one of them apart from the rest."""
+    actions = len(learner.actions)
+    laws = _Laws(learner.choose, learner.bonus)
+    one = np.eye(actions, dtype=np.int64)[:2]
+    corners = [*one, *(1 - one), 0 * one[0], 0 * one[0] + 1]
+    worst = 0.0
+    for lead, action in product(_FEW, (0, 1, 2) if learner.bonus else (None,)):
+        for base in (one[0] * min(lead, longest - 1), (1 - one[0]) * min(lead, longest - 1)):
+            worst = max(worst, _spread(np.array([laws.of(base + c, action) for c in corners])))
     return worst
 
 

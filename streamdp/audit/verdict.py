@@ -9,9 +9,9 @@ from math import inf
 
 from streamdp.audit.exposure import Design, Exposure, designs, engine_subject, frames
 from streamdp.audit.interference import leaks
-from streamdp.audit.sampler import sample
+from streamdp.audit.sampler import sample, sample_estimates
 from streamdp.audit.script import Scripted, key_of
-from streamdp.audit.sweep import LONGEST, sweep
+from streamdp.audit.sweep import LONGEST, sweep, sweep_wide
 from streamdp.audit.transcripts import TOLERANCE, worst_ratios
 from streamdp.core.engine import Engine
 from streamdp.core.learners import RECIPES, Leader, learner_of
@@ -20,6 +20,11 @@ from streamdp.core.regret import Estimate
 
 MOST_ACTIONS = 3
 """How many actions streams are enumerated for; a learner of more is audited with its first."""
+
+MOST_ACTIONS_SWEPT = 100
+"""How many actions single selections are swept for, since a rate may depend on how many there are.
+
+Laws of more take seconds each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ def audit_learner(
     Exactly (all short streams with every replacement on the shipped engine; base sums up to
     `longest`), by sampling the shipped engine, and for observables that depend on content. The
     sampler's bits are seeded unless `randomness` is given, so that a verdict can be repeated.
+    Estimates of long blocks are audited on short ones, which no sensitivity depends on.
 
     >>> import streamdp as sd
     >>> learner = sd.incumbent_leader(actions=["a", "b"], epsilon="0.5")
@@ -77,11 +83,12 @@ def audit_learner(
     >>> audit.verdict, audit.charged, round(audit.worst, 9)
     ('holds', Fraction(1, 2), 0.5)
     """
-    specs = tuple(estimates)
-    findings = _Findings(_small(learner), specs, Memo() if memo is None else memo)
+    specs = _on_short_blocks(learner, estimates)
+    findings = _Findings(_first(learner, MOST_ACTIONS), specs, Memo() if memo is None else memo)
     if learner.charge is not None:
         findings.enumerate_streams()
         findings.sweep_sums(learner.charge, longest)
+        findings.sweep_actions(_first(learner, MOST_ACTIONS_SWEPT), longest)
         findings.sample_engine(randomness or SeededRandomness("audit"), samples)
         findings.look_for_leaks()
     return Audit(
@@ -128,12 +135,29 @@ class _Findings:
         if ratio > charge + TOLERANCE:
             self.failures.append(f"{longest} slots: log-ratio {ratio:.6g} > {charge}")
 
+    def sweep_actions(self, wide: Leader, longest: int) -> None:
+        """Layer 1: one selection among more actions than streams are enumerated for."""
+        if wide.charge is None or len(wide.actions) <= MOST_ACTIONS:
+            return
+        ratio = sweep_wide(wide, longest=longest)
+        self.worst = max(self.worst, ratio)
+        if ratio > wide.charge + TOLERANCE:
+            what = f"{len(wide.actions)} actions"
+            self.failures.append(f"{what}: log-ratio {ratio:.6g} > {wide.charge}")
+
     def sample_engine(self, randomness: Randomness, samples: int) -> None:
-        """Layer 2: whole transcripts of the shipped engine against their law."""
+        """Layer 2: whole transcripts of the shipped engine, and its noise, against their law."""
         fit = sample(self.learner, randomness=randomness, samples=samples)
         self.samples += fit.samples
-        if not fit.passed:
-            self.failures.append(f"transcripts: χ² {fit.statistic:.6g} > {fit.limit:.6g}")
+        fits = {"transcripts": [fit]}
+        if self.estimates:
+            fits["estimates"] = sample_estimates(
+                self.learner, self.estimates, randomness=randomness, samples=samples
+            )
+        for what, found in fits.items():
+            worst = max(found, key=lambda one: one.statistic - one.limit)
+            if not worst.passed:
+                self.failures.append(f"{what}: χ² {worst.statistic:.6g} > {worst.limit:.6g}")
 
     def look_for_leaks(self) -> None:
         """Layer 4: what is not a charged release must not depend on content."""
@@ -155,9 +179,15 @@ class _Findings:
         return shape, tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
 
 
-def _small(learner: Leader) -> Leader:
-    """The same learner of at most three actions; its recipe is run again, as rates may read K."""
-    names = learner.actions[:MOST_ACTIONS]
+def _on_short_blocks(learner: Leader, estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
+    """Estimates that are due from the second block on, or as early as they were."""
+    second = learner.schedule.stop(1) - learner.schedule.start(1)
+    return tuple(replace(each, min_length=min(each.min_length, second)) for each in estimates)
+
+
+def _first(learner: Leader, most: int) -> Leader:
+    """The same learner of its first actions; its recipe is run again, as rates may read K."""
+    names = learner.actions[:most]
     if learner.recipe in RECIPES and len(names) < len(learner.actions):
         return learner_of(learner.to_config(), actions=names)
     return replace(learner, actions=names)
