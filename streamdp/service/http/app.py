@@ -1,6 +1,6 @@
 """Everything but look-ups: the page, its data, metrics, probes, the description.
 
-Addresses are fixed and few; starlette's router has them. `Public` puts the look-ups before them.
+Addresses are fixed and few, so a dictionary routes them; look-ups come before.
 """
 
 from __future__ import annotations

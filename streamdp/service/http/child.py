@@ -2,13 +2,16 @@
 
 Started as ``python -m streamdp.service.http.child LISTENER CHANNEL`` by `process`, with two
 inherited sockets. The first frame on the channel is its setup, every later one a snapshot; when
-the channel ends, so does it. It never outlives the process that learns.
+the channel ends, so does it. It never outlives the process that learns, and leaves signals to it: a
+terminal's Ctrl-C means a drain, during which it still answers. (A session of its own would keep
+such signals away too, but Linux shares processors out by session, and it would get too little.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import pickle
+import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -95,6 +98,8 @@ def main() -> None:
     """The process."""
     from streamdp.service.logs import set_up
 
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     listener, channel = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     log = set_up(level="warning", style="auto")
     run(lambda: _begin(listener, channel), log=log)

@@ -87,7 +87,6 @@ class Serving:
             *map(str, inherited),
             pass_fds=inherited,
             stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # a terminal's Ctrl-C is for the learning process
         )
 
     async def _tell(self, child: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:

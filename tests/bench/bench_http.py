@@ -1,0 +1,341 @@
+"""Look-ups over HTTP while the service learns at full speed, against the least a route can cost.
+
+    python tests/bench/bench_http.py [--json FILE] [--seconds N] [--rounds N]
+
+One `streamdp run` on the embedded log learns from a producer that never stops. In turns, a load
+process asks on loopback: the look-up; the smallest route of starlette on the same server (uvicorn
+with h11, under the same guard); the smallest application there can be on that server; a batch of
+1,000 keys. Ratios compare medians over the rounds. The client's look-ups are timed in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import timeit
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+
+CONNECTIONS = 16
+KEYS = 1000
+ACTIONS = 100
+BATCH = b'{"keys":[' + b",".join(b'"%d"' % n for n in range(KEYS)) + b"]}"
+CONFIGURATION = """
+app = "bench"
+transport = {{ kind = "sqlite", path = "{folder}/log.db", retain = 100000 }}
+topics = {{ events = {{ budget = "1" }} }}
+http = {{ listen = "127.0.0.1:{port}", requests_per_second = 1e9 }}
+[streams.home]
+input = "events"
+start = "latest"
+actions = [{actions}]
+fallback_action = "action-0"
+format = "float32"
+learner = {{ epsilon = "1" }}
+"""
+
+
+@dataclass
+class Asked(asyncio.Protocol):
+    """One connection that asks again and again, and how long each answer took."""
+
+    request: bytes
+    until: float
+    done: asyncio.Future[None]
+    times: list[float] = field(default_factory=list)
+    _buffer: bytes = b""
+    _begun: float = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the first time."""
+        self._transport: Any = transport
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        """Ask again when the answer is whole."""
+        self._buffer += data
+        head, found, body = self._buffer.partition(b"\r\n\r\n")
+        if not found or len(body) < int(head.lower().split(b"content-length: ")[1].split(b"\r")[0]):
+            return
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(head.decode())
+        self.times.append(time.perf_counter() - self._begun)
+        self._buffer = b""
+        if time.perf_counter() < self.until:
+            self._ask()
+        else:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The end."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _ask(self) -> None:
+        self._begun = time.perf_counter()
+        self._transport.write(self.request)
+
+
+async def asked(port: int, request: bytes, *, seconds: float, connections: int) -> list[float]:
+    """Ask for so long over so many connections."""
+    loop = asyncio.get_running_loop()
+    until = time.perf_counter() + seconds
+    made = [Asked(request, until, loop.create_future()) for _ in range(connections)]
+    for each in made:
+        await loop.create_connection(lambda each=each: each, "127.0.0.1", port)  # type: ignore[misc]
+    for each in made:
+        await each.done
+    return [took for each in made for took in each.times]
+
+
+def load(channel: Connection) -> None:
+    """The load process: asks as it is told to."""
+    while (task := channel.recv()) is not None:
+        port, request, seconds, connections = task
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            work = asked(port, request, seconds=seconds, connections=connections)
+            channel.send(runner.run(work))
+
+
+def smallest(listener: socket.socket, kind: str) -> None:
+    """The smallest route, on the server that look-ups are on."""
+    from streamdp.service.http.asgi import Receive, Scope, Send
+    from streamdp.service.http.server import Limits, serving
+
+    async def bare(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/plain"), (b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def serve() -> None:
+        app: Any = bare if kind == "bare" else with_starlette()
+        async with serving(app, listener, Limits(100, 60)):
+            await asyncio.Event().wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
+
+
+def with_starlette() -> Any:
+    """starlette's smallest."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    async def ok(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("ok")
+
+    return Starlette(routes=[Route("/", ok)])
+
+
+def produce(path: str) -> None:
+    """Events without end."""
+    from streamdp.ports import Key, Value
+    from streamdp_adapters.sqlite import Sqlite
+
+    async def send() -> None:
+        producer = Sqlite.from_settings({"path": path}, app="bench").producer()
+        rows = np.random.default_rng(1).random((KEYS, ACTIONS), dtype=np.float32)
+        records: list[tuple[Key, Value]] = [
+            (b"%d" % n, row.tobytes()) for n, row in enumerate(rows)
+        ]
+        while True:
+            await producer.send("events", records)
+
+    asyncio.run(send())
+
+
+@contextmanager
+def process(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Run something beside, and stop it."""
+    made = multiprocessing.get_context("spawn").Process(target=target, args=arguments, daemon=True)
+    made.start()
+    try:
+        yield
+    finally:
+        made.terminate()
+        made.join()
+
+
+@contextmanager
+def service(folder: Path, port: int) -> Iterator[None]:
+    """`streamdp run`, and a producer that never stops."""
+    path = folder / "streamdp.toml"
+    actions = ", ".join(f'"action-{n}"' for n in range(ACTIONS))
+    path.write_text(CONFIGURATION.format(folder=folder, port=port, actions=actions))
+    run = "from streamdp.cli import main; main()"
+    with (folder / "log").open("w") as log:
+        running = subprocess.Popen(
+            [sys.executable, "-c", run, "run", "--config", str(path)], stderr=log
+        )
+    try:
+        until(lambda: get(port, "/readyz") is not None)
+        with process(produce, str(folder / "log.db")):
+            until(lambda: b'"published"' in (get(port, "/v1/streams/home/keys/7/action") or b""))
+            yield
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def get(port: int, path: str) -> bytes | None:
+    """A body, if there is a good answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            body: bytes = answer.read()
+            return body
+    except OSError:
+        return None
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RuntimeError("it never came to be")
+        time.sleep(0.05)
+
+
+def learned(port: int) -> float:
+    """Slots learned so far."""
+    page = (get(port, "/metrics") or b"").decode()
+    return sum(
+        float(line.split()[-1])
+        for line in page.splitlines()
+        if line.startswith("streamdp_slots_total{")
+    )
+
+
+def bound() -> socket.socket:
+    """A listening socket."""
+    return socket.create_server(("127.0.0.1", 0), backlog=128)
+
+
+def measured(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
+    """Everything, in turns."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamdp-")))
+        port = bound().getsockname()[1]
+        bare, framework = stack.enter_context(bound()), stack.enter_context(bound())
+        stack.enter_context(process(smallest, bare, "bare"))
+        stack.enter_context(process(smallest, framework, "starlette"))
+        stack.enter_context(service(folder, port))
+        ours, theirs = multiprocessing.Pipe()
+        stack.enter_context(process(load, theirs))
+        plain = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        look_up = b"GET /v1/streams/home/keys/7/action HTTP/1.1\r\nHost: x\r\n\r\n"
+        batch = (b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+                 % len(BATCH)) + BATCH  # fmt: skip
+        runs = {
+            "smallest route of starlette": (framework.getsockname()[1], plain, CONNECTIONS),
+            "smallest application": (bare.getsockname()[1], plain, CONNECTIONS),
+            "look-up": (port, look_up, CONNECTIONS),
+            "batch of 1,000 keys": (port, batch, 1),
+        }
+        until(lambda: get(runs["smallest application"][0], "/") is not None)
+        until(lambda: get(runs["smallest route of starlette"][0], "/") is not None)
+        begun, slots = time.monotonic(), learned(port)
+        rates: dict[str, list[float]] = {name: [] for name in runs}
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(rounds + 1):
+            for name, (where, request, connections) in runs.items():
+                ours.send((where, request, seconds, connections))
+                took = ours.recv()
+                if turn:  # the first turn warms up
+                    rates[name].append(len(took) / seconds)
+                    times[name] += took
+        speed = (learned(port) - slots) / (time.monotonic() - begun)
+        ours.send(None)
+    return [*_rows(rates, times), {"run": "learned meanwhile", "per_second": round(speed)}]
+
+
+def _rows(rates: dict[str, list[float]], times: dict[str, list[float]]) -> list[dict[str, Any]]:
+    first = statistics.median(rates["smallest route of starlette"])
+    found = []
+    for name, took in times.items():
+        cuts = statistics.quantiles(took, n=100)
+        rate = statistics.median(rates[name])
+        found.append(
+            {
+                "run": name,
+                "per_second": round(rate),
+                "ratio": round(rate / first, 3),
+                "p50_ms": round(cuts[49] * 1e3, 3),
+                "p99_ms": round(cuts[98] * 1e3, 3),
+            }
+        )
+    return found
+
+
+def in_memory() -> list[dict[str, Any]]:
+    """The client's look-up, of 100,000 keys, and what a key takes."""
+    import tracemalloc
+
+    from streamdp.client import Source
+    from streamdp.client.answers import Table
+    from streamdp.client.cache import ActionsCache
+    from streamdp.ports import Published, StreamTopics
+
+    line = (
+        b'{"type":"action","schema":1,"stream":"home","partition":0,"key":"%d","epoch":1,"born":%d,'
+        b'"block":7,"kind":"action","input":"in","first_offset":0,"last_offset":9,"start":1,"stop":90,'
+        b'"index":3,"action":"action-3"}'
+    )
+    count = 100_000
+    records = [Published(0, n, b"key-%d" % n, line % (n, n + 10**6)) for n in range(count)]
+    topics = StreamTopics("bench", "home", "in")
+    cache = ActionsCache(lambda: None, [Source(topics, "a")], stale_after=60)  # type: ignore[arg-type, return-value]
+    table: Table = cache._streams["home"].table
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    list(table.apply(records, now=1.0))
+    size = (tracemalloc.get_traced_memory()[0] - before) / count
+    tracemalloc.stop()
+    begun = time.perf_counter()
+    other = Table("home", "a", most_keys=10**6)
+    list(other.apply(records, now=1.0))
+    loading = (time.perf_counter() - begun) / count
+    look = min(timeit.repeat(lambda: cache.action("home", b"key-77"), number=100_000, repeat=7))
+    return [
+        {"run": "client's look-up", "microseconds": round(look / 100_000 * 1e6, 3)},
+        {"run": "client's loading of a key", "microseconds": round(loading * 1e6, 2)},
+        {"run": "client's memory of a key", "bytes": round(size)},
+    ]
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    table = [*in_memory(), *measured(seconds=options.seconds, rounds=options.rounds)]
+    for row in table:
+        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    if options.json:
+        written = {"cores": os.cpu_count(), "http": table}
+        options.json.write_text(json.dumps(written, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
