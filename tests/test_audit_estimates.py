@@ -192,7 +192,7 @@ def test_noise_that_is_not_what_is_charged_is_caught(
 
 
 def noise_fits(of: Leader, asked: tuple[Estimate, ...]) -> bool:
-    found = sample_estimates(of, asked, randomness=SeededRandomness(2), samples=4000)
+    found = sample_estimates(of, asked, randomness=SeededRandomness(2), samples=10_000)
     return all(fit.passed for fit in found)
 
 

@@ -251,6 +251,43 @@ def test_is_a_record_that_comes_again_refused() -> None:
     machine.apply(b"k", [0, 0, 0], offset=9)
 
 
+class Asking:
+    """Seeded randomness that remembers each address it was asked for."""
+
+    seeded = True
+
+    def __init__(self) -> None:
+        self.addresses: list[tuple[str, int, bytes, int]] = []
+        self.inner = sd.SeededRandomness(7)
+
+    def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
+        return self.inner.tag(stream, partition, key, epoch, born)
+
+    def bits(
+        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
+    ) -> Bits:
+        self.addresses += [
+            (stream, int(purpose), tag.tobytes(), index)
+            for tag, index in zip(tags, indices.tolist(), strict=True)
+        ]
+        return self.inner.bits(stream, purpose, tags, indices)
+
+
+@given(learners(), logs(), st.lists(st.integers(0, 100), max_size=5))
+def test_are_no_bits_drawn_from_twice(
+    learner: sd.Leader, log: LossBatch, places: list[int]
+) -> None:
+    """P7: openings, windows, resampled slots, selections and estimates share no address."""
+    asked = Asking()
+    machine = sd.Engine(
+        stream="s", partition=0, learner=learner, budget="5", randomness=asked,
+        estimates=[REGRET, sd.estimate("mean_loss", epsilon="1/4", min_length=1)],
+    )  # fmt: skip
+    for batch in cut(log, places):
+        machine.apply_batch(batch)
+    assert len(asked.addresses) == len(set(asked.addresses))
+
+
 class Failing:
     """System randomness that fails once, after so many draws."""
 

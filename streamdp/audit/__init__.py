@@ -4,7 +4,8 @@ Four layers, of which `audit_learner` goes through those that need no service:
 
 1. *Exact* (`exposure`, `transcripts`, `sweep`): all short streams, every replacement, closed-form
    laws, on what the shipped engine lets its selections read; and base sums up to 256 slots.
-2. *Sampler* (`sampler`): whole transcripts of the shipped engine against their exact law.
+2. *Sampler* (`sampler`): whole transcripts of the shipped engine, and the noise of its estimates,
+   against their exact law.
 3. *Black box* (`blackbox`): neighbouring logs through whatever runs them, seen from outside.
 4. *Non-interference* (`interference`): what is no charged release does not depend on content.
 
