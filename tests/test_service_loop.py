@@ -260,6 +260,60 @@ async def test_is_a_partition_that_cannot_commit_paused_alone() -> None:
     assert room.wrong() == []
 
 
+class Lingering(Between):
+    """Lets much else happen during each commit, and counts what the commits publish."""
+
+    def __init__(self, inner: Transport) -> None:
+        super().__init__(inner)
+        self.published: list[int] = []
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        """Take a hundred turns of the loop."""
+        self.published.append(len(commit.ledger))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        await super().commit(partition, commit)
+
+
+@running
+async def test_does_a_burst_of_releases_wait_for_its_commits() -> None:
+    """However many blocks end during a commit, the next one holds no more than it should."""
+    room = Room([spec()], partitions=1)
+    settings = replace(QUICK, most_drawn=30, brake_seconds=60.0, poll_records=20, batch_records=20)
+    between: list[Lingering] = []
+
+    def around(transport: Transport) -> Transport:
+        between.append(Lingering(transport))
+        return between[0]
+
+    many = [f"key {n}".encode() for n in range(300)]
+    room.send("home", events(1500, keys=many))
+    async with room.worker(settings=settings, around=around):
+        await room.until(room.is_read)
+    assert room.wrong() == []
+    assert 30 < max(between[0].published) <= 30 + 2 * 20, "a record draws twice at most"
+
+
+@running
+async def test_does_a_commit_that_hangs_in_a_burst_hold_nobody_else_up() -> None:
+    """Polling is everybody's: it waits for one partition's commit for a moment only."""
+    room = Room([spec()], partitions=2)
+    settings = replace(QUICK, most_drawn=1, brake_seconds=0.001, poll_records=20, batch_records=20)
+    between: list[Held] = []
+
+    def around(transport: Transport) -> Transport:
+        between.append(Held(transport, HOME0))
+        return between[0]
+
+    async with room.worker(settings=settings, around=around):
+        room.send("home", events(2000, keys=KEYS))
+        await room.until(lambda: room.is_read(HOME1))
+        assert not room.is_read(HOME0)
+        between[0].gate.set()
+        await room.until(room.is_read)
+    assert room.wrong() == []
+
+
 @running
 async def test_is_a_position_committed_also_while_nothing_is_drawn() -> None:
     """A steady input that ends no block must not keep `low_water` behind for ever."""

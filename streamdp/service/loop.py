@@ -198,7 +198,24 @@ class Service:
                 break
         for worker in list(self._workers.values()):
             worker.apply()
-        await asyncio.sleep(0)
+        await self._brake()
+
+    async def _brake(self) -> None:
+        """Let commits take up a burst of releases before there is more of it, for a moment.
+
+        Not polling keeps what was fetched, which a pause throws away; but it is everybody's, so a
+        partition whose commits hang holds the others up no longer than that.
+        """
+        full = [worker for worker in self._workers.values() if not worker.has_room.is_set()]
+        waiting = {asyncio.ensure_future(worker.has_room.wait()) for worker in full}
+        if not waiting:
+            await asyncio.sleep(0)
+            return
+        try:
+            await asyncio.wait(waiting, timeout=self._settings.brake_seconds)
+        finally:
+            for each in waiting:
+                each.cancel()
 
     async def _drain(self) -> None:
         """Let every partition publish what it has drawn, within a bounded time."""

@@ -187,6 +187,11 @@ class PartitionWork:
         return self._first or bool(self._drawn) or bool(self._waiting.entries)
 
     @property
+    def unrecorded(self) -> int:
+        """Releases that were drawn since the last cut."""
+        return sum(len(releases) for releases, _ in self._drawn)
+
+    @property
     def behind(self) -> bool:
         """Whether the durable position, `low_water` or what may go is behind."""
         moved = self.engine.position > self.committed or self.low_water < self.engine.position

@@ -9,9 +9,13 @@ A worker owns its partition's memory, and what goes wrong is its own:
 4. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
 
 Commits: at once when something was drawn or waits to be published, or when `low_water` falls
-behind; otherwise once in `idle_commit_seconds` while the position moves. Back-pressure is for one
-partition too: when more than `most_waiting` records were applied and are not durable, it alone is
-paused until a commit has caught up. (Pausing throws away what was fetched ahead, hence so rarely.)
+behind; otherwise once in `idle_commit_seconds` while the position moves.
+
+Back-pressure is for one partition too: when more than `most_waiting` records were applied and are
+not durable, it alone is paused until a commit has caught up. (Pausing throws away what was fetched
+ahead, hence so rarely.) A burst of releases, such as every key's first blocks, takes far more room
+than the records that it came from, so a partition also tells when it has no room for more of them
+before its next commit.
 """
 
 from __future__ import annotations
@@ -76,6 +80,8 @@ class LoopSettings:
     poll_seconds: float = 0.05
     batch_records: int = 8192  # applied at once under load
     most_waiting: int = 200_000  # of a partition, applied and not durable: then it is paused
+    most_drawn: int = 8192  # releases of a partition that no commit holds: then polling waits …
+    brake_seconds: float = 0.25  # … but no longer than this at a time
     commit_seconds: float = 0.02  # between two commits of a partition that has something to say
     idle_commit_seconds: float = 1.0
     drain_seconds: float = 30.0
@@ -118,6 +124,8 @@ class Worker:
 
     def __init__(self, spec: StreamSpec, partition: Partition, around: Surroundings) -> None:
         self.partition = partition
+        self.has_room = asyncio.Event()  # for more releases before the next commit
+        self.has_room.set()
         self._spec = spec
         self._around = around
         self._work: PartitionWork | None = None
@@ -151,6 +159,8 @@ class Worker:
             self.fail(error)
         else:
             self._hold_back(self._work)
+            if self._work.unrecorded > self._around.settings.most_drawn:
+                self.has_room.clear()
         self._stirred.set()
 
     def fail(self, error: BaseException) -> None:
@@ -190,6 +200,7 @@ class Worker:
                 return
             finally:
                 self._work, self._inbox, self._failure = None, [], None
+                self.has_room.set()
                 await self._leave()
             await self._pause_before_retry(lost, attempt)
             attempt += 1
@@ -334,6 +345,7 @@ class Worker:
         around, clock = self._around, self._around.clock
         begun = clock()
         cut = work.cut(now=begun, pace=around.settings.pace)
+        self.has_room.set()
         await around.transport.commit(self.partition, cut.commit)
         ended = self._committed_at = clock()
         around.observe("commit", ended - begun)
