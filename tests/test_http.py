@@ -26,7 +26,7 @@ from streamdp.service.http.server import MOST_HEAD_BYTES, Limits, bound, tls_of,
 from streamdp.wire.published import Mode
 from tests.asking import Answer, Face, listening, raw
 from tests.publishing import Topic, action, charge, release
-from tests.showing import ABOUT, LINES, block, process
+from tests.showing import ABOUT, LINES, block, partition, process
 
 BYTES = b"\xff/..\x00"
 ROOMY = Limits(most_connections=100, request_seconds=5)
@@ -230,8 +230,9 @@ def test_are_the_probes_honest() -> None:
         assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 2)
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
-            made.knowledge.hear(process().encode())
-            assert (await made.ask("/readyz")).json == {"ready": True, "why": []}
+            made.knowledge.hear(process(partition(reason="internal", message="m")).encode())
+            ready = (await made.ask("/readyz")).json
+            assert ready == {"ready": True, "why": [], "halted": ["home/0: internal: m"]}
             now[0] += SILENT_SECONDS
             assert (await made.ask("/healthz")).status == 503
             assert (await made.ask("/readyz")).status == 503

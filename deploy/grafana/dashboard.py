@@ -20,7 +20,7 @@ SOURCE: Json = {"type": "prometheus", "uid": "${source}"}
 COLUMNS = 24
 ROW_HEIGHT = 8
 ONE = '{stream=~"$stream"}'
-"""The selector of every query: the streams that the reader chose."""
+"""The selector of every query about a stream: the streams that the reader chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 "One atomic step: recorded, published, position moved.",
                 (
                     Line(
-                        "histogram_quantile(0.99, sum by (stream, le) "
-                        f"(rate(streamdp_commit_seconds_bucket{ONE}[5m])))",
-                        "{{stream}}",
+                        "histogram_quantile(0.99, sum by (instance, le) "
+                        "(rate(streamdp_commit_seconds_bucket[5m])))",
+                        "{{instance}}",
                     ),
                 ),
                 width=6,
@@ -170,9 +170,9 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 "Fetching what has come.",
                 (
                     Line(
-                        "histogram_quantile(0.99, sum by (stream, le) "
-                        f"(rate(streamdp_poll_seconds_bucket{ONE}[5m])))",
-                        "{{stream}}",
+                        "histogram_quantile(0.99, sum by (instance, le) "
+                        "(rate(streamdp_poll_seconds_bucket[5m])))",
+                        "{{instance}}",
                     ),
                 ),
                 width=6,
@@ -205,6 +205,41 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                     ),
                 ),
                 width=6,
+            ),
+        ),
+    ),
+    (
+        "How it is asked",
+        (
+            Panel(
+                "Requests",
+                "reqps",
+                "HTTP requests answered, by class of status; 4xx are refused or unknown.",
+                (
+                    Line(
+                        "sum by (code) (rate(streamdp_http_requests_total[5m]))",
+                        "{{code}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Keys that look-ups know",
+                "short",
+                "In each process; those that live in several partitions are answered by the "
+                "learner that has seen most.",
+                (
+                    Line(f"max by (stream) (streamdp_cache_keys{ONE})", "{{stream}}"),
+                    Line(
+                        f"max by (stream) (streamdp_cache_keys_in_several_partitions{ONE})",
+                        "{{stream}} in several partitions",
+                    ),
+                ),
+            ),
+            Panel(
+                "Staleness of look-ups",
+                "s",
+                "Since the published actions could last be followed; zero in good health.",
+                (Line(f"max by (stream) (streamdp_cache_stale_seconds{ONE})", "{{stream}}"),),
             ),
         ),
     ),

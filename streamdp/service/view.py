@@ -91,8 +91,11 @@ class PartitionView:
 
     @property
     def headroom(self) -> int | None:
-        """Records between the oldest that is retained and the oldest that a rebuild needs."""
-        return None if self.first_offset is None else self.low_water - self.first_offset
+        """Records between the oldest that is retained and the oldest that a rebuild needs.
+
+        None while nothing was ever deleted: then retention is not near, however short the log is.
+        """
+        return self.low_water - self.first_offset if self.first_offset else None
 
 
 @dataclass(slots=True)

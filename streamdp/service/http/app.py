@@ -74,7 +74,8 @@ class Public:
     def _readiness(self, scope: Scope) -> Answered:
         missing = self._knowledge.why_not_ready()
         status = 503 if missing else 200
-        return Answered(status, [JSON, _NO_STORE], encode({"ready": not missing, "why": missing}))
+        told = {"ready": not missing, "why": missing, "halted": self._knowledge.halted()}
+        return Answered(status, [JSON, _NO_STORE], encode(told))
 
     def _description(self, scope: Scope) -> Answered:
         return Answered(200, [JSON, (b"cache-control", b"max-age=3600")], description())

@@ -120,6 +120,16 @@ class Knowledge:
             missing.append("the learning process is silent")
         return missing
 
+    def halted(self) -> list[str]:
+        """What stands still and why; its published actions stay in force."""
+        streams = [] if self.process is None else self.process.streams
+        return [
+            f"{stream.name}/{part.number}: {part.reason}: {part.message}"
+            for stream in streams
+            for part in stream.partitions
+            if part.reason is not None
+        ]
+
     def facts(self) -> Facts:
         """For the metrics page."""
         return Facts(
