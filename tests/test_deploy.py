@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import streamdp
+from streamdp.cli.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -303,7 +304,7 @@ def test_every_alert_has_its_entry_in_the_runbook() -> None:
 
 def test_every_exit_code_has_its_entry_in_the_runbook() -> None:
     codes = {int(code) for code in re.findall(r"^### Exit code (\d+)$", RUNBOOK, re.MULTILINE)}
-    assert codes == set(range(7))
+    assert codes == set(ExitCode)
 
 
 def test_the_dashboard_is_what_its_code_makes(dashboard: ModuleType) -> None:

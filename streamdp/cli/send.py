@@ -89,7 +89,7 @@ def send(
     with _opened(file) as source:
         if as_it_is:
             records: Iterable[tuple[bytes | None, bytes]] = (
-                (default, line.rstrip(b"\\r\\n")) for line in source
+                (default, line.rstrip(b"\r\n")) for line in source
             )
         else:
             format_ = configuration.format(topics.stream)

@@ -1,0 +1,482 @@
+"""Do the service's commands do what they say, in words for people and in JSON for programs?"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from streamdp.cli import application, main
+from streamdp.ports import Partition
+from streamdp.service.config import Configuration, example
+from streamdp.service.run import Running, run, run_service
+from tests.conftest import ROOT
+from tests.services import Lines
+from tests.streams import events
+
+CONFIG = """
+app = "{app}"
+[transport]
+kind = "sqlite"
+path = "{folder}/shop.db"
+partitions = 2
+[topics.losses]
+budget = "3/4"
+partitions = 2
+[streams.home]
+input = "losses"
+start = "earliest"
+actions = ["a", "b", "c"]
+[streams.home.learner]
+epsilon = "1/2"
+schedule = "capped 3"
+[[streams.home.estimates]]
+name = "block_regret"
+epsilon = "1/4"
+min_length = 3
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its output, read."""
+        return json.loads(self.out)
+
+
+Streamdp = Callable[..., Ran]
+
+
+@pytest.fixture
+def streamdp(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Streamdp:
+    """The program, in this process."""
+
+    def call(*arguments: str, stdin: bytes = b"") -> Ran:
+        monkeypatch.setattr(sys, "argv", ["streamdp", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        assert isinstance(code, int | None)
+        told = capsys.readouterr()
+        return Ran(int(code or 0), told.out, told.err)
+
+    return call
+
+
+def written(folder: Path, *, app: str = "shop", name: str = "shop.toml") -> Path:
+    """A configuration in a folder."""
+    path = folder / name
+    path.write_text(CONFIG.format(folder=folder, app=app))
+    return path
+
+
+async def sent(configuration: Configuration, count: int) -> None:
+    """Some events, one in twenty of them garbage."""
+    producer = configuration.technology().producer()
+    keys = [b"fr", b"de", b"it", None]
+    await producer.send("losses", events(count, keys=keys))
+    await producer.close()
+
+
+def learned(path: Path) -> None:
+    """Run the service until everything is read, then drain it by a signal."""
+    configuration = Configuration.load(path, {})
+
+    @asynccontextmanager
+    async def stopping(running: Running) -> AsyncIterator[None]:
+        async def stop() -> None:
+            await running.joined.wait()
+            parts = running.view.streams["home"].partitions
+            while sum(part.position for part in parts.values()) < 400:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        task = asyncio.create_task(stop())
+        yield None
+        await task
+
+    async def work() -> None:
+        await sent(configuration, 400)
+        technology, log = configuration.technology(), Lines()
+        ended = await run_service(configuration, technology=technology, log=log, faces=[stopping])
+        assert ended is None
+
+    run(work, log=Lines())
+
+
+@pytest.fixture(scope="module")
+def learned_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shop that has learned from 400 events."""
+    path = written(tmp_path_factory.mktemp("learned"))
+    learned(path)
+    return path
+
+
+@pytest.fixture
+def shop(learned_shop: Path, tmp_path: Path) -> Path:
+    """A copy of it, to do anything with."""
+    for file in learned_shop.parent.glob("shop*.db"):
+        shutil.copy(file, tmp_path)
+    return written(tmp_path)
+
+
+# -- the program -------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command with its whole name."""
+
+    def below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        found = getattr(command, "commands", None)
+        if found is None:
+            yield name, command
+        else:
+            for each, inner in found.items():
+                yield from below(f"{name} {each}".strip(), inner)
+
+    yield from below("", typer.main.get_command(application()))
+
+
+SERVICE = ("run", "check", "doctor", "topics create", "topics check", "topics expand",
+           "ledger show", "ledger verify", "state inspect", "send", "watch")  # fmt: skip
+
+
+def test_has_each_command_help_with_an_example() -> None:
+    """What to type, not only what there is."""
+    found = dict(commands())
+    assert set(SERVICE) <= set(found)
+    lacking = [name for name in SERVICE if f"streamdp {name}" not in (found[name].help or "")]
+    assert lacking == []
+
+
+def test_do_the_commands_for_programs_speak_json() -> None:
+    """Everything that tells something, but for `run`, whose log is JSON."""
+    found = dict(commands())
+    lacking = [
+        name
+        for name in SERVICE
+        if name != "run" and not any("--json" in each.opts for each in found[name].params)
+    ]
+    assert lacking == []
+
+
+def test_is_help_quick_because_it_loads_nothing_heavy() -> None:
+    """Commands import what they need when they are called."""
+    program = (
+        "import sys; from streamdp.cli import application; application();"
+        "print(sorted({'pydantic', 'aiokafka', 'structlog', 'uvicorn'} & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "[]"
+
+
+# -- check -------------------------------------------------------------------------------------
+
+
+def test_does_check_say_what_each_stream_costs(shop: Path, streamdp: Streamdp) -> None:
+    """And touches nothing."""
+    told = streamdp("check", "--config", str(shop))
+    assert told.code == 0
+    assert "each record is charged ε = 3/4, of a budget of 3/4" in told.out
+    found = streamdp("check", "-c", str(shop), "--json").json
+    assert found["topics"][0] == {
+        "topic": "losses", "budget": "3/4", "charged": "3/4", "elsewhere": "0",
+    }  # fmt: skip
+    assert found["streams"][0]["charges"] == {"action": "1/2", "block_regret": "1/4"}
+
+
+def test_does_check_print_what_to_begin_with(tmp_path: Path, streamdp: Streamdp) -> None:
+    """An example that passes, and a schema."""
+    path = tmp_path / "streamdp.toml"
+    path.write_text(streamdp("check", "--example").out)
+    assert path.read_text() == example()
+    assert streamdp("check", "-c", str(path)).code == 0
+    assert "streams" in streamdp("check", "--schema").json["properties"]
+
+
+def test_does_check_accept_what_deploy_ships(streamdp: Streamdp, tmp_path: Path) -> None:
+    """The examples of compose and Kubernetes; a secret's file is not there yet."""
+    for name in ("compose", "kubernetes"):
+        path = tmp_path / f"{name}.toml"
+        text = (ROOT / "deploy" / name / "streamdp.toml").read_text()
+        path.write_text(re.sub(r'^(\w+_file) = ".*"', rf'\1 = "{path}"', text, flags=re.M))
+        assert streamdp("check", "-c", str(path)).code == 0
+
+
+def test_is_a_wrong_configuration_exit_code_2(shop: Path, streamdp: Streamdp) -> None:
+    """With the message on standard error, and nothing else."""
+    shop.write_text(shop.read_text().replace('budget = "3/4"', 'budget = "1/4"'))
+    told = streamdp("check", "-c", str(shop))
+    assert (told.code, told.out) == (2, "")
+    assert told.err.startswith(f'streamdp: {shop}: topics."losses".budget: the streams that read')
+    assert streamdp("check", "-c", "nowhere.toml").code == 2
+    assert streamdp("check", "--no-such-option").code == 2
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+def test_do_topics_get_made_checked_and_expanded(tmp_path: Path, streamdp: Streamdp) -> None:
+    """Each says what it found or did."""
+    config = ("--config", str(written(tmp_path)))
+    missing = streamdp("topics", "check", *config, "--json")
+    assert (missing.code, missing.json[-1]["verdict"]) == (1, "problem")
+    assert "2 partitions" in streamdp("topics", "create", *config).out
+    assert streamdp("topics", "check", *config).code == 0
+    assert streamdp("topics", "expand", *config, "--partitions", "5", "--json").json == [
+        {"subject": "topic losses", "verdict": "changed", "detail": "5 partitions"}
+    ]
+    assert "topics create" in streamdp("topics", "--print", *config).out
+    assert streamdp("topics", *config).code == 2
+
+
+# -- send and watch ----------------------------------------------------------------------------
+
+
+def newest(path: Path, count: int) -> list[tuple[bytes | None, bytes | None]]:
+    """The newest input records of the first partition."""
+
+    async def looked() -> list[tuple[bytes | None, bytes | None]]:
+        configuration = Configuration.load(path, {})
+        tools = configuration.technology().administrator()
+        found = await tools.newest(configuration.topics()[0], count=2 * count)
+        await tools.close()
+        (records,) = [each for each in found if each.partition == Partition("home", 0)]
+        return list(zip(records.keys, records.values, strict=True))[-count:]
+
+    return asyncio.run(looked())
+
+
+def test_does_send_read_every_way_of_writing_events(
+    shop: Path, streamdp: Streamdp, tmp_path: Path
+) -> None:
+    """JSON as list, mapping or bare, CSV, NumPy: each encoded as the stream's format says."""
+    config = ("--config", str(shop), "--partition", "0")
+    lines = b'{"key": "fr", "losses": [0.1, 0.9, 1]}\n\n{"losses": {"b": 0.25}}\n[0, 0, 1]\n'
+    told = streamdp("send", *config, "--key", "any", stdin=lines)
+    assert (told.code, told.out) == (0, "3 records sent to losses\n")
+    assert newest(shop, 3) == [
+        (b"fr", b'{"losses":[0.1,0.9,1.0]}'),
+        (b"any", b'{"losses":[0.5,0.25,0.5]}'),
+        (b"any", b'{"losses":[0.0,0.0,1.0]}'),
+    ]
+    table = tmp_path / "events.csv"
+    table.write_text("key,c,a,b\nde,1,0,0.5\n")
+    assert streamdp("send", str(table), *config, "--json").json == {"topic": "losses", "records": 1}
+    array = tmp_path / "events.npy"
+    np.save(array, np.eye(3, dtype=np.float32)[:2])
+    assert streamdp("send", str(array), *config).code == 0
+    assert newest(shop, 3) == [
+        (b"de", b'{"losses":[0.0,0.5,1.0]}'),
+        (None, b'{"losses":[1.0,0.0,0.0]}'),
+        (None, b'{"losses":[0.0,1.0,0.0]}'),
+    ]
+    streamdp("send", *config, "--as-it-is", "--key", "it", stdin=b"\xff not json\n")
+    assert newest(shop, 1) == [(b"it", b"\xff not json")]
+
+
+def test_does_send_make_frames_of_one_key(shop: Path, streamdp: Streamdp) -> None:
+    """Consecutive rows of a key share a record, up to the rows that were asked for."""
+    shop.write_text(shop.read_text() + '[streams.home.format]\nname = "float32"\nframes = true\n')
+    lines = "".join(json.dumps({"key": key, "losses": [0, 0, 1]}) + "\n" for key in "aaaabb")
+    told = streamdp("send", "-c", str(shop), "--rows", "3", "--partition", "0",
+                    stdin=lines.encode())  # fmt: skip
+    assert told.out == "3 records sent to losses\n"
+    assert [(key, len(value or b"")) for key, value in newest(shop, 3)] == [
+        (b"a", 36),
+        (b"a", 12),
+        (b"b", 24),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"[0, 0, 1]\nno json\n", "- line 2: is not JSON; expected an event a line, got another"),
+        (b"[0, 0, 1]\n[0, 2, 1]\n", "losses: cannot be sent; expected numbers in [0, 1]"),
+        (b"[0, 0]\n", "losses: wrong shape"),
+        (b'{"losses": "x"}\n', "- line 1: is no event"),
+        (b'["x", 0, 0]\n', "losses: wrong shape; expected 3 numbers for each event"),
+    ],
+)
+def test_is_what_cannot_be_sent_told(
+    shop: Path, streamdp: Streamdp, text: bytes, said: str
+) -> None:
+    """A producer's mistake is not repaired, and how many went before is said."""
+    told = streamdp("send", "-c", str(shop), stdin=text)
+    assert told.code == 2
+    assert said in told.err
+    assert "(0 records were sent before)" in told.err
+
+
+def test_is_a_file_told_that_cannot_be_read(shop: Path, streamdp: Streamdp, tmp_path: Path) -> None:
+    """Missing, without its columns, or something else."""
+    config = ("--config", str(shop))
+    assert "cannot be read" in streamdp("send", str(tmp_path / "none.csv"), *config).err
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n0,1\n")
+    assert "lacks columns; expected a, b, c, got c" in streamdp("send", str(table), *config).err
+    table.write_text("a,b,c\n0,1,x\n")
+    assert "line 2: is no event" in streamdp("send", str(table), *config).err
+    array = tmp_path / "array.npy"
+    np.save(array, np.zeros(3))
+    assert "is no table" in streamdp("send", str(array), *config).err
+    array.write_text("no array")
+    assert "is no NumPy file" in streamdp("send", str(array), *config).err
+    assert "--stream: which?" in streamdp("send", *config, "--stream", "shop").err
+
+
+def test_does_watch_show_the_actions_in_force(shop: Path, streamdp: Streamdp) -> None:
+    """One line a key, of those that were asked for."""
+    told = streamdp("watch", "-c", str(shop), "--once")
+    assert [line.split()[0] for line in told.out.splitlines()] == ["(no", "de", "fr", "it"]
+    assert re.search(r"^fr +[abc] +block \d+, in force from slot \d+$", told.out, re.M)
+    only = streamdp("watch", "-c", str(shop), "--once", "--key", "fr", "--json").json
+    assert (only["key"], only["type"]) == ("fr", "action")
+    assert streamdp("watch", "-c", str(shop), "--once", "--key", "none").out == ""
+
+
+def test_does_watch_follow_until_interrupted(shop: Path) -> None:
+    """Lines come as they are published, at once."""
+    program = [sys.executable, "-c", "from streamdp.cli import main; main()"]
+    with subprocess.Popen(
+        [*program, "watch", "-c", str(shop), "--json"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        keys = {json.loads(process.stdout.readline())["key"] for _ in range(4)}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert keys == {None, "de", "fr", "it"}
+
+
+# -- ledger ------------------------------------------------------------------------------------
+
+
+def test_does_the_ledger_show_what_was_charged(shop: Path, streamdp: Streamdp) -> None:
+    """The published lines, in words or as they are."""
+    told = streamdp("ledger", "show", "-c", str(shop), "--key", "fr", "--last", "3").out
+    assert len(told.splitlines()) == 3
+    assert re.search(r"fr +block \d+ +action +ε 1/2 +slots \[\d+, \d+\)", told)
+    line = json.loads(streamdp("ledger", "show", "-c", str(shop), "--json").out.splitlines()[0])
+    assert (line["type"], line["kind"]) == ("charge", "opening")
+
+
+def test_does_verify_prove_the_guarantee(shop: Path, streamdp: Streamdp) -> None:
+    """From the ledger alone: the highest charge on any record, within the budget."""
+    told = streamdp("ledger", "verify", "-c", str(shop))
+    assert told.code == 0
+    assert "the highest charge on any record is ε = 3/4, of a budget of 3/4" in told.out
+    assert told.out.strip().endswith("kept")
+    found = streamdp("ledger", "verify", "-c", str(shop), "--json").json
+    assert (found["violations"], found["topics"][0]["kept"]) == ([], True)
+
+
+def test_does_verify_refuse_more_than_the_budget(shop: Path, streamdp: Streamdp) -> None:
+    """Whatever the configuration says now: exit code 1."""
+    text = shop.read_text().replace('budget = "3/4"', 'budget = "1/2"')
+    shop.write_text(text.replace('epsilon = "1/2"', 'epsilon = "1/8"'))
+    told = streamdp("ledger", "verify", "-c", str(shop))
+    assert (told.code, "OVER BUDGET" in told.out) == (1, True)
+
+
+def test_does_verify_add_what_is_charged_elsewhere(shop: Path, streamdp: Streamdp) -> None:
+    """It is not in these ledgers, so it is believed."""
+    shop.write_text(shop.read_text().replace('"3/4"', '"1"\nelsewhere = "1/4"'))
+    told = streamdp("ledger", "verify", "-c", str(shop))
+    assert (told.code, "ε = 3/4 + 1/4 elsewhere, of a budget of 1" in told.out) == (0, True)
+
+
+def test_does_verify_add_applications_that_read_one_topic(shop: Path, streamdp: Streamdp) -> None:
+    """Two of 3/4 are 3/2, although each ledger alone keeps within its budget."""
+    other = written(shop.parent, app="other", name="other.toml")
+    for path in (shop, other):
+        path.write_text(path.read_text().replace('"3/4"', '"7/4"\nelsewhere = "1"'))
+    learned(other)
+    told = streamdp("ledger", "verify", "-c", str(shop), "-c", str(other))
+    assert (told.code, "ε = 3/2, of a budget of 7/4" in told.out) == (0, True)
+    for path in (shop, other):
+        path.write_text(path.read_text().replace('"7/4"\nelsewhere = "1"', '"3/4"'))
+        assert streamdp("ledger", "verify", "-c", str(path)).code == 0
+    assert streamdp("ledger", "verify", "-c", str(shop), "-c", str(other)).code == 1
+
+
+# -- state and doctor --------------------------------------------------------------------------
+
+
+def test_does_inspect_show_the_state_without_content(shop: Path, streamdp: Streamdp) -> None:
+    """Positions and numbers; sums only on request, with a banner."""
+    told = streamdp("state", "inspect", "-c", str(shop), "--json")
+    parts = told.json
+    assert [part["partition"] for part in parts] == ["home/0", "home/1"]
+    assert sum(part["checkpoint"]["next_offset"] for part in parts) == 400
+    assert {part["checkpoint"]["configuration"] for part in parts} == {"same"}
+    assert "sums" not in told.out
+    assert "NOT PRIVATE" not in told.err
+    words = streamdp("state", "inspect", "-c", str(shop), "--partition", "1").out
+    assert words.startswith("partition home/1\n")
+    exact = streamdp("state", "inspect", "-c", str(shop), "--not-private", "--json")
+    assert "NOT PRIVATE" in exact.err
+    assert all(len(row["sums"]) == 3 for part in exact.json for row in part["rows"].values())
+
+
+def test_does_the_doctor_find_a_healthy_shop_healthy(shop: Path, streamdp: Streamdp) -> None:
+    """Files, topics, state and retention."""
+    told = streamdp("doctor", "-c", str(shop))
+    assert told.code == 0
+    assert "partition home/1: state: commit" in told.out
+    assert "partition home/0: retention: a rebuild reads from" in told.out
+
+
+def test_does_the_doctor_say_what_is_wrong_with_records(shop: Path, streamdp: Streamdp) -> None:
+    """NOT PRIVATE, in so many words, and exit code 1."""
+    told = streamdp("doctor", "-c", str(shop), "--sample", "100", "--json")
+    assert told.code == 1
+    assert told.err.startswith("NOT PRIVATE")
+    bad = [each for each in told.json if each["subject"].startswith("NOT PRIVATE")]
+    assert "records unusable" in bad[-1]["detail"]
+    assert len(bad) > 1
+
+
+def test_does_the_doctor_say_that_a_partition_would_halt(shop: Path, streamdp: Streamdp) -> None:
+    """Before it does: the configuration differs from the state's."""
+    shop.write_text(shop.read_text().replace('epsilon = "1/2"', 'epsilon = "1/4"'))
+    told = streamdp("doctor", "-c", str(shop))
+    assert told.code == 1
+    assert "PROBLEM  partition home/0: state" in told.out
+    assert "needs a new epoch" in told.out
+    shop.write_text(shop.read_text().replace("[streams.home]", "[streams.home]\nepoch = 2"))
+    told = streamdp("doctor", "-c", str(shop))
+    assert (told.code, "epoch 2 would begin at record" in told.out) == (0, True)
+
+
+def test_is_what_the_transport_refuses_exit_code_3(tmp_path: Path, streamdp: Streamdp) -> None:
+    """A published file that is not there is no fault of the configuration."""
+    told = streamdp("watch", "-c", str(written(tmp_path)), "--once")
+    assert told.code == 3
+    assert "shop.published.db: is missing" in told.err

@@ -1,0 +1,167 @@
+"""Does `ledger verify` prove the guarantee from ledgers alone, and find every way to break it?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+import streamdp as sd
+from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.ports import Published, StreamTopics
+from streamdp.service.verification import MOST_TOLD, Verification, told
+from streamdp.wire.published import Mode
+from tests.streams import spec
+
+HOME = StreamTopics("shop", "home", "home-losses")
+BUDGET = {"home-losses": Fraction(1)}
+LINES = replace(spec().lines, seeded=False)
+
+
+def line(
+    block: int,
+    start: int,
+    stop: int,
+    *,
+    kind: str = ACTION,
+    key: Key = b"fr",
+    first: int | None = None,
+    last: int | None = None,
+    epsilon: str = "1/2",
+    seq: int | None = None,
+    epoch: int = 1,
+    partition: int = 0,
+) -> Published:
+    """A charge: slot n reads record n − 1 unless it says otherwise."""
+    release = Release(
+        Identity("home", partition, key, epoch, 0, block, kind),
+        value=0,
+        start=start,
+        stop=stop,
+        first_offset=start - 1 if first is None else first,
+        last_offset=stop - 2 if last is None else last,
+        epsilon=Fraction(epsilon),
+    )
+    lines = replace(LINES, estimates=()) if kind in (ACTION, OPENING) else LINES
+    value = lines.ledger(release, mode=Mode.LIVE, commit_seq=block + 1 if seq is None else seq)
+    return Published(partition, 0, key, value)
+
+
+def opening(key: Key = b"fr", *, at: int = 0, **fields: int) -> Published:
+    """A learner begins."""
+    return line(0, 1, 1, kind=OPENING, key=key, first=at, last=at, epsilon="0", **fields)
+
+
+def mark(epoch: int, *, next_offset: int, seq: int = 9) -> Published:
+    """An epoch begins."""
+    value = LINES.epoch(
+        partition=0, epoch=epoch, previous=epoch - 1, next_offset=next_offset, commit_seq=seq
+    )
+    return Published(0, 0, None, value)
+
+
+GOOD = (opening(), line(0, 1, 2), line(1, 2, 4), line(2, 4, 8))
+
+
+def found(*records: Published) -> list[str]:
+    """What is wrong with a ledger."""
+    verification = Verification()
+    verification.read(HOME, records)
+    verification.verdicts(BUDGET, {})
+    return verification.violations
+
+
+def test_is_a_sound_ledger_sound() -> None:
+    """Openings, blocks that tile, epochs that begin behind everything."""
+    assert found(*GOOD) == []
+    first = line(0, 1, 2, first=7, last=7, epoch=2, seq=9)
+    new = (mark(2, next_offset=7), opening(at=7, epoch=2, seq=9), first)
+    assert found(*GOOD, *new) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ((*GOOD, GOOD[3]), "block 2 (action) again"),
+        ((*GOOD, line(4, 8, 16)), "block 4 where 3 was due"),
+        ((*GOOD, line(3, 9, 16)), "slots [9, 16) where 8 was due"),
+        ((*GOOD, line(3, 7, 16)), "slots [7, 16) where 8 was due"),
+        (GOOD[1:], "block 0 of a learner without an opening"),
+        ((*GOOD, opening()), "block 0 (opening) again"),
+        ((*GOOD, line(3, 8, 16, seq=2)), "commit_seq falls from 3 to 2"),
+        ((*GOOD, opening(epoch=2, seq=9)), "epoch 2 begins without a mark"),
+        ((*GOOD, mark(2, next_offset=5)), "epoch 2 begins at 5, but 6 was read"),
+        ((*GOOD, mark(2, next_offset=7), line(3, 8, 16, seq=9)), "epoch falls from 2 to 1"),
+        ((*GOOD, mark(2, next_offset=70), opening(at=60, epoch=2, seq=9)),
+         "record 60 is read again, epoch 2 began after it"),
+        ((line(0, 1, 1, kind=OPENING, first=0, last=0, epsilon="1"),), "opening that is charged"),
+        ((Published(0, 7, None, b"no line"),), "unreadable"),
+    ],
+)  # fmt: skip
+def test_is_what_breaks_a_ledger_found(records: tuple[Published, ...], said: str) -> None:
+    """Each with the ledger, partition and offset it is at."""
+    violations = found(*records)
+    assert any(said in each for each in violations)
+    assert all(each.startswith("shop.home.ledger partition 0 offset ") for each in violations)
+
+
+def highest(*ledgers: tuple[StreamTopics, tuple[Published, ...]]) -> Fraction:
+    """The most that any record paid."""
+    verification = Verification()
+    for topics, records in ledgers:
+        verification.read(topics, records)
+    (verdict,) = verification.verdicts(BUDGET, {})
+    return verdict.highest
+
+
+def test_do_the_charges_of_applications_add_up_where_records_meet() -> None:
+    """P11: each ledger alone says 1/2; a record that both have read paid 1."""
+    other = replace(HOME, app="search")
+    assert highest((HOME, GOOD)) == Fraction(1, 2)
+    assert highest((HOME, GOOD), (other, GOOD)) == 1
+    late = (opening(at=100), line(0, 1, 2, first=100, last=100))
+    assert highest((HOME, GOOD), (other, late)) == Fraction(1, 2)
+    german = (opening(b"de"), line(0, 1, 2, key=b"de"))
+    assert highest((HOME, GOOD), (other, german)) == Fraction(1, 2)
+
+
+def test_does_an_estimate_add_to_its_block() -> None:
+    """The action's charge and the estimate's are of the same slots."""
+    verification = Verification()
+    lines = replace(LINES, estimates=(sd.estimate("mean_loss", epsilon="1/4", min_length=1),))
+    release = Release(Identity("home", 0, b"fr", 1, 0, 2, "mean_loss"), 0, 4, 8, 3, 6,
+                      Fraction(1, 4))  # fmt: skip
+    value = lines.ledger(release, mode=Mode.LIVE, commit_seq=3)
+    verification.read(HOME, [*GOOD, Published(0, 4, b"fr", value)])
+    (verdict,) = verification.verdicts(BUDGET, {})
+    assert (verdict.highest, verification.violations) == (Fraction(3, 4), [])
+    verification.read(HOME, [Published(0, 5, b"fr", value)])
+    assert "block 2 (mean_loss) again" in verification.violations[0]
+
+
+def test_do_seeded_lines_guarantee_nothing() -> None:
+    """However small their charges."""
+    verification = Verification()
+    seeded = replace(LINES, seeded=True)
+    release = Release(Identity("home", 0, None, 1, 0, 0, OPENING), 0, 1, 1, 0, 0, Fraction(0))
+    value = seeded.ledger(release, mode=Mode.LIVE, commit_seq=1)
+    verification.read(HOME, [Published(0, 0, None, value)])
+    (verdict,) = verification.verdicts(BUDGET, {})
+    assert (verdict.seeded, verdict.kept) == (1, False)
+
+
+def test_is_the_verdict_exact_at_the_budget() -> None:
+    """Kept at the budget, not a trillionth above it."""
+    verification = Verification()
+    verification.read(HOME, GOOD)
+    least = Fraction(1, 10**12)
+    for elsewhere, kept in ((Fraction(1, 2), True), (Fraction(1, 2) + least, False)):
+        (verdict,) = verification.verdicts(BUDGET, {"home-losses": elsewhere})
+        assert verdict.kept is kept
+
+
+def test_is_a_flood_of_violations_counted() -> None:
+    """The first ones in full."""
+    assert told(["x"] * 3) == ["x"] * 3
+    assert told(["x"] * (MOST_TOLD + 5))[-1] == "and 5 more"
