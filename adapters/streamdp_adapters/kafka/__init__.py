@@ -5,6 +5,7 @@ troubles        the client's errors as ours, causes found, noise kept out
 topics          what the topics must be and what they are
 sending         batches under way; keys that a compacted topic takes
 owner           the one transactional producer of a partition: take and commit
+lean            records as decoded, without a costly object for each
 reading         bounded looks: the state, the ledger's tail, stretches of the input
 membership      a stream's share of its input: rebalances, polling, blame
 transport       the three together, as the port wants them

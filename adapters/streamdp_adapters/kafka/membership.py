@@ -37,6 +37,7 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
 from streamdp.ports import Listener, Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.lean import lean
 from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.reading import columns
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -102,6 +103,7 @@ class Membership:
         """Connect and ask for a share; what it is comes through the listener, later."""
         with troubles.translated(self._where):
             await troubles.start(self._consumer, self._settings)
+            lean(self._consumer)
             self._consumer.subscribe([self._topics.input], listener=_Callbacks(self))
 
     async def stop(self) -> None:

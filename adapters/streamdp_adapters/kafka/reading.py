@@ -20,6 +20,7 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
 from streamdp.ports import Partition, Records, StreamTopics, Taken
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.lean import lean
 from streamdp_adapters.kafka.owner import OWNER_KEY, group
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -112,6 +113,7 @@ async def reader(
             fetch_max_wait_ms=_WAIT_MS,
         )
         async with troubles.started(consumer, settings):
+            lean(consumer)
             # Asked for at once: the client would wait before it asks again for each topic.
             await consumer._client.set_topics(topics)
             yield Reader(consumer, where)

@@ -1,0 +1,38 @@
+"""Records as the client's compiled decoder makes them, without an object of eleven fields for each.
+
+The client (version 0.14) copies every decoded record into a `ConsumerRecord`, which takes as long
+as all the rest of its work on a record: 0.4 of 0.8 µs. The decoded ones have the same `offset`,
+`key` and `value`, which is all that this adapter reads, so its consumers hand over those. The
+client has no setting for that; what it has fetched comes by one dictionary of its fetcher, and
+each entry is told on its way in. Aborted and control records are left out before, as ever.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TypeVar
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer.fetcher import FetchError, FetchResult
+from aiokafka.structs import TopicPartition
+
+R = TypeVar("R")
+
+
+def lean(consumer: AIOKafkaConsumer) -> None:
+    """Let a started consumer, without deserialisers, hand over records as they are decoded."""
+    consumer._fetcher._records = _Fetched(consumer._fetcher._records)
+
+
+class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
+    """What was fetched and not handed over yet."""
+
+    def __setitem__(self, place: TopicPartition, result: FetchResult | FetchError) -> None:
+        if isinstance(result, FetchResult) and result._partition_records is not None:
+            result._partition_records._consumer_record = _as_decoded
+        super().__setitem__(place, result)
+
+
+def _as_decoded(_: TopicPartition, record: R) -> R:
+    """The record itself."""
+    return record

@@ -1,0 +1,15 @@
+from collections import OrderedDict
+from collections.abc import Callable
+
+from aiokafka.structs import TopicPartition
+
+class PartitionRecords:
+    _consumer_record: Callable[[TopicPartition, object], object]
+
+class FetchResult:
+    _partition_records: PartitionRecords | None
+
+class FetchError: ...
+
+class Fetcher:
+    _records: OrderedDict[TopicPartition, FetchResult | FetchError]
