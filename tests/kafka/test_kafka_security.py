@@ -146,6 +146,23 @@ async def _poll_on(transport: Transport) -> None:
         await transport.poll(max_records=1, timeout=0.2)
 
 
+async def test_the_doctor_does_not_wait_for_what_is_not_there(secure: Broker) -> None:
+    """A client asks for a missing topic until its time is up; `check` says that it is missing."""
+    tools = KafkaTechnology(_settings(secure)).administrator()
+    found = await tools.probe([StreamTopics("kit", "missing", "kit.missing.input")])
+    assert [finding.subject for finding in found] == [
+        "connection",
+        "transactional id kit.missing.0",
+    ]
+    assert {finding.verdict for finding in found} == {Verdict.GOOD}
+
+
+async def test_a_lone_broker_is_told_of_by_the_way_to_try_it(secure: Broker) -> None:
+    tools = KafkaTechnology(_settings(secure, single_broker=False)).administrator()
+    with pytest.raises(InvalidConfig, match="single_broker = true"):
+        await tools.create([StreamTopics("kit", "lone", "kit.lone.input")], partitions=1)
+
+
 async def test_the_doctor_leaves_no_record(secure: Broker) -> None:
     topics = StreamTopics("kit", "clean", "kit.clean.input")
     technology = KafkaTechnology(_settings(secure))

@@ -8,7 +8,12 @@ import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
-from aiokafka.errors import NoError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    InvalidReplicationFactorError,
+    NoError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import InvalidConfig, complaint
@@ -16,6 +21,7 @@ from streamdp.ports import Finding, Partition, Records, StreamTopics, Taken, Ver
 from streamdp_adapters.kafka import doctor, reading
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
+    REPLICAS,
     Wanted,
     administration,
     describe,
@@ -223,5 +229,10 @@ def _raise_first(errors: Sequence[tuple[str, int, str | None]]) -> None:
     """Raise the first error of an answer; a topic that somebody else just made is no error."""
     for name, code, message in errors:
         error = for_code(code)
+        if error is InvalidReplicationFactorError:
+            expected = f"{REPLICAS} brokers, or `single_broker = true` for a trial with one copy"
+            raise InvalidConfig(
+                complaint(f"topic {name}", "too few brokers", expected=expected, got=message)
+            )
         if error not in (NoError, TopicAlreadyExistsError):
             raise error(f"{name}: {message}")

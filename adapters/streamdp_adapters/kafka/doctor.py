@@ -6,6 +6,8 @@
   running owner. Rights are usually granted by the prefix ``<app>.<stream>.``; the id of partition
   0 is looked up besides, which needs the right to describe it.
 - Rights to read are tried by asking for one record.
+- What is not there is not tried: the client would ask for it until time is up. Whoever checks the
+  topics says that they are missing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import CoordinationType
+from aiokafka.errors import UnknownTopicOrPartitionError, for_code
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
@@ -33,20 +36,44 @@ async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> lis
     connection = await _try("connection", "connected and authenticated", troubles.reach(settings))
     found = [connection]
     if connection.verdict is Verdict.GOOD:
+        missing = await _missing(settings, streams)
         for stream in streams:
-            found += [finding async for finding in _rights(settings, stream)]
+            found += [finding async for finding in _rights(settings, stream, missing)]
     return found
 
 
-async def _rights(settings: KafkaSettings, stream: StreamTopics) -> AsyncIterator[Finding]:
+async def _missing(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> set[str]:
+    """The topics that are not there; one that this user may not see is not among them."""
+    names = [
+        topic
+        for stream in streams
+        for topic in (stream.input, stream.actions, stream.ledger, stream.state)
+    ]
+    if not names:  # the client would ask for all that there are
+        return set()
+    async with administration(settings) as client:
+        told = await client.describe_topics(list(dict.fromkeys(names)))
+    return {
+        topic["topic"]
+        for topic in told
+        if for_code(topic["error_code"]) is UnknownTopicOrPartitionError
+    }
+
+
+async def _rights(
+    settings: KafkaSettings, stream: StreamTopics, missing: set[str]
+) -> AsyncIterator[Finding]:
     """What the service will do with a stream, tried one by one."""
     for topic in (stream.input, stream.state, stream.ledger):
-        yield await _try(f"topic {topic}: read", "may read", _read(settings, topic))
+        if topic not in missing:
+            yield await _try(f"topic {topic}: read", "may read", _read(settings, topic))
     for topic in (stream.state, stream.actions, stream.ledger):
-        yield await _try(
-            f"topic {topic}: write in a transaction", "may write", _write(settings, stream, topic)
-        )
-    yield await _try(f"group {group(stream)}: commit", "may commit", _write(settings, stream, None))
+        if topic not in missing:
+            subject = f"topic {topic}: write in a transaction"
+            yield await _try(subject, "may write", _write(settings, stream, topic))
+    if stream.input not in missing:
+        subject = f"group {group(stream)}: commit"
+        yield await _try(subject, "may commit", _write(settings, stream, None))
     own = transactional_id(stream, 0)
     yield await _try(f"transactional id {own}", "may be used", _look_up(settings, own))
 
