@@ -1,0 +1,60 @@
+"""aiokafka consuming alone: what any service on this client library can at most reach.
+
+    python -m tests.bench.peers.alone BOOTSTRAP GROUP TOPIC json|raw PARTITION...
+
+It fetches, and for JSON decodes with msgspec, and throws everything away. What it has consumed it
+tells the group ten times a second, so that it is measured like the others. It assigns itself its
+partitions: with a group's callbacks nothing would change but the start.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import msgspec
+import uvloop
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import TopicPartition
+
+POLL = 2000
+"""Records at once; 500 to 2,000 are fastest."""
+FETCH_BYTES = 4 * 1024 * 1024
+_COMMIT_SECONDS = 0.1
+
+
+class Event(msgspec.Struct):
+    """A JSON record."""
+
+    losses: list[float]
+
+
+async def consume(bootstrap: str, group: str, topic: str, kind: str, partitions: list[int]) -> None:
+    """Until it is killed."""
+    decode = msgspec.json.Decoder(Event).decode
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        max_partition_fetch_bytes=FETCH_BYTES,
+    )
+    await consumer.start()
+    consumer.assign([TopicPartition(topic, number) for number in partitions])
+    told = time.monotonic()
+    while True:
+        found = await consumer.getmany(timeout_ms=100, max_records=POLL)
+        if kind == "json":
+            for records in found.values():
+                for record in records:
+                    assert record.value is not None
+                    decode(record.value)
+        if time.monotonic() - told > _COMMIT_SECONDS:
+            told = time.monotonic()
+            await consumer.commit()
+
+
+if __name__ == "__main__":
+    server, group, topic, kind, *numbers = sys.argv[1:]
+    uvloop.run(consume(server, group, topic, kind, [int(number) for number in numbers]))
