@@ -97,6 +97,15 @@ def test_do_other_libraries_tell_nothing_from_content(stream: io.StringIO) -> No
     assert (told[1]["exception"], told[1]["level"]) == ("ValueError", "error")
 
 
+def test_is_what_a_library_repeats_passed_on_once(stream: io.StringIO) -> None:
+    """A client that cannot find a topic says so many times a second."""
+    logs.set_up(level="info", style="json", stream=stream)
+    for number in range(100):
+        logging.getLogger("aiokafka.client").warning("not found: %s", number)
+    logging.getLogger("aiokafka.client").warning("another")
+    assert [line["detail"] for line in lines(stream)] == ["not found: 0", "another"]
+
+
 def test_is_an_exception_that_nobody_awaited_told_without_its_text(stream: io.StringIO) -> None:
     """asyncio's own words would quote it."""
     log = logs.set_up(level="info", style="json", stream=stream)

@@ -57,7 +57,10 @@ def seeds(allowed: bool) -> Seeds:
 
 
 def opened(configuration: Configuration, single_broker: bool = False) -> Technology:
-    """What moves the records."""
+    """What moves the records; what its client library logs is in the errors that are raised."""
+    import logging
+
+    logging.getLogger().addHandler(logging.NullHandler())
     extra = {"single_broker": True} if single_broker else {}
     return configuration.technology(**extra)
 

@@ -67,24 +67,25 @@ async def _look(
     streams: Sequence[StreamTopics],
     sample: int | None,
 ) -> list[Finding]:
-    """Everything in turn; what needs the transport only if it can be reached."""
-    from streamdp.ports import Verdict
+    """Everything in turn, as far as each step makes sense after those before."""
     from streamdp.service.config import Seeds
-    from streamdp.service.diagnosis import partitions, records
+    from streamdp.service.diagnosis import are_good, partitions, records, there
 
     tools = technology.administrator()
     try:
-        found = list(await tools.probe(streams))
-        if any(each.verdict is Verdict.PROBLEM for each in found[:1]):
-            return found
-        found += await tools.check(streams)
-        if any(each.verdict is Verdict.PROBLEM for each in found):
-            return found
+        found = {each.subject: each for each in await tools.probe(())}
+        if not are_good(found.values()):
+            return list(found.values())
+        found |= {each.subject: each for each in await tools.check(streams)}
+        found |= {each.subject: each for each in await tools.probe(there(streams, found))}
+        if not are_good(found.values()):
+            return list(found.values())
+        looked = list(found.values())
         for topics in streams:
-            found += await partitions(tools, configuration.spec(topics.stream, seeds=Seeds.ALLOWED))
+            spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
+            looked += await partitions(tools, spec)
             if sample is not None:
-                format_ = configuration.format(topics.stream)
-                found += await records(tools, topics, format_=format_, count=sample)
+                looked += await records(tools, topics, format_=spec.format, count=sample)
     finally:
         await tools.close()
-    return found
+    return looked

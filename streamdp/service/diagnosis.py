@@ -4,6 +4,8 @@ is retention to what a rebuild needs? And, NOT PRIVATE, what is wrong with recor
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Administrator, Finding, Partition, Records, StreamTopics, Taken, Verdict
 from streamdp.service.opening import open_partition
@@ -13,6 +15,25 @@ from streamdp.wire.state import read_state
 
 MOST_TOLD = 20
 """Unusable records that are told one by one."""
+
+
+def are_good(found: Iterable[Finding]) -> bool:
+    """Whether nothing is a problem."""
+    return all(each.verdict is not Verdict.PROBLEM for each in found)
+
+
+def there(streams: Sequence[StreamTopics], found: Mapping[str, Finding]) -> list[StreamTopics]:
+    """The streams all of whose topics exist: rights on others cannot be tried."""
+
+    def is_there(topic: str) -> bool:
+        finding = found.get(f"topic {topic}")
+        return finding is None or finding.verdict is not Verdict.PROBLEM
+
+    return [
+        stream
+        for stream in streams
+        if all(map(is_there, (stream.input, stream.actions, stream.ledger, stream.state)))
+    ]
 
 
 async def partitions(tools: Administrator, spec: StreamSpec) -> list[Finding]:

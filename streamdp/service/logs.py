@@ -59,6 +59,8 @@ _LEVELS: dict[Level, int] = {
     "error": logging.ERROR,
 }
 _TRUSTED_WORDS = ("aiokafka",)
+_QUIET_SECONDS = 10.0
+_MOST_SAID = 1000
 
 
 def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> Log:
@@ -100,14 +102,20 @@ def _adopt_libraries(log: Log) -> None:
 
 
 class Passage(logging.Handler):
-    """Passes on what other libraries log, without anything that might quote content."""
+    """Passes on what other libraries log, without anything that might quote content.
+
+    A client library can say the same many times a second; it is passed on once in `_QUIET_SECONDS`.
+    """
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
+        self._said: dict[tuple[str, str], float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line of another library."""
+        if self._repeats(record):
+            return
         trusted = record.name.partition(".")[0] in _TRUSTED_WORDS
         fields: MutableMapping[str, Any] = {
             "logger": record.name,
@@ -118,6 +126,16 @@ class Passage(logging.Handler):
             fields["where"] = where_raised(record.exc_info[1])
         tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         tell("library", **fields)
+
+    def _repeats(self, record: logging.LogRecord) -> bool:
+        """Whether this was said a short while ago."""
+        line = (record.name, str(record.msg))
+        if record.created - self._said.get(line, 0.0) < _QUIET_SECONDS:
+            return True
+        if len(self._said) >= _MOST_SAID:
+            self._said.clear()
+        self._said[line] = record.created
+        return False
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, log: Log) -> None:
