@@ -1,0 +1,347 @@
+"""Does anything that the service lets be seen, but a charged release, depend on content?
+
+Layer 4 of the audit on the whole service (`tests.neighbours` tells what a life is and what is seen
+of it). Two inputs that differ in one record must be the same to the byte in everything: actions,
+ledger, sizes and order of commits, logs, the view, how it ends, errors, reprs, warnings, files.
+And two lives that draw different actions must have commits of the same sizes and order (P5).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+from numpy.typing import NDArray
+
+from streamdp.core import snapshot
+from streamdp.core.bank import CLEAN, Bank
+from streamdp.core.engine import Engine, Rebuilding
+from streamdp.core.engine.draws import Fresh
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import LossBatch
+from streamdp.ports import Records, Value
+from streamdp.service import protocol
+from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.view import View
+from streamdp.service.worker import Worker
+from streamdp.wire import published
+from streamdp.wire.formats import Format
+from streamdp.wire.published import Mode
+from tests.neighbours import Course, Observed, differences, on_memory, on_sqlite
+
+Patch = pytest.MonkeyPatch
+
+LENGTH = 48
+JSON: dict[str, Value] = {
+    "a vector": b'{"losses":[0.1,0.9,0.3]}'.ljust(LENGTH),
+    "another": b'{"losses":[0.9,0.1,0.7]}'.ljust(LENGTH),
+    "out of range": b'{"losses":[-1e9,7,1e300]}'.ljust(LENGTH),
+    "infinite": b'{"losses":[0,0,1e999]}'.ljust(LENGTH),
+    "not a number": b'{"losses":[NaN,0,0]}'.ljust(LENGTH),
+    "too few": b'{"losses":[0.1,0.9]}'.ljust(LENGTH),
+    "a mapping": b'{"losses":{"a":0.1}}'.ljust(LENGTH),
+    "a huge number": b'{"losses":[0,1,' + b"9" * (LENGTH - 17) + b"]}",
+    "deep": b"[" * LENGTH,
+    "garbage": b"\xff" * LENGTH,
+    "no value": None,
+}
+
+
+def row(*losses: float) -> bytes:
+    return np.array(losses, dtype="<f4").tobytes()
+
+
+FRAMES: dict[str, Value] = {
+    name: row(0.1, 0.2, 0.3) * 2 + middle + row(0.3, 0.2, 0.1)
+    for name, middle in {
+        "a row": row(0.1, 0.9, 0.3),
+        "another": row(0.9, 0.1, 0.7),
+        "out of range": row(-1e9, 7, 1e30),
+        "not a number": row(np.nan, 0, 0),
+        "infinite": row(0, np.inf, -np.inf),
+        "a signalling NaN": b"\x01\x00\xa0\x7f" * 3,
+        "minus nothing": row(-0.0, 1e-45, -1e-45),
+    }.items()
+}
+EARLY, OPEN, LATE, LAST = 12, 51, 70, 119
+"""Places: in a block of the first life; in one that it leaves open; in what is lost and rebuilt; in
+the epoch whose state is broken."""
+
+MEMORY: list[tuple[str, dict[str, Value], int]] = [
+    ("json", JSON, EARLY),
+    ("json", dict(islice(JSON.items(), 5)), LATE),
+    ("json", dict(islice(JSON.items(), 5)), LAST),
+    ("float32", FRAMES, EARLY),
+    ("float32", FRAMES, LATE),
+]
+
+
+@pytest.fixture(autouse=True)
+def estimates_by_script(monkeypatch: Patch) -> None:
+    """An estimate is a charged release: what is drawn comes from a script here."""
+
+    def estimate(self: Fresh, bank: Bank, rows: NDArray[np.int64], which: int) -> object:
+        return bank.block[rows] * 1000 + which
+
+    monkeypatch.setattr(Fresh, "estimate", estimate)
+
+
+@pytest.mark.parametrize(("format_", "contents", "at"), MEMORY)
+def test_are_neighbours_the_same_to_the_byte(
+    format_: str, contents: dict[str, Value], at: int
+) -> None:
+    course = Course(format_)
+    first, *others = contents
+    plain = on_memory(course, at=at, content=contents[first])
+    for name in others:
+        assert differences(plain, on_memory(course, at=at, content=contents[name])) == [], name
+
+
+def test_are_neighbours_the_same_on_files(tmp_path: Path) -> None:
+    told = []
+    for number, name in enumerate(("a vector", "another", "not a number", "garbage")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        told.append(on_sqlite(Course(), folder, at=LATE, content=JSON[name]))
+    assert [differences(told[0], other) for other in told[1:]] == [[], [], []]
+
+
+def test_is_a_life_told_in_full() -> None:
+    """The comparison would be worth little if little happened."""
+    seen = on_memory(Course(), at=EARLY, content=JSON["a vector"])
+    log, commits = str(seen["log"]), seen["commits"]
+    assert isinstance(commits, list)
+    assert len(commits) > 20
+    for event in ("partition_lost", "partition_drained", "partition_halted", "stopped"):
+        assert event in log
+    assert '"records": 0' in log
+    assert log.count('"partition_rebuilding"') > log.count('"records": 0')
+    for told in ("needs a new epoch", "2 or a later one", "damaged", "rows; expected", "foreign"):
+        assert told in log, told
+    assert "withheld" in str(seen["ledger"])
+    assert "block_regret" in str(seen["epoch: view"])
+
+
+# Sizes do not tell what was drawn
+
+
+def shape(seen: Observed) -> Observed:
+    """What must not depend on what was drawn, before that is public."""
+    wanted = ("sizes", "steps", "ended by", "commits", "log", "warnings")
+    return {name: told for name, told in seen.items() if name.endswith(wanted)}
+
+
+def test_is_nothing_larger_for_one_action_than_for_another() -> None:
+    lives = [on_memory(Course(script=n), at=EARLY, content=JSON["a vector"]) for n in range(3)]
+    assert differences(lives[0], lives[1]) != []
+    assert [differences(shape(lives[0]), shape(other)) for other in lives[1:]] == [[], []]
+
+
+def test_is_a_line_without_padding_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(published, "_filled", lambda line, spaces: line)
+    lives = [on_memory(Course(script=n), at=EARLY, content=JSON["a vector"]) for n in range(2)]
+    assert "commits" in differences(shape(lives[0]), shape(lives[1]))
+
+
+# What leaks is caught
+
+
+def bad_rows(batch: LossBatch) -> int:
+    """How many slots of a batch are unusable."""
+    return int((~np.isfinite(batch.losses)).any(axis=1).sum())
+
+
+def redecode(patch: Patch, change: Callable[[LossBatch], LossBatch]) -> None:
+    """Do something with what was decoded."""
+    decode = protocol.decode  # type: ignore[attr-defined]
+
+    def changed(
+        format_: Format, records: Sequence[Records], *, most_key_bytes: int | None
+    ) -> tuple[LossBatch, int]:
+        batch, refused = decode(format_, records, most_key_bytes=most_key_bytes)
+        return change(batch), refused
+
+    patch.setattr(protocol, "decode", changed)
+
+
+def logs_bad_records(patch: Patch) -> None:
+    """A warning for operators in the public log."""
+
+    def told(batch: LossBatch) -> LossBatch:
+        structlog.get_logger().warning("library", bad=bad_rows(batch))
+        return batch
+
+    redecode(patch, told)
+
+
+def counts_bad_records(patch: Patch) -> None:
+    """A metric of unusable records beside that of refused keys."""
+    absorb = PartitionWork.absorb
+
+    def counting(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
+        absorb(self, records, mode=mode)
+        values = [value for part in records for value in part.values]
+        losses = self.spec.format.decode(values).losses
+        self.keys_refused += int((~np.isfinite(losses)).any(axis=1).sum())
+
+    patch.setattr(PartitionWork, "absorb", counting)
+
+
+def shows_the_engine(patch: Patch) -> None:
+    """A page that reads the learners' sums instead of what was published."""
+    commit, working = Worker._commit, list[PartitionWork]()
+
+    async def watched(self: Worker, work: PartitionWork) -> None:
+        working[:] = [work]
+        await commit(self, work)
+
+    committed = View.committed
+
+    def telling(self: View, partition: object, cut: Cut, **more: object) -> None:
+        committed(self, partition, cut, **more)  # type: ignore[arg-type]
+        bank = working[0].engine._bank
+        self.part(partition).message = str(bank.sums[: len(bank)].sum())  # type: ignore[arg-type]
+
+    patch.setattr(Worker, "_commit", watched)
+    patch.setattr(View, "committed", telling)
+
+
+def drops_bad_records(patch: Patch) -> None:
+    """Unusable records take no slot."""
+
+    def without(batch: LossBatch) -> LossBatch:
+        keep = np.asarray(np.isfinite(batch.losses).all(axis=1))
+        return replace(
+            batch,
+            index=batch.index[keep],
+            losses=batch.losses[keep],
+            offsets=batch.offsets[keep],
+        )
+
+    redecode(patch, without)
+
+
+def halts_on_bad_records(patch: Patch) -> None:
+    """A partition that stands still over content."""
+
+    def strict(batch: LossBatch) -> LossBatch:
+        if bad_rows(batch):
+            raise InvalidConfig("input: a record is unusable")
+        return batch
+
+    redecode(patch, strict)
+
+
+def warns_of_bad_records(patch: Patch) -> None:
+    """A library that warns of numbers: here of the square of infinity."""
+
+    def squared(batch: LossBatch) -> LossBatch:
+        np.square(np.where(np.isfinite(batch.losses), 0, np.float32(1e38)))
+        return batch
+
+    redecode(patch, squared)
+
+
+def compresses_rows(patch: Patch) -> None:
+    """Saved rows whose size says how simple their sums are."""
+    sealed = snapshot._sealed
+    patch.setattr(snapshot, "_sealed", lambda key, body: zlib.compress(sealed(key, body)))
+
+
+def saves_losers_first(patch: Patch) -> None:
+    """Rows saved in the order of what is in them."""
+
+    def by_content(self: Bank, most: int) -> NDArray[np.int64]:
+        rows = np.flatnonzero(self.first_unsaved[: len(self)] != CLEAN)
+        return rows[np.argsort(-self.sums[rows].sum(axis=1), kind="stable")][:most]
+
+    patch.setattr(Bank, "longest_unsaved", by_content)
+
+
+def quotes_sums_in_errors(patch: Patch) -> None:
+    """An error that tells what it was about."""
+    finish = Rebuilding.finish
+
+    def quoting(self: Rebuilding, *, position: int, rows: int) -> Engine:
+        try:
+            return finish(self, position=position, rows=rows)
+        except StateMismatch as error:
+            raise StateMismatch(f"{error}; sums {self._bank.sums.sum()}") from None
+
+    patch.setattr(Rebuilding, "finish", quoting)
+
+
+def saves_more_for_bad_records(patch: Patch) -> None:
+    """How much a commit holds depends on what came."""
+    share, seen = PartitionWork._share, [0]
+
+    def noted(batch: LossBatch) -> LossBatch:
+        seen[0] += bad_rows(batch)
+        return batch
+
+    def generous(self: PartitionWork, now: float, pace: Pace) -> int:
+        more, seen[0] = seen[0], 0
+        return share(self, now, pace) + more
+
+    redecode(patch, noted)
+    patch.setattr(PartitionWork, "_share", generous)
+
+
+def publishes_the_sums(patch: Patch) -> None:
+    """A selection that is none: the best action so far, without noise."""
+
+    def best(self: Fresh, bank: Bank, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.asarray(bank.sums[rows].argmin(axis=1))
+
+    patch.setattr(Fresh, "actions", best)
+
+
+def shows_what_is_kept(patch: Patch) -> None:
+    """An object of the state that says in its repr what it holds."""
+    patch.setattr(Engine, "__repr__", lambda self: f"Engine({self._bank.sums.tolist()})")
+    live = Worker._live
+
+    async def told(self: Worker) -> None:
+        try:
+            await live(self)
+        finally:
+            if self._work is not None:
+                self._around.view.part(self.partition).message = repr(self._work.engine)
+
+    patch.setattr(Worker, "_live", told)
+
+
+@pytest.mark.parametrize(
+    ("leaks", "at", "where"),
+    [
+        (logs_bad_records, EARLY, "log"),
+        (counts_bad_records, EARLY, "first: view"),
+        (shows_the_engine, EARLY, "first: view"),
+        (drops_bad_records, EARLY, "ledger"),
+        (halts_on_bad_records, EARLY, "log"),
+        (warns_of_bad_records, EARLY, "warnings"),
+        (compresses_rows, OPEN, "commits"),
+        (saves_losers_first, EARLY, "commits"),
+        (quotes_sums_in_errors, LAST, "log"),
+        (saves_more_for_bad_records, EARLY, "commits"),
+        (publishes_the_sums, EARLY, "actions"),
+        (shows_what_is_kept, OPEN, "first: view"),
+    ],
+)
+def test_is_a_leak_caught(
+    monkeypatch: Patch, leaks: Callable[[Patch], None], at: int, where: str
+) -> None:
+    leaks(monkeypatch)
+    one = on_memory(Course(), at=at, content=JSON["a vector"])
+    found = [
+        name
+        for other in ("another", "garbage")
+        for name in differences(one, on_memory(Course(), at=at, content=JSON[other]))
+    ]
+    assert where in found
