@@ -2,116 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from streamdp.client import Change, HttpActions, Why
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.ports import Key, Value
 from streamdp.testing.certificates import write_certificates
-from streamdp_adapters.sqlite import Sqlite
 from tests.asking import free_port
+from tests.running import Place, children, until
 from tests.streams import events
-
-PATIENCE = 30.0
-CONFIGURATION = """
-app = "shop"
-[transport]
-kind = "sqlite"
-path = "{folder}/log.db"
-[topics.feedback]
-budget = "1"
-[streams.home]
-input = "feedback"
-start = "earliest"
-actions = ["a", "b", "c"]
-fallback_action = "c"
-learner = {{ epsilon = "0.5", schedule = "capped 3" }}
-estimates = [ {{ name = "block_regret", epsilon = "0.5", min_length = 2 }} ]
-[http]
-listen = "127.0.0.1:{port}"
-{more}
-"""
-
-
-class Place:
-    """A folder with a configuration, and the address it serves at."""
-
-    def __init__(self, folder: Path, more: str = "", scheme: str = "http") -> None:
-        self.port = free_port()
-        self.folder = folder
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
-        self.path = folder / "streamdp.toml"
-        text = CONFIGURATION.format(folder=folder, port=self.port, more=more)
-        self.path.write_text(text)
-
-    @contextmanager
-    def running(self, command: str = "run") -> Iterator[subprocess.Popen[bytes]]:
-        """The command, stopped afterwards by SIGTERM."""
-        with (self.folder / f"{command}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", "from streamdp.cli import main; main()", command,
-                 "--config", str(self.path)], stderr=log,
-            )  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.terminate()
-            assert process.wait(timeout=30) == 0, (self.folder / f"{command}.log").read_text()
-
-    def send(self, records: list[tuple[Key, Value]]) -> None:
-        """Write input."""
-
-        async def write() -> None:
-            producer = Sqlite.from_settings({"path": str(self.folder / "log.db")}, app="shop")
-            writing = producer.producer()
-            await writing.send("feedback", records)
-            await writing.close()
-
-        asyncio.run(write())
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        """One answer, or 0 where nobody answers."""
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
-        except OSError:
-            return 0, b""
-
-    def ready(self) -> bool:
-        """Whether it may be asked."""
-        return self.get("/readyz")[0] == 200
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for what another process brings about."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes that a process has started."""
-    found = []
-    for task in Path(f"/proc/{process.pid}/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found
 
 
 def test_is_it_served_from_a_process_of_its_own_that_is_started_again(tmp_path: Path) -> None:

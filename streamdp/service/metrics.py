@@ -31,7 +31,7 @@ from streamdp.core.regret import ESTIMATES
 from streamdp.service.about import About
 from streamdp.service.history import Told
 from streamdp.service.status import BUCKETS, PartitionStatus, ProcessStatus, StreamStatus
-from streamdp.service.view import Reason
+from streamdp.service.view import Reason, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REST = "rest"
@@ -186,7 +186,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         ["stream"],
         _ages(process.streams),
     )
-    yield _gauge("streamdp_transport_up", "1 while the transport answers.", [], [
+    yield _gauge("streamdp_transport_up", "1 while the transport answers, as far as it is needed.", [], [
         ((), float(is_up(process)))
     ])  # fmt: skip
     for step in process.steps:
@@ -263,10 +263,11 @@ def _histogram(step: str, counts: Sequence[int], seconds: float) -> HistogramMet
 
 
 def is_up(process: ProcessStatus) -> bool:
-    """Whether the transport answers."""
-    retrying = any(p.status == "retrying" for s in process.streams for p in s.partitions)
+    """Whether the transport answers: polls return, and no partition waits to be taken (again)."""
+    waiting = {str(Status.TAKING), str(Status.RETRYING)}
+    waits = any(part.status in waiting for each in process.streams for part in each.partitions)
     ago = process.polled_ago
-    return not retrying and ago is not None and ago < LOST_SECONDS
+    return not waits and ago is not None and ago < LOST_SECONDS
 
 
 def _labelled(parts: Sequence[PartitionStatus], most: int) -> Iterator[tuple[str, PartitionStatus]]:

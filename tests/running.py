@@ -1,0 +1,115 @@
+"""The real service for tests: `streamdp run` and its kin as processes, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamdp.ports import Key, Value
+from streamdp.service.config import Configuration
+from tests.asking import free_port
+
+PATIENCE = 60.0
+CONFIGURATION = """
+app = "shop"
+[transport]
+{transport}
+[topics.feedback]
+budget = "1"
+[streams.home]
+input = "feedback"
+start = "earliest"
+actions = ["a", "b", "c"]
+fallback_action = "c"
+learner = {{ epsilon = "{epsilon}", schedule = "capped 3" }}
+estimates = [
+    {{ name = "block_regret", epsilon = "0.25", min_length = 2 }},
+    {{ name = "null_share", epsilon = "0.25", min_length = 2 }},
+]
+[http]
+listen = "127.0.0.1:{port}"
+{more}
+"""
+
+
+class Place:
+    """A folder with a configuration, and the address it serves at."""
+
+    def __init__(
+        self, folder: Path, more: str = "", *, scheme: str = "http", transport: str = ""
+    ) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.path = folder / "streamdp.toml"
+        self._transport = transport or f'kind = "sqlite"\npath = "{folder}/log.db"'
+        self._more = more
+        self.configure()
+
+    def configure(self, *, epsilon: str = "0.5") -> None:
+        """Write the configuration."""
+        text = CONFIGURATION.format(
+            transport=self._transport, port=self.port, more=self._more, epsilon=epsilon
+        )
+        self.path.write_text(text)
+
+    @contextmanager
+    def running(self, command: str = "run") -> Iterator[subprocess.Popen[bytes]]:
+        """The command, stopped afterwards by SIGTERM."""
+        with (self.folder / f"{command}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", "from streamdp.cli import main; main()", command,
+                 "--config", str(self.path)], stderr=log,
+            )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(timeout=30) == 0, (self.folder / f"{command}.log").read_text()
+
+    def send(self, records: list[tuple[Key, Value]]) -> None:
+        """Write input."""
+
+        async def write() -> None:
+            producer = Configuration.load(self.path, {}).technology().producer()
+            await producer.send("feedback", records)
+            await producer.close()
+
+        asyncio.run(write())
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """One answer, or 0 where nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def ready(self) -> bool:
+        """Whether it may be asked."""
+        return self.get("/readyz")[0] == 200
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another process brings about."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found
