@@ -186,7 +186,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         ["stream"],
         _ages(process.streams),
     )
-    yield _gauge("streamdp_transport_up", "1 while the transport answers, as far as it is needed.", [], [
+    yield _gauge("streamdp_transport_up", "1 while the transport answers when asked.", [], [
         ((), float(is_up(process)))
     ])  # fmt: skip
     for step in process.steps:
