@@ -49,6 +49,7 @@ class Rebuilding:
             raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
         self._engine = engine
         self._bank = engine._bank
+        self._releases = releases
         self._record = FromRecord(engine.estimates, releases)
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
@@ -102,7 +103,7 @@ class Rebuilding:
 
     def _check_all_behind(self) -> None:
         """Every recorded release is of a block that has ended, of a learner that is there."""
-        bank, names = self._bank, list(self._record.recorded)
+        bank, names = self._bank, list(self._releases)
         rows = bank.rows([name.key for name in names])
         born = np.array([name.born for name in names], dtype=np.int64)
         ended = [-1 if name.kind == OPENING else name.block for name in names]
