@@ -49,7 +49,7 @@ def sparkline(values: Iterable[float], *, top: float) -> str:
     """Numbers as bars; below zero (noise) is the lowest one.
 
     >>> sparkline([-0.1, 0.0, 0.2, 0.4], top=0.4)
-    '▁▁▄█'
+    '▁▁▅█'
     """
     return "".join(
         _BARS[round(min(1.0, max(0.0, value / top)) * (len(_BARS) - 1))] for value in values
