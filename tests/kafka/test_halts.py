@@ -1,0 +1,429 @@
+"""Does the service on a real broker halt clearly rather than guess, and is there a way out?
+
+What a cluster may lose or change behind the service's back: state, input, limits, rights. Each
+time the partition must stand still with a message that says what is wrong, publish nothing that
+reads a record twice, and go on by what the message names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+import streamdp as sd
+from streamdp.audit.blackbox import lower_bound, pairs
+from streamdp.cli._black_box import served, spec_of
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.selection import PermuteAndFlip
+from streamdp.ports import Key, Partition, Published, Records, Value
+from streamdp.service.batches import decode
+from streamdp.service.loop import Service
+from streamdp.service.protocol import Pace
+from streamdp.service.spec import StreamSpec
+from streamdp.service.view import PartitionView, Reason, Status, View
+from streamdp.service.worker import LoopSettings
+from streamdp.testing.broker import Borrowed, Broker, Grant, Resource, Right, Security, own_broker
+from streamdp.testing.formats import HOSTILE
+from streamdp.testing.judge import Evidence, judge, judge_fold
+from streamdp.wire.published import Charge, EpochMark, LedgerLine, decode_ledger
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from tests.services import Lines
+from tests.streams import events, spec
+
+pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+
+Fresh = Callable[[], str]
+HOME = Partition("home", 0)
+KEYS: Sequence[Key] = (b"fr", b"de", None)
+QUICK = LoopSettings(
+    poll_seconds=0.02,
+    commit_seconds=0.002,
+    idle_commit_seconds=0.1,
+    retry_seconds=(0.05, 0.2),
+    pace=Pace(records=20, seconds=0.5),
+)
+
+
+@dataclass
+class Site:
+    """One stream on a broker, and what is done to it behind the service's back."""
+
+    bootstrap: str
+    made: StreamSpec
+    settings: KafkaSettings
+    sent: list[tuple[Key, Value]] = field(default_factory=list)
+
+    @classmethod
+    def on(cls, broker: Borrowed | Broker, app: str, **more: object) -> Site:
+        """A stream whose blocks have one slot, so that every record is spent at once."""
+        learner = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 1")
+        made = spec(app=app, learner=learner)
+        topics = replace(made.topics, input=f"{app}-losses")
+        table = {"bootstrap": broker.bootstrap, "single_broker": True, "session_timeout_ms": 1500}
+        return cls(
+            broker.bootstrap, replace(made, topics=topics), KafkaSettings.parse(table | more)
+        )
+
+    @property
+    def technology(self) -> KafkaTechnology:
+        return KafkaTechnology(self.settings)
+
+    async def create(self) -> None:
+        """What is missing of the topics."""
+        await self.technology.administrator().create([self.made.topics], partitions=1)
+
+    async def send(self, records: Sequence[tuple[Key, Value]]) -> None:
+        producer = self.technology.producer()
+        await producer.send(self.made.topics.input, records, partition=0)
+        await producer.close()
+        self.sent += records
+
+    @asynccontextmanager
+    async def serving(self, *, epoch: int = 1) -> AsyncIterator[Running]:
+        """A service, drained at the end."""
+        made, log = replace(self.made, epoch=epoch), Lines()
+        view = View([made])
+        transport = self.technology.transport(worker="w")
+        service = Service([made], transport, view=view, log=log, settings=QUICK)
+        task = asyncio.create_task(service.run())
+        try:
+            yield Running(view, log, task)
+            service.drain()
+            await task
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def evidence(self) -> Evidence:
+        """Everything that was published."""
+        reader = self.technology.publications()
+        found: list[list[Published]] = []
+        for source in (reader.actions, reader.ledger):
+            batches = [batch async for batch in source(self.made.topics, follow=False)]
+            found.append([record for batch in batches for record in batch])
+        await reader.close()
+        actions, ledger = found
+        return Evidence(HOME, actions, ledger)
+
+    async def lines(self) -> list[LedgerLine]:
+        """The ledger."""
+        return [decode_ledger(record.value) for record in (await self.evidence()).ledger]
+
+    async def wrong(self) -> list[str]:
+        """What the judge finds; the fold too while there has been one epoch."""
+        evidence = await self.evidence()
+        found = judge(evidence)
+        if not any(isinstance(decode_ledger(each.value), EpochMark) for each in evidence.ledger):
+            found += self._fold(evidence)
+        return found
+
+    def _fold(self, evidence: Evidence) -> list[str]:
+        keys, values = [key for key, _ in self.sent], [value for _, value in self.sent]
+        log = Records(HOME, range(len(keys)), keys, values, len(keys))
+        batch, _ = decode(self.made.format, [log], most_key_bytes=self.made.most_key_bytes)
+        return judge_fold(
+            evidence,
+            engine=self.made.engine(0),
+            lines=self.made.lines,
+            log=[batch],
+            whole="whole",
+        )
+
+    @asynccontextmanager
+    async def administration(self) -> AsyncIterator[AIOKafkaAdminClient]:
+        client = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def delete(self, *names: str) -> None:
+        """Delete topics and wait until the broker has forgotten them."""
+        async with self.administration() as client:
+            await client.delete_topics(list(names))
+            async with asyncio.timeout(20):
+                while any(each["error_code"] == 0 for each in await client.describe_topics(names)):
+                    await asyncio.sleep(0.05)
+
+    async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Set a topic's settings."""
+        async with self.administration() as client:
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))
+            await client.alter_configs([resource])
+
+    async def forget(self, *, before: int) -> None:
+        """Retention eats the oldest records."""
+        async with self.administration() as client:
+            place = TopicPartition(self.made.topics.input, 0)
+            await client.delete_records({place: RecordsToDelete(before)})
+
+    async def state(self) -> Mapping[bytes, bytes]:
+        return (await self.technology.administrator().peek(self.made.topics, 0)).state
+
+    async def overwrite(self, state: Mapping[bytes, bytes]) -> None:
+        """Make the state topic say what it said before."""
+        now = await self.state()
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap)
+        await producer.start()
+        for key in now.keys() | state.keys():
+            await producer.send_and_wait(
+                self.made.topics.state, state.get(key), key=key, partition=0
+            )
+        await producer.stop()
+
+
+@dataclass
+class Running:
+    """A service at work."""
+
+    view: View
+    log: Lines
+    task: asyncio.Task[object]
+
+    @property
+    def part(self) -> PartitionView:
+        return self.view.part(HOME)
+
+    async def until(self, what: Callable[[PartitionView], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not what(self.part):
+                if self.task.done():
+                    await self.task
+                await asyncio.sleep(0.01)
+
+    async def read(self, position: int) -> None:
+        await self.until(lambda part: part.position >= position)
+
+    async def halted(self, said: str) -> None:
+        await self.until(lambda part: part.status is Status.HALTED)
+        assert said in self.part.message
+        assert self.log.of("partition_halted")[0]["detail"] == self.part.message
+
+
+async def lived(site: Site, *parts: int) -> list[Mapping[bytes, bytes]]:
+    """The topics, a service's life on some records, and the state after each part."""
+    await site.create()
+    states = []
+    for number, count in enumerate(parts):
+        await site.send(events(count, keys=KEYS, seed=number))
+        async with site.serving() as service:
+            await service.read(len(site.sent))
+        states.append(await site.state())
+    assert await site.wrong() == []
+    return states
+
+
+async def on_its_way(site: Site, *, epoch: int) -> None:
+    """A new epoch gets on, publishes, and reads no record that was spent before."""
+    before = await site.lines()
+    await site.send(events(30, keys=KEYS, seed=99))
+    async with site.serving(epoch=epoch) as service:
+        await service.until(lambda part: part.status is Status.RUNNING and part.blocks >= 20)
+    after = await site.lines()
+    new = after[len(before) :]
+    assert sum(isinstance(line, EpochMark) for line in new) == 1
+    spent = max(line.last_offset for line in before if isinstance(line, Charge))
+    again = [line for line in new if isinstance(line, Charge) and line.first_offset <= spent]
+    assert again == []
+    assert {line.epoch for line in new} == {epoch}
+    assert await site.wrong() == []
+
+
+# Lost and rolled-back state
+
+
+async def test_a_deleted_state_halts_and_an_epoch_goes_on(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    site = Site.on(broker, fresh_app())
+    await lived(site, 40)
+    await site.delete(site.made.topics.state)
+    await site.create()
+    lines = await site.lines()
+    async with site.serving() as service:
+        await service.halted(f"a ledger line of commit {lines[-1].commit_seq}")
+        assert "expected a checkpoint, or epoch 2" in service.part.message
+    await on_its_way(site, epoch=2)
+
+
+async def test_a_rolled_back_state_halts_and_an_epoch_goes_on(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    site = Site.on(broker, fresh_app())
+    old, _ = await lived(site, 20, 20)
+    await site.overwrite(old)
+    lines = await site.lines()
+    async with site.serving() as service:
+        await service.halted("rolled back")
+        assert f"commit {lines[-1].commit_seq + 1} or a later one" in service.part.message
+    assert await site.lines() == lines
+    await on_its_way(site, epoch=2)
+
+
+# Input that is lost, cut back or another
+
+
+async def test_expired_input_halts_and_an_epoch_goes_on(broker: Borrowed, fresh_app: Fresh) -> None:
+    """Retention overtook a stopped service: nothing is skipped in silence."""
+    site = Site.on(broker, fresh_app())
+    await lived(site, 40)
+    await site.send(events(40, keys=KEYS, seed=7))
+    await site.forget(before=60)
+    async with site.serving() as service:
+        await service.halted("oldest")
+        assert service.part.reason is Reason.STATE
+    await on_its_way(site, epoch=2)
+    lines = await site.lines()
+    new = [line for line in lines if line.epoch == 2 and isinstance(line, Charge)]
+    assert min(line.first_offset for line in new) >= 60
+
+
+async def test_an_input_that_was_made_again_halts(broker: Borrowed, fresh_app: Fresh) -> None:
+    """Its offsets begin anew: not one of its records is taken for an old one's successor."""
+    site = Site.on(broker, fresh_app())
+    await lived(site, 40)
+    await site.delete(site.made.topics.input)
+    await site.create()
+    before = await site.evidence()
+    await site.send(events(10, keys=KEYS, seed=8))
+    async with site.serving() as service:
+        await service.halted("cut back or replaced")
+    assert await site.evidence() == before
+
+
+# Sizes
+
+
+async def test_what_could_not_be_committed_is_refused_at_the_start(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    site = Site.on(broker, fresh_app())
+    await site.create()
+    await site.configure(site.made.topics.state, {"cleanup.policy": "compact",
+                                                  "max.message.bytes": "5500"})  # fmt: skip
+    with pytest.raises(InvalidConfig, match="its largest value does not fit"):
+        async with site.serving() as service:
+            await service.read(1)
+
+
+async def test_a_limit_lowered_behind_its_back_halts_and_loses_nothing(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    """The cluster refuses the commit; once it takes it again, everything is published once."""
+    site = Site.on(broker, fresh_app())
+    await lived(site, 20)
+    keep = {"retention.ms": "-1", "retention.bytes": "-1"}
+    async with site.serving() as service:
+        await service.until(lambda part: part.status is Status.RUNNING)
+        await site.configure(site.made.topics.ledger, {**keep, "max.message.bytes": "300"})
+        await site.send(events(20, keys=KEYS, seed=2))
+        await service.halted("MessageSizeTooLarge")
+        assert service.part.reason is Reason.CONFIG
+    await site.configure(site.made.topics.ledger, keep)
+    async with site.serving() as service:
+        await service.read(len(site.sent))
+    assert await site.wrong() == []
+
+
+# Poison
+
+
+async def test_hostile_records_take_their_slots_and_stop_nothing(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    site = Site.on(broker, fresh_app())
+    await site.create()
+    small = [value for value in HOSTILE if value is None or len(value) < 900_000]
+    hostile = [(KEYS[number % 3], value) for number, value in enumerate(small)]
+    await site.send([*hostile, *events(30, keys=KEYS), *hostile])
+    async with site.serving() as service:
+        await service.read(len(site.sent))
+    assert await site.wrong() == []
+    lines = await site.lines()
+    slots = sum(line.stop - line.start for line in lines if isinstance(line, Charge))
+    assert slots == len(site.sent)
+
+
+# Rights
+
+
+@pytest.fixture(scope="module")
+def secure() -> Iterator[Broker]:
+    """TLS, SCRAM and ACLs; alice may do what the manual says, bob all but transactions."""
+    with own_broker(security=Security({"alice": "xyzzy-a", "bob": "xyzzy-b"})) as mine:
+        rights = (Right.READ, Right.WRITE, Right.CREATE, Right.DESCRIBE_CONFIGS)
+        for user in ("alice", "bob"):
+            mine.allow(user, Grant(Resource.TOPIC, "kit", rights))
+            mine.allow(user, Grant(Resource.GROUP, "kit", (Right.READ,)))
+        mine.allow("alice", Grant(Resource.TRANSACTION, "kit", (Right.WRITE,)))
+        yield mine
+
+
+def secured(broker: Broker, user: str) -> Site:
+    """A stream that is reached as this user."""
+    return Site.on(
+        broker,
+        f"kit-{user}",
+        bootstrap=broker.secure_bootstrap,
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-512",
+        username=user,
+        password=f"xyzzy-{user[0]}",
+        ca_file=str(broker.ca_file),
+    )
+
+
+async def test_the_service_works_with_tls_scram_and_acls(secure: Broker) -> None:
+    await lived(secured(secure, "alice"), 30, 30)
+
+
+async def test_a_user_without_transactions_is_told_so_once(secure: Broker) -> None:
+    site = secured(secure, "bob")
+    await site.create()
+    await site.send(events(5, keys=KEYS))
+    async with site.serving() as service:
+        await service.halted("TransactionalIdAuthorizationFailed")
+        assert service.part.reason is Reason.CONFIG
+        assert "xyzzy" not in str(service.log.told)
+        assert len(service.log.of("partition_halted")) == 1
+
+
+# From outside
+
+
+def test_is_noise_of_half_the_scale_refuted_on_a_real_broker(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    """Layer 3 of the audit on real commits: the same bounds as on any transport (seeded)."""
+    honest = sd.noisy_leader(actions=["x", "y"], epsilon="1", noise="exponential")
+    proven = {}
+    for name, learner in {
+        "honest": honest,
+        "Exp(1/ε)": replace(honest, choose=PermuteAndFlip(Fraction(1))),
+    }.items():
+        app = fresh_app()
+        made = spec_of(learner, stream="home")
+        topics = replace(made.topics, app=app, input=f"{app}-losses")
+        made = replace(made, topics=topics, randomness=sd.SeededRandomness(5))
+        technology = Site.on(broker, app).technology
+        pair, *_ = pairs(learner.schedule, made.format)
+
+        def run(
+            log: Sequence[tuple[bytes, Value]],
+            made: StreamSpec = made,
+            technology: KafkaTechnology = technology,
+        ) -> list[bytes]:
+            return asyncio.run(served(made, technology, log))
+
+        proven[name] = lower_bound(pair, run, runs=300, confidence=0.95).epsilon
+    assert proven["honest"] <= 1 < proven["Exp(1/ε)"]
