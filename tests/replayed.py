@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import streamdp as sd
 from streamdp.core.events import Key
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
+from streamdp.replay.chunks import chunks
 from streamdp.replay.cuts import Bench, CutPlan, report_points
 from streamdp.replay.grid import play
 from streamdp.replay.log import START, Columns, Log, Portion, Position, portions_of
@@ -77,6 +78,18 @@ def made_up(slots: int, *, seed: int, keys: int = 1) -> Pieces:
     chosen = generator.zipf(1.5, slots) % keys
     partitions = np.sort(generator.integers(0, 2, slots))
     return Pieces(losses, [named[number] for number in chosen.tolist()], partitions)
+
+
+def logged(log: Log, start: Position = START) -> list[tuple[object, ...]]:
+    """Every slot: losses as bits (null rows alike), key, offset, partition."""
+    found: list[tuple[object, ...]] = []
+    for chunk in chunks(log.portions(start)):
+        losses = np.clip(chunk.losses, 0, 1)
+        null = chunk.nulls()
+        for at, row in enumerate(losses):
+            held = None if null[at] else row.tobytes()
+            found.append((held, chunk.keys[at], int(chunk.offsets[at]), chunk.partition))
+    return found
 
 
 def cells(texts: Sequence[str] = EVERYONE, epsilons: str = "0.5,2") -> tuple[Cell, ...]:

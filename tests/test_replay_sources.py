@@ -13,24 +13,12 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.replay import Reading, open_log
-from streamdp.replay.converting import chunks, convert
-from streamdp.replay.log import ArrayLog, Log
+from streamdp.replay.converting import convert
+from streamdp.replay.log import ArrayLog
 from streamdp.replay.sending import send_log
-from tests.replayed import Pieces, made_up
+from tests.replayed import Pieces, logged, made_up
 
 NAMED = ("left", "right", "up", "down")
-
-
-def _rows(log: Log, start: dict[str, int] | None = None) -> list[tuple[object, ...]]:
-    """Every slot: losses as bits (null rows alike), key, offset, partition."""
-    found: list[tuple[object, ...]] = []
-    for chunk in chunks(log.portions(start or {})):
-        losses = np.clip(chunk.losses, 0, 1)
-        null = np.isnan(np.where(np.isfinite(chunk.losses), 0, np.nan).sum(axis=1))
-        for at, row in enumerate(losses):
-            held = None if null[at] else row.tobytes()
-            found.append((held, chunk.keys[at], int(chunk.offsets[at]), chunk.partition))
-    return found
 
 
 @pytest.mark.parametrize("ending", [".npz", ".ndjson", ".parquet", ".arrow"])
@@ -45,10 +33,10 @@ def test_does_converting_keep_everything(tmp_path: Path, ending: str, keys: int)
     back = open_log(target)
     assert back.actions == NAMED
     assert back.slots == 1300
-    assert _rows(back) == _rows(log)
+    assert logged(back) == logged(log)
     again = tmp_path / "again.parquet"
     convert(back, again)
-    assert _rows(open_log(again)) == _rows(log)
+    assert logged(open_log(again)) == logged(log)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([target.name, again.name])
 
 
@@ -56,14 +44,14 @@ def test_is_a_mapped_array_the_log(tmp_path: Path) -> None:
     """The plain .npy, in float32 and in types that are converted."""
     log = ArrayLog("made up", NAMED, made_up(1000, seed=4).losses)
     convert(log, tmp_path / "log.npy")
-    assert _rows(open_log(tmp_path / "log.npy", Reading(actions=NAMED))) == _rows(log)
+    assert logged(open_log(tmp_path / "log.npy", Reading(actions=NAMED))) == logged(log)
     half = log.losses.astype(np.float16)
     np.save(tmp_path / "half.npy", half)
     wide = ArrayLog("half", NAMED, half.astype(np.float32))
-    assert _rows(open_log(tmp_path / "half.npy")) == _rows(wide)
+    assert logged(open_log(tmp_path / "half.npy")) == logged(wide)
     np.save(tmp_path / "wide.npy", log.losses.astype(np.float64) * 2)
     doubled = ArrayLog("doubled", NAMED, log.losses * 2)
-    assert _rows(open_log(tmp_path / "wide.npy")) == _rows(doubled)
+    assert logged(open_log(tmp_path / "wide.npy")) == logged(doubled)
     with pytest.raises(InvalidConfig, match="cannot hold keys"):
         convert(made_up(50, seed=1, keys=3), tmp_path / "keyed.npy")
     assert not (tmp_path / "keyed.npy").exists()
@@ -79,11 +67,11 @@ def test_can_reading_go_on_anywhere(
     monkeypatch.setattr("streamdp.replay.sources.ndjson._LINES", 300)
     convert(made_up(1000, seed=5), tmp_path / f"log{ending}")
     log = open_log(tmp_path / f"log{ending}")
-    every, done = _rows(log), 0
+    every, done = logged(log), 0
     for portion in log.portions():
         done += len(portion)
         assert portion.after is not None
-        assert _rows(log, dict(portion.after)) == every[done:]
+        assert logged(log, dict(portion.after)) == every[done:]
     assert done == 1000
 
 
@@ -96,7 +84,7 @@ def test_are_columns_of_numbers_actions(tmp_path: Path) -> None:
     log = open_log(tmp_path / "wide.parquet")
     assert log.actions == ("b", "a")
     first = np.array([0.25, 1], np.float32).tobytes()
-    assert _rows(log) == [(first, b"x", 0, 0), (None, None, 1, 0)]
+    assert logged(log) == [(first, b"x", 0, 0), (None, None, 1, 0)]
 
 
 def test_is_an_arrow_stream_read(tmp_path: Path) -> None:
@@ -105,17 +93,17 @@ def test_is_an_arrow_stream_read(tmp_path: Path) -> None:
     with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
         for batch in table.to_batches():
             writer.write_batch(batch)
-    assert [row[0] is None for row in _rows(open_log(path))] == [False, True]
+    assert [row[0] is None for row in logged(open_log(path))] == [False, True]
 
 
 def test_can_bad_rows_be_null_losses(tmp_path: Path) -> None:
     """As live, where nobody is there to be told."""
     lines = tmp_path / "log.ndjson"
     lines.write_text('{"losses":[0,1]}\n\n{"losses":[0]}\nnonsense\n{"losses":[NaN,1]}\n')
-    rows = _rows(open_log(lines, Reading(on_bad="null")))
+    rows = logged(open_log(lines, Reading(on_bad="null")))
     assert [row[0] is None for row in rows] == [False, True, True, True]
     pq.write_table(pa.table({"losses": [[0.0, 1.0], [0.5]]}), tmp_path / "log.parquet")
-    rows = _rows(open_log(tmp_path / "log.parquet", Reading(on_bad="null")))
+    rows = logged(open_log(tmp_path / "log.parquet", Reading(on_bad="null")))
     assert [row[0] is None for row in rows] == [False, True]
 
 
@@ -225,7 +213,7 @@ def test_is_a_mistake_named_in_one_line(tmp_path: Path, mistake: str) -> None:
     name, make, expected = MISTAKES[mistake]
     make(tmp_path / name)
     with pytest.raises(InvalidConfig, match=expected) as found:
-        _rows(open_log(tmp_path / name))
+        logged(open_log(tmp_path / name))
     assert "\n" not in str(found.value)
 
 
@@ -252,7 +240,7 @@ def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
     assert send_log(log, address, how) == 700
     back = open_log(address, how)
     assert back.slots == 700
-    assert _rows(back) == _rows(log)
+    assert logged(back) == logged(log)
 
 
 def test_is_a_missing_pyarrow_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

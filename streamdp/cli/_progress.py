@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+WITH_CHECKPOINT = "with --checkpoint the same command goes on"
+
+
 class Bars:
     """Shows stages as bars; remembers an interruption until someone asks."""
 
@@ -27,6 +30,17 @@ class Bars:
         task = self._bars.add_task(name, total=total)
         return lambda done: self._bars.update(task, completed=done)
 
+    def stoppable(self, name: str, total: int) -> Callable[[int], None]:
+        """A new bar of work that can stop wherever it tells how far it is."""
+        bar = self.stage(name, total)
+
+        def tell(done: int) -> None:
+            bar(done)
+            if self._stop:
+                raise KeyboardInterrupt
+
+        return tell
+
     def interrupted(self) -> bool:
         """Whether Ctrl-C was pressed."""
         return self._stop
@@ -38,8 +52,8 @@ class Bars:
 
 
 @contextmanager
-def watching() -> Iterator[Bars]:
-    """Bars for as long as the block lasts."""
+def watching(hint: str = WITH_CHECKPOINT) -> Iterator[Bars]:
+    """Bars for as long as the block lasts; `hint` tells who interrupts it how to go on."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -50,7 +64,7 @@ def watching() -> Iterator[Bars]:
             yield bars
         except KeyboardInterrupt:
             progress.stop()
-            typer.echo("interrupted; with --checkpoint the same command goes on", err=True)
+            typer.echo(f"interrupted; {hint}", err=True)
             raise typer.Exit(130) from None
         finally:
             signal.signal(signal.SIGINT, before)

@@ -24,8 +24,15 @@ def convert(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep here how far it is, to go on after an interruption; for a file it is"
+            " TARGET.part.json by itself."
+        ),
+    ] = None,
 ) -> None:
-    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics."""
+    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics; the same command goes on."""
     from streamdp.cli import _progress
     from streamdp.cli.replay import reading
     from streamdp.replay.converting import convert as write
@@ -34,10 +41,12 @@ def convert(
 
     how = reading(actions, on_bad, wire_format, setting)
     log = open_log(source, how)
-    with _progress.watching() as watcher:
-        tell = watcher.stage(f"writing {target}", log.slots)
-        if is_topic(target):
-            slots = send_log(log, target, how, progress=tell)
+    topic = is_topic(target)
+    hint = _progress.WITH_CHECKPOINT if topic else "the same command goes on"
+    with _progress.watching(hint) as watcher:
+        tell = watcher.stoppable(f"writing {target}", log.slots)
+        if topic:
+            slots = send_log(log, target, how, checkpoint=checkpoint, progress=tell)
         else:
-            slots = write(log, Path(target), progress=tell)
+            slots = write(log, Path(target), checkpoint=checkpoint, progress=tell)
     typer.echo(f"wrote {target}: {slots:,} slots of {len(log.actions)} losses", err=True)

@@ -38,6 +38,9 @@ class NativeFile:
 class OSFile(NativeFile):
     def __init__(self, path: str, mode: str) -> None: ...
 
+class BufferOutputStream(NativeFile):
+    def getvalue(self) -> memoryview: ...
+
 class BufferReader(NativeFile):
     def __init__(self, buffer: Any) -> None: ...
 

@@ -35,10 +35,10 @@ import numpy as np
 
 from streamdp.replay import open_log
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
-from streamdp.replay.converting import npy_header
 from streamdp.replay.curves import baselines, curves
 from streamdp.replay.cuts import Bench, CutPlan, report_points
 from streamdp.replay.onepass import sum_up
+from streamdp.replay.targets import npy_header
 
 K = 100
 LEARNERS = (

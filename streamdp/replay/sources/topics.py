@@ -109,22 +109,24 @@ def _technology(name: str, settings: dict[str, object]) -> Technology:
 
 
 def _length(technology: Technology, topics: StreamTopics, where: str) -> int:
-    """How many records there may be, from the newest of each partition."""
+    """How many records there may be, from where each partition ends."""
 
-    async def newest(administrator: Administrator) -> int:
+    async def total(administrator: Administrator) -> int:
         try:
-            found = await administrator.newest(topics, count=1)
-            ends: dict[int, int] = {}
-            for records in found:
-                ends[records.partition.number] = records.next_offset
-            return sum(ends.values())
+            return sum((await ends(administrator, topics)).values())
         finally:
             await administrator.close()
 
-    slots = asyncio.run(newest(technology.administrator()))
+    slots = asyncio.run(total(technology.administrator()))
     if not slots:
         raise wrong(where, "empty", expected="at least one record", got="none")
     return slots
+
+
+async def ends(administrator: Administrator, topics: StreamTopics) -> dict[int, int]:
+    """Where each partition that has records ends just now."""
+    found = await administrator.newest(topics, count=1)
+    return {records.partition.number: records.next_offset for records in found}
 
 
 def _records(

@@ -1,0 +1,190 @@
+"""Parquet and Arrow IPC files that a log is written to, so that writing can stop and go on.
+
+Both kinds end in a footer that says where everything is, and neither can be appended to by
+pyarrow. A Parquet file is therefore written in segments, each complete up to a mark, and closed
+with one footer of them all (`parquet_footer`): the segments' own footers stay between them, some
+kilobytes that nobody reads. Of an IPC file that was interrupted the batches up to the mark are
+copied into a new one, at the speed of the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.replay.chunks import Chunk
+from streamdp.replay.journal import Mark
+from streamdp.replay.parquet_footer import moved
+from streamdp.replay.targets import durable, reopened
+
+_MAGIC = b"PAR1"
+_TAIL = 8  # bytes: the length of the footer, and the magic
+_IPC_HEAD = 8  # bytes before the stream in an IPC file
+
+
+def _schema(actions: Sequence[str]) -> Any:
+    columns = [
+        pa.field("key", pa.binary()),
+        pa.field("partition", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("losses", pa.list_(pa.float32(), len(actions))),
+    ]
+    return pa.schema(columns, metadata={"streamdp.actions": json.dumps(list(actions))})
+
+
+def _record_batch(schema: Any, chunk: Chunk) -> Any:
+    n, K = chunk.losses.shape
+    losses = pa.FixedSizeListArray.from_arrays(pa.array(chunk.losses.reshape(-1)), K)
+    partition = pa.array(np.full(n, chunk.partition, dtype=np.int64))
+    keys = pa.array(chunk.keys, pa.binary())
+    return pa.record_batch([keys, partition, pa.array(chunk.offsets), losses], schema=schema)
+
+
+@dataclass(slots=True)
+class ArrowTarget:
+    """An Arrow IPC file."""
+
+    file: IO[bytes]
+    schema: Any
+    writer: Any
+    batches: int = 0
+
+    @classmethod
+    def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> ArrowTarget:
+        """Anew, or with the batches up to a mark."""
+        schema = _schema(actions)
+        new = path.with_name(path.name + ".new") if mark else path
+        file = new.open("wb")
+        target = cls(file, schema, pyarrow.ipc.new_file(file, schema))
+        if mark:
+            target._copy(path, mark["batches"])
+            durable(file)
+            new.replace(path)
+        return target
+
+    def _copy(self, path: Path, count: int) -> None:
+        """The first batches of a file that has no footer."""
+        try:
+            with path.open("rb") as old:
+                mapped = mmap.mmap(old.fileno(), 0, access=mmap.ACCESS_READ)
+            stream = pyarrow.ipc.open_stream(pa.py_buffer(mapped).slice(_IPC_HEAD))
+            for _ in range(count):
+                self.writer.write_batch(stream.read_next_batch())
+        except (pa.ArrowException, OSError, ValueError, StopIteration):
+            told = complaint(str(path), "cut short", expected=f"{count} batches", got="fewer")
+            raise StateMismatch(told) from None
+        self.batches = count
+
+    def write(self, chunk: Chunk) -> None:
+        """One batch."""
+        self.writer.write_batch(_record_batch(self.schema, chunk))
+        self.batches += 1
+
+    def mark(self) -> Mark:
+        """How many batches it has."""
+        durable(self.file)
+        return {"batches": self.batches}
+
+    def finish(self) -> None:
+        """The footer."""
+        self.writer.close()
+        durable(self.file)
+
+    def close(self) -> None:
+        """As it is."""
+        self.file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A Parquet file in memory."""
+
+    held: pa.BufferOutputStream
+    writer: pq.ParquetWriter
+
+
+@dataclass(slots=True)
+class ParquetTarget:
+    """A Parquet file made of segments."""
+
+    file: IO[bytes]
+    schema: Any
+    ends: list[int] = field(default_factory=list)  # where each segment ends in the file
+    _segment: _Segment | None = None  # the one that is being written
+
+    @classmethod
+    def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> ParquetTarget:
+        """Anew, or behind the segments of a mark."""
+        ends = list(mark["ends"]) if mark else []
+        return cls(reopened(path, ends[-1] if ends else 0), _schema(actions), ends)
+
+    def write(self, chunk: Chunk) -> None:
+        """One row group."""
+        self._begun().writer.write_batch(_record_batch(self.schema, chunk))
+
+    def mark(self) -> Mark:
+        """Where the segments end; the one that is being written ends here."""
+        if self._segment is not None:
+            self._segment.writer.close()
+            self.file.write(self._segment.held.getvalue())
+            self._segment = None
+            self.ends.append(self.file.tell())
+        durable(self.file)
+        return {"ends": self.ends}
+
+    def finish(self) -> None:
+        """One footer of all segments; a single segment has it already."""
+        if not self.ends:
+            self._begun()
+        self.mark()
+        if len(self.ends) > 1:
+            self.file.write(self._footer())
+            durable(self.file)
+
+    def close(self) -> None:
+        """As it is."""
+        self.file.close()
+
+    def _begun(self) -> _Segment:
+        if self._segment is None:
+            held = pa.BufferOutputStream()
+            self._segment = _Segment(held, pq.ParquetWriter(held, self.schema))
+        return self._segment
+
+    def _footer(self) -> bytes:
+        """The segments' footers as one, with the row groups where they are in this file."""
+        whole: Any = None
+        for begin, end in zip([0, *self.ends], self.ends, strict=False):
+            part = _metadata(self._thrift(end), by=begin)
+            if whole is None:
+                whole = part
+            else:
+                whole.append_row_groups(part)
+        out = BytesIO()
+        whole.write_metadata_file(out)
+        return out.getvalue()[len(_MAGIC) :]
+
+    def _thrift(self, end: int) -> bytes:
+        """The footer of the segment that ends there."""
+        with Path(self.file.name).open("rb") as file:
+            file.seek(end - _TAIL)
+            length = int.from_bytes(file.read(4), "little")
+            file.seek(end - _TAIL - length)
+            return file.read(length)
+
+
+def _metadata(thrift: bytes, *, by: int) -> Any:
+    footer = moved(thrift, by)
+    tail = len(footer).to_bytes(4, "little") + _MAGIC
+    return pq.read_metadata(pa.BufferReader(_MAGIC + footer + tail))

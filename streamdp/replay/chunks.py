@@ -1,0 +1,68 @@
+"""Rows of a log as they are written elsewhere: losses, and who and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.events import Key
+from streamdp.replay.log import Portion, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive rows of one partition, and where to go on reading after them."""
+
+    first: int  # the number of the first row
+    losses: NDArray[np.float32]
+    keys: list[Key]
+    offsets: NDArray[np.int64]
+    partition: int
+    after: Position | None
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.keys)
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"Chunk({len(self)} rows from {self.first} of partition {self.partition})"
+
+    @property
+    def stop(self) -> int:
+        """The number of the row behind the last."""
+        return self.first + len(self.keys)
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows alone say everything: one null key, partition 0, offsets as numbered."""
+        numbered = np.arange(self.first, self.stop)
+        return (
+            self.partition == 0
+            and all(key is None for key in set(self.keys))
+            and bool((self.offsets == numbered).all())
+        )
+
+    def nulls(self) -> NDArray[np.bool_]:
+        """Which rows are null losses."""
+        return nulls(self.losses)
+
+
+def nulls(losses: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which rows are null losses: those with a number that is none."""
+    return ~np.asarray(np.isfinite(losses).all(axis=1), dtype=np.bool_)
+
+
+def chunks(portions: Iterable[Portion], *, first: int = 0) -> Iterator[Chunk]:
+    """Portions as rows to be written, numbered from `first` on."""
+    for portion in portions:
+        batch = portion.batch
+        keys = [batch.keys[at] for at in batch.index.tolist()]
+        chunk = Chunk(
+            first, batch.losses, keys, batch.offsets, portion.partition, after=portion.after
+        )
+        yield chunk
+        first = chunk.stop

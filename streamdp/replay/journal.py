@@ -1,0 +1,86 @@
+"""How far a conversion is: a small file, replaced as a whole after what it speaks of is durable.
+
+It names the log and the target it is of, the position in the log and the number of slots that are
+written, and the target's own mark: how much of it to believe. Whatever a target holds beyond its
+mark is cut off or, in a topic, counted, so it does not matter at which instant a process dies. A
+journal of another conversion is refused. It holds no losses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.replay.log import START, Log, Position
+
+VERSION = 1
+
+Mark = Mapping[str, Any]
+"""What a target needs to go on: numbers and lists of numbers, by names that only it understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """A place to go on from."""
+
+    position: Position
+    slots: int
+    mark: Mark | None  # None: nothing is written yet
+
+
+BEGIN = Milestone(START, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The milestones of one conversion; only the newest is kept."""
+
+    path: Path
+    of: str
+
+    @classmethod
+    def between(cls, log: Log, target: str, path: Path) -> Journal:
+        """Of the conversion of a log to a target."""
+        return cls(path, json.dumps([VERSION, log.identity(), list(log.actions), target]))
+
+    def save(self, milestone: Milestone) -> None:
+        """Replace what is there."""
+        told = {
+            "of": self.of,
+            "position": dict(milestone.position),
+            "slots": milestone.slots,
+            "mark": milestone.mark,
+        }
+        new = self.path.with_name(self.path.name + ".new")
+        with new.open("w", encoding="utf-8") as file:
+            json.dump(told, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.path)
+
+    def load(self) -> Milestone | None:
+        """The newest milestone; None if there is none."""
+        try:
+            told = json.loads(self.path.read_text(encoding="utf-8"))
+            milestone = Milestone(told["position"], int(told["slots"]), told["mark"])
+            of = told["of"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise self._refused("cannot be read", "a file that convert has written") from None
+        if of != self.of:
+            raise self._refused("of another conversion", "the same log and target, unchanged")
+        return milestone
+
+    def remove(self) -> None:
+        """Nothing is under way any more."""
+        self.path.unlink(missing_ok=True)
+
+    def _refused(self, what: str, expected: str) -> StateMismatch:
+        where, got = f"checkpoint {self.path}", "another; remove it to start anew"
+        return StateMismatch(complaint(where, what, expected=expected, got=got))

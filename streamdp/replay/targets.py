@@ -1,0 +1,223 @@
+"""Files that a log is written to, row by row, so that writing can stop anywhere and go on.
+
+A target is opened anew or at a mark, is written to, marked (what was written is durable up to
+there) and closed, which completes it. Written at the same places, an interrupted file is in the
+end the same, byte for byte, as one that was not.
+
+`.npz` is made in memory and written when it is closed: it has no marks, and begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import msgspec
+import numpy as np
+
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.replay.chunks import Chunk
+from streamdp.replay.journal import Mark
+from streamdp.replay.log import numbered_actions
+from streamdp.wire.json_format import short_decimals
+
+_HEADER_BYTES = 128  # of a .npy, whatever its shape
+
+
+class Target(Protocol):
+    """A file that grows."""
+
+    def write(self, chunk: Chunk) -> None:
+        """Append rows."""
+        ...
+
+    def mark(self) -> Mark | None:
+        """Make durable what is written; where to go on (None: this one cannot)."""
+        ...
+
+    def finish(self) -> None:
+        """Write what makes it a file of its kind."""
+        ...
+
+    def close(self) -> None:
+        """Give it up as it is."""
+        ...
+
+
+def reopened(path: Path, size: int) -> IO[bytes]:
+    """A partial file without what lies beyond `size`, to be appended to; 0 makes it anew."""
+    if size == 0:
+        return path.open("wb")
+    found = path.stat().st_size
+    if found < size:
+        told = complaint(str(path), "cut short", expected=f"{size} bytes", got=f"{found}")
+        raise StateMismatch(told)
+    file = path.open("r+b")
+    file.truncate(size)
+    file.seek(size)
+    return file
+
+
+def durable(file: IO[bytes]) -> int:
+    """Make a file durable; its length."""
+    file.flush()
+    os.fsync(file.fileno())
+    return file.tell()
+
+
+@dataclass(frozen=True, slots=True)
+class LinesTarget:
+    """NDJSON; keys must be UTF-8."""
+
+    file: IO[bytes]
+    actions: Sequence[str] | None  # None: numbered, so that losses go as lists
+
+    @classmethod
+    def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> LinesTarget:
+        """Anew, or from a mark."""
+        named = tuple(actions) != numbered_actions(len(actions))
+        return cls(reopened(path, mark["bytes"] if mark else 0), actions if named else None)
+
+    def write(self, chunk: Chunk) -> None:
+        """A line for each row; null losses as null."""
+        null, offsets, plain = chunk.nulls().tolist(), chunk.offsets.tolist(), chunk.plain
+        for at, key in enumerate(chunk.keys):
+            event: dict[str, Any] = {}
+            if key is not None:
+                event["key"] = _text(key)
+            if not plain:
+                event |= {"offset": offsets[at], "partition": chunk.partition}
+            event["losses"] = None if null[at] else self._losses(chunk, at)
+            self.file.write(msgspec.json.encode(event) + b"\n")
+
+    def _losses(self, chunk: Chunk, at: int) -> object:
+        numbers = short_decimals(chunk.losses[at]).tolist()
+        return dict(zip(self.actions, numbers, strict=True)) if self.actions else numbers
+
+    def mark(self) -> Mark:
+        """Its length."""
+        return {"bytes": durable(self.file)}
+
+    def finish(self) -> None:
+        """Nothing is missing."""
+        durable(self.file)
+
+    def close(self) -> None:
+        """As it is."""
+        self.file.close()
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise InvalidConfig(
+            complaint("convert", "a key that is no UTF-8", expected="a .parquet", got=".ndjson")
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class NpyTarget:
+    """Losses alone: one key, offsets 0, 1, 2, …"""
+
+    file: IO[bytes]
+    path: Path
+    columns: int
+
+    @classmethod
+    def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> NpyTarget:
+        """Anew, or from a mark."""
+        file = reopened(path, mark["bytes"] if mark else 0)
+        if mark is None:
+            file.write(npy_header(0, len(actions)))
+        return cls(file, path, len(actions))
+
+    def write(self, chunk: Chunk) -> None:
+        """The rows as they are in memory."""
+        if not chunk.plain:
+            raise InvalidConfig(
+                complaint(
+                    self.path.name.removesuffix(".part"),
+                    "cannot hold keys, offsets or partitions",
+                    expected="a log without them, or .npz, .parquet, .ndjson",
+                    got="a log with them",
+                )
+            )
+        self.file.write(np.ascontiguousarray(chunk.losses, dtype="<f4").data)
+
+    def mark(self) -> Mark:
+        """Its length."""
+        return {"bytes": durable(self.file)}
+
+    def finish(self) -> None:
+        """The header says how many rows there are."""
+        rows = (self.file.tell() - _HEADER_BYTES) // (4 * self.columns)
+        self.file.seek(0)
+        self.file.write(npy_header(rows, self.columns))
+        durable(self.file)
+
+    def close(self) -> None:
+        """As it is."""
+        self.file.close()
+
+
+def npy_header(rows: int, columns: int) -> bytes:
+    """The header of a float32 .npy, of one length whatever the shape."""
+    told = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + told.ljust(117).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class NpzTarget:
+    """Everything, in memory until it is complete."""
+
+    path: Path
+    actions: Sequence[str]
+    chunks: list[Chunk] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> NpzTarget:
+        """Anew: there are no marks."""
+        return cls(path, actions)
+
+    def write(self, chunk: Chunk) -> None:
+        """Keep a copy: losses may be a view of what is read."""
+        copy = np.array(chunk.losses)
+        self.chunks.append(
+            Chunk(chunk.first, copy, chunk.keys, chunk.offsets, chunk.partition, after=None)
+        )
+
+    def mark(self) -> None:
+        """It cannot be gone on with."""
+        return
+
+    def finish(self) -> None:
+        """Write it all."""
+        keys = [key for chunk in self.chunks for key in chunk.keys]
+        places = [np.full(len(chunk), chunk.partition, dtype=np.int64) for chunk in self.chunks]
+        arrays: dict[str, Any] = {
+            "losses": np.concatenate([chunk.losses for chunk in self.chunks]),
+            "actions": list(self.actions),
+            "offsets": np.concatenate([chunk.offsets for chunk in self.chunks]),
+            "partitions": np.concatenate(places),
+        }
+        named = {key for key in keys if key is not None}
+        if named and len(set(keys)) > len(named):
+            raise self._refused("null keys among others")
+        if any(key.endswith(b"\0") or not key for key in named):
+            raise self._refused("keys that end in zeros")
+        if named:
+            arrays["keys"] = np.array(keys, dtype=f"S{max(map(len, named))}")
+        with self.path.open("wb") as file:
+            np.savez(file, **arrays)
+            durable(file)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _refused(self, what: str) -> InvalidConfig:
+        where = self.path.name.removesuffix(".part")
+        return InvalidConfig(complaint(where, what, expected="a .parquet", got="a .npz"))

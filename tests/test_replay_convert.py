@@ -1,0 +1,256 @@
+"""Can a conversion be interrupted anywhere, and does it then end as if it had not been?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.replay import Reading, open_log
+from streamdp.replay.converting import convert
+from streamdp.replay.log import Log
+from streamdp.replay.sending import send_log
+from streamdp_adapters.sqlite import Sqlite
+from tests.replayed import Pieces, logged, made_up
+
+NAMED = ("left", "right", "up", "down")
+ENDINGS = (".ndjson", ".parquet", ".arrow", ".npy")
+SLOTS = 5000
+
+SMALL = {
+    "streamdp.replay.converting._BETWEEN_MARKS": 16 * 1500,
+    "streamdp.replay.sources.numpy_files.PORTION_BYTES": 16 * 400,
+    "streamdp.replay.sources.arrow_files._PORTION_ROWS": 400,
+    "streamdp.replay.sources.ndjson._LINES": 400,
+    "streamdp.replay.sending._RECORDS": 100,
+    "streamdp.replay.sending._BETWEEN_MARKS": 700,
+}
+"""Portions and marks so small that these logs have many."""
+
+VICTIM = """
+import json, os, sys
+from importlib import import_module
+from streamdp.cli import main
+from streamdp.cli._progress import Bars
+
+small, number, at, *command = json.loads(sys.argv[1])
+for name, value in small.items():
+    module, _, constant = name.rpartition(".")
+    setattr(import_module(module), constant, value)
+stage = Bars.stage
+
+def dying(self, name, total):
+    bar = stage(self, name, total)
+    def tell(done):
+        bar(done)
+        if done >= at:
+            os.kill(os.getpid(), number)
+    return tell
+
+Bars.stage = dying
+sys.argv[1:] = command
+sys.exit(main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL.items():
+        monkeypatch.setattr(name, value)
+
+
+def _log(folder: Path) -> Path:
+    """A log in a file, one key."""
+    path = folder / "source.npy"
+    convert(made_up(SLOTS, seed=5), path)
+    return path
+
+
+def _struck(
+    number: signal.Signals, *command: str, at: int = 3300
+) -> subprocess.CompletedProcess[str]:
+    """The command line, with a signal to itself after 3,300 slots."""
+    told = json.dumps([SMALL, number, 3300, *command])
+    return subprocess.run(
+        [sys.executable, "-c", VICTIM, told], capture_output=True, text=True, check=False
+    )
+
+
+class _Stop(KeyboardInterrupt):
+    """Ctrl-C, in a test."""
+
+
+def _steps(seen: list[int], *, every: int = 7) -> Callable[[int], None]:
+    """Progress that is interrupted when it has been told so often."""
+    begun = len(seen)
+
+    def tell(done: int) -> None:
+        seen.append(done)
+        if len(seen) - begun == every:
+            raise _Stop
+
+    return tell
+
+
+def _insist(run: Callable[[Callable[[int], None]], int], *, every: int) -> list[int]:
+    """Run again and again until it is through; what progress was told."""
+    seen: list[int] = []
+    while True:
+        try:
+            run(_steps(seen, every=every))
+        except _Stop:
+            assert len(seen) < 200
+        else:
+            return seen
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_is_a_killed_conversion_gone_on_with(
+    tmp_path: Path, ending: str, number: signal.Signals
+) -> None:
+    """The same command again; the file is the same, byte for byte, as without the interruption."""
+    source = _log(tmp_path)
+    target, whole = tmp_path / f"log{ending}", tmp_path / f"whole{ending}"
+    told = _struck(number, "convert", str(source), str(target))
+    assert told.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL), told.stderr
+    if number is signal.SIGINT:
+        assert "interrupted; the same command goes on\n" in told.stderr
+    assert not target.exists()
+    left = tmp_path / f"log{ending}.part"
+    with left.open("ab") as file:
+        file.write(b"half a record")  # what a death in mid-write leaves
+    seen: list[int] = []
+    assert convert(open_log(source), target, progress=seen.append) == SLOTS
+    assert seen[0] > 3000
+    convert(open_log(source), whole)
+    assert target.read_bytes() == whole.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {source.name, target.name, whole.name}
+
+
+@pytest.mark.parametrize("ending", ENDINGS[:3])
+@pytest.mark.parametrize("kind", [".ndjson", ".parquet", ".arrow", ".npz"])
+def test_does_it_matter_how_often(tmp_path: Path, ending: str, kind: str) -> None:
+    """Interrupted every seven portions, from every kind of source, with keys and partitions."""
+    source, made = tmp_path / f"source{kind}", made_up(SLOTS, seed=6, keys=3)
+    named = [key or b"none" for key in made.keys or ()]
+    convert(Pieces(made.losses, named, made.partitions, actions=NAMED), source)
+    target, whole = tmp_path / f"log{ending}", tmp_path / f"whole{ending}"
+    seen = _insist(lambda tell: convert(open_log(source), target, progress=tell), every=7)
+    assert len(seen) > len(set(seen))
+    convert(open_log(source), whole)
+    assert target.read_bytes() == whole.read_bytes()
+    assert logged(open_log(target)) == logged(open_log(source))
+
+
+def test_are_segments_one_parquet_file(tmp_path: Path) -> None:
+    """Offsets that a moved footer tells are where the pages are; any reader's statistics hold."""
+    log = open_log(_log(tmp_path))
+    convert(log, tmp_path / "log.parquet")
+    with pq.ParquetFile(tmp_path / "log.parquet") as file:
+        metadata = file.metadata
+        places = [metadata.row_group(n).column(3).data_page_offset for n in range(4)]
+        assert metadata.num_rows == SLOTS
+    assert places == sorted(set(places))
+    assert logged(open_log(tmp_path / "log.parquet")) == logged(log)
+
+
+def test_is_another_conversion_refused(tmp_path: Path) -> None:
+    """A source that has changed, a checkpoint that is none, a partial file that is too short."""
+    source, target = _log(tmp_path), tmp_path / "log.ndjson"
+    beside, part = tmp_path / "log.ndjson.part.json", tmp_path / "log.ndjson.part"
+
+    def left() -> None:
+        with pytest.raises(_Stop):
+            convert(open_log(source), target, progress=_steps([]))
+
+    left()
+    np.save(source, np.zeros((SLOTS, 2), np.float32))
+    with pytest.raises(StateMismatch, match=r"part\.json: of another conversion.*remove it"):
+        convert(open_log(source), target)
+    beside.write_text("{}")
+    with pytest.raises(StateMismatch, match=r"part\.json: cannot be read"):
+        convert(open_log(source), target)
+    beside.unlink()
+    left()
+    part.write_bytes(part.read_bytes()[:1000])
+    with pytest.raises(StateMismatch, match=r"part: cut short; expected \d+ bytes, got 1000"):
+        convert(open_log(source), target)
+
+
+def test_does_a_mistake_leave_nothing(tmp_path: Path) -> None:
+    """It has to be mended first, and then the log is another."""
+    source = tmp_path / "source.ndjson"
+    source.write_text('{"losses":[0,1]}\n' * 3000 + "nonsense\n")
+    with pytest.raises(InvalidConfig, match="line 3001"):
+        convert(open_log(source), tmp_path / "log.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def _address(folder: Path) -> str:
+    return f"sqlite:{folder / 'home.db'}#clicks"
+
+
+def _sent(folder: Path) -> list[tuple[object, ...]]:
+    """Losses and keys in the topic, in order."""
+    back: Log = open_log(_address(folder), Reading(actions=NAMED))
+    return [row[:2] for row in logged(back)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_is_every_row_in_the_topic_once(tmp_path: Path, number: signal.Signals) -> None:
+    """The command line is struck between two checkpoints; the same command sends the rest."""
+    source, checkpoint = _log(tmp_path), tmp_path / "append.json"
+    address, names = _address(tmp_path), ",".join(NAMED)
+    command = ("convert", str(source), address, "--actions", names, "--checkpoint", str(checkpoint))
+    told = _struck(number, *command)
+    assert told.returncode in (130, -signal.SIGKILL), told.stderr
+    held = len(_sent(tmp_path))
+    marked = json.loads(checkpoint.read_text())["slots"]
+    assert marked < held < SLOTS
+    log = open_log(source, Reading(actions=NAMED))
+    seen: list[int] = []
+    sent = send_log(log, address, Reading(), checkpoint=checkpoint, progress=seen.append)
+    assert (sent, seen[0]) == (SLOTS, marked + 100)
+    assert _sent(tmp_path) == [row[:2] for row in logged(log)]
+    assert not checkpoint.exists()
+
+
+def test_does_a_death_after_any_record_matter(tmp_path: Path) -> None:
+    """Keys and nulls; stopped every nine batches, also before the first checkpoint moves on."""
+    source = tmp_path / "source.parquet"
+    made = made_up(SLOTS, seed=8, keys=3)
+    convert(Pieces(made.losses, made.keys, actions=NAMED), source)
+    log, checkpoint = open_log(source), tmp_path / "append.json"
+
+    def run(tell: Callable[[int], None]) -> int:
+        return send_log(log, _address(tmp_path), Reading(), checkpoint=checkpoint, progress=tell)
+
+    assert len(_insist(run, every=9)) > SLOTS / 100
+    assert _sent(tmp_path) == [row[:2] for row in logged(log)]
+
+
+def test_are_strangers_records_noticed(tmp_path: Path) -> None:
+    """Somebody else wrote to the topic meanwhile: what is whose cannot be told any more."""
+    log, checkpoint = open_log(_log(tmp_path), Reading(actions=NAMED)), tmp_path / "append.json"
+    with pytest.raises(_Stop):
+        send_log(log, _address(tmp_path), Reading(), checkpoint=checkpoint, progress=_steps([]))
+
+    async def stranger() -> None:
+        technology = Sqlite.from_settings({"path": tmp_path / "home.db"}, app="shop")
+        producer = technology.producer()
+        await producer.send("clicks", [(b"other", b"{}")])
+        await producer.close()
+
+    asyncio.run(stranger())
+    with pytest.raises(StateMismatch, match="topic clicks: records; expected only this log's"):
+        send_log(log, _address(tmp_path), Reading(), checkpoint=checkpoint)
