@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from streamdp.ports import (
+    Administrator,
     Commit,
     Key,
     Partition,
@@ -21,7 +22,7 @@ from streamdp.ports import (
     Value,
 )
 from streamdp.testing import transport_room
-from streamdp.testing.memory import Memory, MemoryPublications, MemoryTransport
+from streamdp.testing.memory import Memory, MemoryAdministrator, MemoryPublications, MemoryTransport
 from streamdp.testing.memory_log import Attempt, Isolation, MemoryLog
 from streamdp.testing.transport import CHECKS, Broken
 
@@ -134,6 +135,26 @@ class ReadsUncommitted(MemoryPublications):
         yield self._log.ledger(stream, Isolation.UNCOMMITTED)
 
 
+class RemembersTooLittle(MemoryAdministrator):
+    """Leaves out the newest batch of each partition."""
+
+    async def history(
+        self, stream: StreamTopics, *, after: Mapping[int, int]
+    ) -> AsyncIterator[Records]:
+        before: Records | None = None
+        async for records in super().history(stream, after=after):
+            if before is not None and before.partition == records.partition:
+                yield before
+            before = records
+
+
+class RemembersTooMuch(MemoryAdministrator):
+    """Begins at the beginning, wherever it should."""
+
+    def history(self, stream: StreamTopics, *, after: Mapping[int, int]) -> AsyncIterator[Records]:
+        return super().history(stream, after={})
+
+
 class ScattersKeys(MemoryLog):
     def append(
         self,
@@ -156,11 +177,12 @@ class Bent:
         log: type[MemoryLog] = MemoryLog,
         transport: type[MemoryTransport] = MemoryTransport,
         publications: type[MemoryPublications] = MemoryPublications,
+        administrator: type[MemoryAdministrator] = MemoryAdministrator,
     ) -> None:
-        self.parts = log, transport, publications
+        self.parts = log, transport, publications, administrator
 
     def __call__(self, app: str) -> Memory:
-        log, transport, publications = self.parts
+        log, transport, publications, administrator = self.parts
 
         class BentMemory(Memory):
             def transport(self, *, worker: str) -> Transport:
@@ -168,6 +190,9 @@ class Bent:
 
             def publications(self) -> Publications:
                 return publications(self.log)
+
+            def administrator(self) -> Administrator:
+                return administrator(self.log)
 
         return BentMemory(log())
 
@@ -190,6 +215,8 @@ class Bent:
         (Bent(transport=EmptiesTombstones), 4),
         (Bent(transport=ReadsOneMore), 8),
         (Bent(publications=ReadsUncommitted), 16),
+        (Bent(administrator=RemembersTooLittle), 30),
+        (Bent(administrator=RemembersTooMuch), 30),
     ],
     ids=lambda value: (
         "-".join(p.__name__ for p in value.parts) if isinstance(value, Bent) else str(value)

@@ -56,6 +56,7 @@ CHECKS = tuple(
             ("a position is handed over", transport_input.handover),
             ("pause stops a poll that waits", transport_input.pause_stops_a_waiting_poll),
             ("leaving in mid-commit ends it", transport_commits.leaving_ends_it),
+            ("the whole input can be read", transport_tools.history),
         ],
         start=1,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key, Verdict
-from streamdp.testing.transport_room import Room, fold, numbered, rows, step
+from streamdp.testing.transport_input import ODD
+from streamdp.testing.transport_room import Room, flatten, fold, numbered, rows, step
 
 
 async def publications_follow(room: Room) -> None:
@@ -107,3 +109,30 @@ async def newest(room: Room) -> None:
     newest = [row[1:] for row in rows(await administrator.newest(room.topics, count=4))]
     room.expect("ends with the newest", expected=numbered(1, start=19)[0], got=newest[-1])
     room.expect("about as many as asked for", expected=True, got=1 <= len(newest) <= 8)
+
+
+async def history(room: Room) -> None:
+    """The whole input as it is now, from any offset, whoever owns it; a missing one is refused."""
+    administrator = room.technology.administrator()
+    room.opened.append(administrator.close)
+    missing = flatten(administrator.history(room.topics, after={}))
+    await room.refuses("history without an input", InvalidConfig, missing)
+    worker = await room.lone_worker(partitions=3)
+    await room.send([*ODD, *numbered(700)], partition=0)
+    await room.send(numbered(10, start=700), partition=2)
+    await worker.transport.take(room.at())
+    batches = [records async for records in administrator.history(room.topics, after={})]
+    order = [batch.partition for batch in batches]
+    room.expect("one partition after the other", expected=sorted(order), got=order)
+    first = rows(batch for batch in batches if batch.partition == room.at(0))
+    room.expect("records", expected=ODD + numbered(700), got=[row[1:] for row in first])
+    last = rows(batch for batch in batches if batch.partition == room.at(2))
+    room.expect("of another", expected=numbered(10, start=700), got=[row[1:] for row in last])
+    offsets = [row[0] for row in first]
+    room.expect("rising offsets", expected=sorted(set(offsets)), got=offsets)
+    end = batches[-1].next_offset
+    for start in (offsets[0], offsets[5], offsets[-1], offsets[-1] + 1, offsets[-1] + 1000):
+        got = await flatten(administrator.history(room.topics, after={0: start, 2: end}))
+        expected = [row for row in first if row[0] >= start]
+        room.expect(f"from offset {start} on", expected=expected, got=got)
+    await worker.transport.commit(room.at(), step(1))  # looking has fenced nobody
