@@ -2,13 +2,16 @@
 
 A claim is measured on made-up losses with the shipped mechanisms, in our calibrations (`learners`
 says where these differ from the papers': noise twice as wide). Its verdict follows from an interval
-over a stated number of runs, by a rule that is written down before anything is measured:
+over a stated number of runs, by a rule that is written beside it:
 
     reproduced      the interval lies where the claim says
     not reproduced  the interval lies where the claim does not allow it
     open            the interval reaches over the border: more runs are needed
 
-Orders (O, Θ) are claims about limits; the rules test them over stated ranges.
+Orders (O, Θ) are claims about limits; the rules test them over stated ranges. The rules came first,
+but some of them, and one made-up instance, were adjusted after a first look at 200 runs. So figures
+that are published are of a fresh seed: those of docs/replay.md of seed 2026, which was run once,
+after the last change of a rule.
 
 Papers: 000 = Wu & Wang 2026; 001 = Hu, Huang, Mehta & Hegde; 003 = Cesari & Colomboni 2026.
 """
