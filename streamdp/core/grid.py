@@ -74,8 +74,9 @@ class Quantiser:
 
     y = x + 8 rounds a float32 x in [0, 1] to the 2**-20 grid in one pass, because the distance of
     neighbouring floats in [8, 16) is 2**-20; the bits of y, as an integer, are then a constant plus
-    the grid value. Clipping after the addition gives what clipping before gives. The work and its
-    order never depend on whether values are bad: that would be a timing channel.
+    the grid value. Clipping after the addition gives what clipping before gives. The same
+    steps are taken whether values are bad or not; only putting the null loss into the rows that
+    were takes time by their number. Wall-clock time is outside the theorem.
     """
 
     __slots__ = ("_shifted", "_zeros")

@@ -7,8 +7,8 @@ worse than none, because a rebuilt learner would release something else than it 
 
 Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learner's), epoch, born,
 valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), CRC-32 of
-the key and all that is before it. `min_reader` is the oldest version whose code may read the row,
-so that a newer writer can add fields at the end of a layout without locking older readers out.
+the key and all that is before it. `min_reader` is the oldest version whose code may read the row:
+a newer writer says so itself, and whoever is older refuses. A row of another width is refused too.
 """
 
 from __future__ import annotations
