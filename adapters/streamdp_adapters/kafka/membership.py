@@ -14,6 +14,8 @@ Rules:
   partition is hunted: partitions are asked one by one. Nothing is ever skipped or reset.
 - A consumer may stall without a word, so lag without progress is an error too. After it, and
   after a second error in a row that is no partition's, the next poll begins with a new consumer.
+- Polls find nothing on an idle input and nothing on a dead cluster, so a look asks every few
+  seconds. While nobody answers, a poll that finds nothing says so.
 """
 
 from __future__ import annotations
@@ -34,7 +36,13 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
+from streamdp.core.errors import (
+    InvalidConfig,
+    StateMismatch,
+    StreamdpError,
+    TransportLost,
+    complaint,
+)
 from streamdp.ports import Listener, Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.lean import lean
@@ -93,6 +101,7 @@ class Membership:
         self._firsts: dict[int, int] = {}
         self._rebalancing = True
         self._errors = 0
+        self._silence: StreamdpError | None = None
         self._looking: asyncio.Task[None] | None = None
         self._looked = time.monotonic()
         self._worker = worker
@@ -226,6 +235,7 @@ class Membership:
                 batch = columns(self._partition(place.partition), records)
                 feed.position, feed.strikes = batch.next_offset, 0
                 accepted.append(batch)
+                self._silence = None
         return accepted
 
     def settle(self, outcome: asyncio.Task[Found]) -> list[Records]:
@@ -236,6 +246,11 @@ class Membership:
             return self.accept(outcome.result())
         self._blame(error)
         return []
+
+    def check_answers(self) -> None:
+        """Raise if the latest look found nobody there: for a poll that delivers nothing."""
+        if self._silence is not None:
+            raise self._silence
 
     def rewind(self) -> None:
         """Go back to what was delivered, everywhere."""
@@ -348,16 +363,28 @@ class Membership:
             self._looking = asyncio.create_task(self._look(passed))
 
     async def _look(self, passed: float) -> None:
-        """See whether each partition gets on, and what is retained of it."""
+        """See whether each partition gets on, what is retained of it, and whether one answers."""
         try:
             places = [self._place(n) for n in self._feeds if n in self._announced]
             for place in places:
                 self._check_progress(place, await self._consumer.position(place), passed)
             async with asyncio.timeout(_LOOK_SECONDS):
-                firsts = await self._consumer.beginning_offsets(places)
+                firsts = await self._consumer.beginning_offsets(places or [self._place(0)])
         except (KafkaError, TimeoutError):
-            return  # revoked meanwhile, or no answer: the next look asks again
+            await self._ask()  # revoked meanwhile, a leader that is gone, or nobody there
+            return
+        self._silence = None
         self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
+
+    async def _ask(self) -> None:
+        """Find out whether any broker answers at all."""
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self._consumer.topics()
+        except (KafkaError, TimeoutError) as error:
+            self._silence = troubles.as_ours(self._where, error)
+        else:
+            self._silence = None
 
     def _check_progress(self, place: TopicPartition, position: int, passed: float) -> None:
         """Raise when a partition has lagged without progress for too long."""

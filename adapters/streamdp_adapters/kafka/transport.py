@@ -8,7 +8,7 @@ What each part may do wrong and why it cannot hurt is in the part's own docstrin
 2. `take` abandons an owner that this process may have had, makes a new one, and reads what is
    durable up to its owner record.
 3. `poll` asks the memberships in turn for what is at hand, and waits on all only when there is
-   nothing.
+   nothing. Nothing from a cluster that does not answer is an error.
 
 The steps that a test can hold on to: ``take: fenced``, ``take: owned``, ``take: read``, ``poll``,
 ``commit: begun``, ``commit: sent``, ``commit: decided``.
@@ -125,7 +125,11 @@ class KafkaTransport:
         for member in members:
             if found := await member.ready(max_records):
                 return self._delivered(found)
-        return self._delivered(await _first(members, max_records, timeout))
+        found = await _first(members, max_records, timeout)
+        if not found:
+            for member in members:
+                member.check_answers()
+        return self._delivered(found)
 
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
