@@ -88,6 +88,18 @@ def test_does_an_epoch_begin_only_once() -> None:
     assert min(line.first_offset for line in after) > max(line.last_offset for line in before)
 
 
+@pytest.mark.parametrize("state", ["kept", "lost"])
+def test_is_an_input_that_was_made_again_never_read_by_an_epoch(state: str) -> None:
+    """Its first records have offsets that were spent: waiting would skip them without a word."""
+    stream = spec()
+    store, _ = lived(stream, commits=4)
+    if state == "lost":
+        store.state = {}
+    store.input = store.input[:10]
+    with pytest.raises(StateMismatch, match="cut back or replaced; a stream of another name"):
+        restore(store, replace(stream, epoch=2))
+
+
 def test_does_a_stream_keep_its_input() -> None:
     """Offsets and charges belong to a topic: no epoch carries them over to another."""
     stream = spec()
@@ -133,3 +145,17 @@ def test_says_nothing_what_was_drawn_and_is_not_public() -> None:
     told = repr([work, work._waiting, work._waiting.entries, cut, cut.commit, store.taken()])
     assert "secret" not in told
     assert '"value"' not in told
+
+
+def test_does_the_largest_value_count_the_longest_key() -> None:
+    """What is checked at the start covers a row under the worst key, so no commit is too large."""
+    stream = spec(most_key_bytes=64)
+    store = Store([(b"\x01" * 64, b"{}"), (b"\xff" * 64, b"{}")])
+    work = restore(store, stream)
+    work.absorb([store.records(0, 2)], mode=Mode.LIVE)
+    commits = [work.cut(now=0, pace=Pace()).commit for _ in range(2)]
+    sizes = [len(key) + len(value or b"") for commit in commits for key, value in commit.state]
+    assert max(sizes) <= stream.largest_value
+    wide = replace(stream, learner=sd.incumbent_leader(actions=[str(n) for n in range(2000)],
+                                                       epsilon="1/2"))  # fmt: skip
+    assert wide.largest_value >= wide.row_bytes + 6 * 64

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO
 
 import structlog
 
+from streamdp.service.quarantine import unheard
 from streamdp.service.worker import Log, where_raised
 
 EVENTS = {
@@ -59,6 +61,8 @@ _LEVELS: dict[Level, int] = {
     "error": logging.ERROR,
 }
 _TRUSTED_WORDS = ("aiokafka",)
+_QUOTES = re.compile(r"(?<=callback) | <|\(|: ")
+"""Where a message of asyncio begins to quote what it is about."""
 _QUIET_SECONDS = 10.0
 _MOST_SAID = 1000
 
@@ -114,7 +118,7 @@ class Passage(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line of another library."""
-        if self._repeats(record):
+        if unheard.get() or self._repeats(record):
             return
         trusted = record.name.partition(".")[0] in _TRUSTED_WORDS
         fields: MutableMapping[str, Any] = {
@@ -139,11 +143,14 @@ class Passage(logging.Handler):
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, log: Log) -> None:
-    """Log exceptions that nobody awaited; asyncio's own words would quote them."""
+    """Log exceptions that nobody awaited; asyncio's own words would quote them.
+
+    Its message quotes a callback's arguments, so only what comes before is passed on.
+    """
 
     def told(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         fields = {"exception": type(error).__name__, "where": where_raised(error)} if error else {}
-        log.error("loop_exception", detail=context["message"], **fields)
+        log.error("loop_exception", detail=_QUOTES.split(context["message"])[0], **fields)
 
     loop.set_exception_handler(told)

@@ -51,7 +51,7 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
     if spec.epoch < checkpoint.epoch:
         raise _halt(partition, "epoch", f"{checkpoint.epoch} or a later one", spec.epoch)
     if spec.epoch > max(checkpoint.epoch, line.epoch if line else 0):
-        return _anew(taken, saved, line, before=checkpoint.epoch)
+        return _anew(partition, taken, saved, line, before=checkpoint.epoch)
     _check_continues(spec, partition, taken, checkpoint, line)
     return Opening(
         position=checkpoint.next_offset,
@@ -95,13 +95,7 @@ def _check_continues(
             f"offset {checkpoint.low_water}",
             f"{taken.first_offset} as the oldest",
         )
-    if taken.end_offset < checkpoint.next_offset:
-        raise _halt(
-            partition,
-            "the input was cut back or replaced",
-            f"an end at {checkpoint.next_offset} or later",
-            taken.end_offset,
-        )
+    _check_end(partition, taken, checkpoint.next_offset)
 
 
 def _without_checkpoint(
@@ -124,10 +118,12 @@ def _without_checkpoint(
             f"a checkpoint, or epoch {before + 1}",
             found,
         )
-    return _anew(taken, saved, line, before=before)
+    return _anew(partition, taken, saved, line, before=before)
 
 
-def _anew(taken: Taken, saved: SavedState, line: LedgerLine | None, *, before: int) -> Opening:
+def _anew(
+    partition: Partition, taken: Taken, saved: SavedState, line: LedgerLine | None, *, before: int
+) -> Opening:
     """A new epoch, behind everything that anybody knows to have been read (P11)."""
     known = [taken.first_offset, taken.group_offset or 0]
     commits = [0]
@@ -137,6 +133,7 @@ def _anew(taken: Taken, saved: SavedState, line: LedgerLine | None, *, before: i
     if line is not None:
         known.append(line.last_offset + 1 if isinstance(line, Charge) else line.next_offset)
         commits.append(_published_by(line))
+    _check_end(partition, taken, max(known))
     return Opening(
         position=max(known),
         low_water=max(known),
@@ -145,6 +142,17 @@ def _anew(taken: Taken, saved: SavedState, line: LedgerLine | None, *, before: i
         saved=saved,
         new_epoch=before,
     )
+
+
+def _check_end(partition: Partition, taken: Taken, position: int) -> None:
+    """Not even a new epoch may wait for offsets that a shorter input would give out again."""
+    if taken.end_offset < position:
+        raise _halt(
+            partition,
+            "the input was cut back or replaced; a stream of another name may read what is there",
+            f"an end at {position} or later",
+            taken.end_offset,
+        )
 
 
 def _published_by(line: LedgerLine) -> int:

@@ -44,8 +44,11 @@ VERSION = 1
 MIN_READER = 1
 """The oldest layout version whose code may read what this library writes."""
 
-_LARGEST = 2**63 - 1
-_ESCAPED = b"\x01"  # a byte that JSON writes with the most characters: \u0001
+LONG = 2**63 - 1
+"""No number in an entry has more digits."""
+
+ESCAPED = b"\x01"
+"""A byte that JSON writes with the most characters: \u0001."""
 
 Positive = Annotated[int, Meta(ge=1)]
 Version = Annotated[int, Meta(ge=1)]
@@ -139,13 +142,13 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
     Checked at start against what the transport takes, so that no commit can fail for its size.
     """
     kinds = (OPENING, ACTION, *(each.name for each in lines.estimates))
-    keys: tuple[Key, ...] = (None, _ESCAPED * key_bytes, b"\xff" * key_bytes)
+    keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
     for key, kind, mode in product(keys, kinds, Mode):
-        identity = Identity(lines.stream, _LARGEST, key, _LARGEST, _LARGEST, _LARGEST, kind)
-        epsilon = Fraction(_LARGEST, _LARGEST - 1)
-        release = Release(identity, 0, _LARGEST - 1, _LARGEST, _LARGEST, _LARGEST, epsilon)
-        recorded = record(release, lines=lines, mode=mode, commit_seq=_LARGEST)
+        identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, kind)
+        epsilon = Fraction(LONG, LONG - 1)
+        release = Release(identity, 0, LONG - 1, LONG, LONG, LONG, epsilon)
+        recorded = record(release, lines=lines, mode=mode, commit_seq=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     return max(sizes)
 
