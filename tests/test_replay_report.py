@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
+from streamdp.replay import charts
 from streamdp.replay.cells import parse_candidates, parse_epsilons
 from streamdp.replay.converting import convert
 from streamdp.replay.figures import as_json, bounds, helping_cap, settled_at, timeline
@@ -157,3 +158,16 @@ def test_do_the_commands_work_together(tmp_path: Path) -> None:
     assert "NOT PRIVATE" in found.stdout
     found = run.invoke(application(), ["datasets"])
     assert "flights" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("count", "columns", "inside"),
+    [(1, 1, False), (2, 2, False), (3, 3, False), (4, 2, False), (5, 3, True), (6, 3, False),
+     (7, 2, True), (8, 3, True), (10, 2, False), (11, 3, True)],
+)  # fmt: skip
+def test_is_no_row_of_panels_nearly_empty(count: int, columns: int, inside: bool) -> None:
+    """Columns are filled, or lack one place, which the legend takes."""
+    made = charts.panels(["<figure></figure>"] * count, "<ul></ul>")
+    assert f'class="panels of{columns}"' in made
+    assert ('<div class="panel"><ul>' in made) is inside
+    assert (count + inside) % columns == 0

@@ -45,13 +45,12 @@ class Curve:
 
 
 def log_axis(label: str, *, low: float, high: float) -> Axis:
-    """A logarithmic axis; values below `low` lie on its edge."""
-    first, last = floor(log10(low)), ceil(log10(max(high, low * 10)))
-    span = last - first
+    """A logarithmic axis up to a little above `high`; values below `low` lie on its edge."""
+    first = floor(log10(low))
+    span = 1.02 * (log10(max(high, low * 10)) - first)
     step = max(1, ceil(span / 5))
-    ticks = tuple(
-        ((power - first) / span, short(10.0**power)) for power in range(first, last + 1, step)
-    )
+    powers = range(first, floor(first + span) + 1, step)
+    ticks = tuple(((power - first) / span, short(10.0**power)) for power in powers)
 
     def place(values: Floats) -> Floats:
         return (np.log10(np.maximum(values, 10.0**first)) - first) / span
@@ -110,6 +109,19 @@ def legend(curves: Sequence[Curve]) -> str:
         for name, curve in seen.items()
     )
     return f'<ul class="legend">{items}</ul>'
+
+
+def panels(plots: Sequence[str], names: str) -> str:
+    """Small multiples behind their legend, in columns that leave no row nearly empty.
+
+    The legend stands above them, or in the first place where the last row would have one left.
+    """
+    count = len(plots)
+    columns = count if count < 4 else next(c for c in (3, 2) if count % c in (0, c - 1))
+    inside = count % columns == columns - 1 > 0
+    first = f'<div class="panel">{names}</div>' if inside else ""
+    body = f'<div class="panels of{columns}">{first}{"".join(plots)}</div>'
+    return body if inside else names + body
 
 
 def strip(name: str, parts: Sequence[tuple[float, str, str]]) -> str:

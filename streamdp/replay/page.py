@@ -64,7 +64,8 @@ def _facts(replay: Replay) -> str:
 
 def _summary(replay: Replay) -> str:
     items = "".join(
-        f"<dt>{escape(each.about)}</dt><dd>{escape(each.says)}</dd>" for each in summary(replay)
+        f"<dt>{escape(each.about)}</dt><dd>{_joined(escape(each.says))}</dd>"
+        for each in summary(replay)
     )
     return f'<section><h2>In short</h2><dl class="summary">{items}</dl></section>'
 
@@ -112,13 +113,13 @@ def _over_time(replay: Replay) -> str:
         top = max([top, *(float(curve.y.max()) for curve in curves)])
     x = charts.log_axis("slots", low=1, high=replay.summed.longest)
     y = charts.log_axis("regret in losses", low=1 if top >= 10 else 0.1, high=top)
-    plots = "".join(charts.plot(curves, x=x, y=y, title=title) for title, curves in panels)
+    plots = [charts.plot(curves, x=x, y=y, title=title) for title, curves in panels]
     return _section(
         "Regret over time",
         "Losses beyond those of the best fixed action up to each slot: that action is the floor of"
         " the chart. Lines are means over seeds, bands the middle 80 % of them; both axes are"
         " logarithmic, and what is below the axis lies on it.",
-        charts.legend(everything) + f'<div class="panels">{plots}</div>',
+        charts.panels(plots, charts.legend(everything)),
     )
 
 
@@ -335,13 +336,25 @@ def _method(replay: Replay) -> str:
 
 
 def _section(title: str, text: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>"
+    head = f"<h2>{_joined(escape(title))}</h2><p>{_joined(escape(text))}</p>"
+    return f"<section>{head}{body}</section>"
+
+
+def _breakable(text: str) -> str:
+    """A learner's name, broken between its options where a screen is narrow."""
+    return text.replace(":", ":<wbr>")
+
+
+def _joined(text: str) -> str:
+    """With the parts of a formula kept on one line."""
+    return text.replace(" = ", "\u00a0=\u00a0").replace(" ± ", "\u00a0±\u00a0")
 
 
 def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     top = "".join(f"<th>{escape(each)}</th>" for each in head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(each)}</td>" for each in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_breakable(escape(each))}</td>" for each in row) + "</tr>"
+        for row in rows
     )
     return (
         f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -31,7 +31,7 @@ body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.5 system-ui,-app
 main{max-width:1080px;margin:0 auto;padding:1.5rem 1rem 4rem}
 h1{font-size:1.5rem;line-height:1.25;margin:.2rem 0 .3rem;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:0 0 .3rem}
-p{margin:.3rem 0 .9rem;max-width:76ch}
+p{margin:.3rem 0 .9rem;max-width:80ch}
 section{margin-top:2.4rem}section>p{color:var(--soft);font-size:.93rem}
 .facts{color:var(--soft)}
 .banner{background:var(--warn-bg);color:var(--warn);padding:.7rem .9rem;border-radius:6px;
@@ -40,17 +40,22 @@ border-left:4px solid var(--warn);max-width:none}
 .exact strong{color:var(--ink)}
 dl.summary{margin:.4rem 0 0}
 dl.summary dt{font-weight:600}dl.summary dd{margin:0 0 .8rem;max-width:80ch}
-.panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,230px),1fr));gap:1rem}
+.panels{display:grid;gap:1rem}.panel{min-width:0;padding:.6rem .2rem}
+.panel .legend{flex-direction:column;gap:.5rem;margin:.3rem 0}
+.of2{grid-template-columns:repeat(2,minmax(0,1fr))}.of3{grid-template-columns:repeat(3,minmax(0,1fr))}
+@media (max-width:860px){.of3{grid-template-columns:repeat(2,minmax(0,1fr))}
+.of3>:last-child:nth-child(odd){grid-column:1/-1}}
+@media (max-width:560px){.of2,.of3{grid-template-columns:minmax(0,1fr)}}
 .plot{margin:.4rem 0 0;background:var(--panel);border:1px solid var(--rule);border-radius:6px;
 padding:.6rem .9rem .5rem 3.2rem;min-width:0}
 .plot figcaption{font-weight:600;margin-left:-2.4rem}
-.ylabel,.xlabel{color:var(--soft);font-size:.78rem}
+.ylabel,.xlabel{color:var(--soft);font-size:.84rem}
 .ylabel{margin:0 0 .35rem -2.4rem}.xlabel{text-align:right;margin-top:1.5rem}
 .area{position:relative;height:240px;border-left:1px solid var(--muted);
 border-bottom:1px solid var(--muted)}
 section>.plot .area{height:320px}
 .area svg{position:absolute;inset:0;width:100%;height:100%;overflow:hidden}
-.area span{position:absolute;color:var(--soft);font-size:.74rem;font-variant-numeric:tabular-nums;
+.area span{position:absolute;color:var(--soft);font-size:.82rem;font-variant-numeric:tabular-nums;
 white-space:nowrap}
 .xt{top:100%;transform:translateX(-50%);padding-top:.25rem}
 .yt{right:100%;transform:translateY(50%);padding-right:.4rem}
@@ -75,9 +80,12 @@ table{border-collapse:collapse;width:100%;font-size:.88rem;font-variant-numeric:
 th,td{padding:.4rem .7rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
 tbody tr:last-child td{border-bottom:0}
-th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}
+th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom;min-width:4rem}
+th:nth-child(n+3){min-width:6.2rem}
 @media (max-width:560px){.strip{grid-template-columns:1fr;gap:.1rem}.strip>span{text-align:left}
-section>.plot .area{height:250px}.plot{padding-right:.6rem}}
+section>.plot .area{height:250px}.plot{padding-right:.6rem}
+th,td{padding:.4rem .5rem}td:first-child{white-space:normal;overflow-wrap:anywhere}
+th:first-child{min-width:10rem}}
 @media print{.plot,.wide{break-inside:avoid}}
 """
 
