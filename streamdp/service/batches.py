@@ -12,7 +12,7 @@ from sys import maxsize
 
 import numpy as np
 
-from streamdp.core.events import LossBatch
+from streamdp.core.events import LossBatch, numbered
 from streamdp.ports import Key, Records, Value
 from streamdp.wire.formats import Format
 
@@ -26,17 +26,15 @@ def decode(
     offsets = np.fromiter(
         chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
     )
-    distinct = list(dict.fromkeys(keys))
+    distinct, index = numbered(keys)
     most = maxsize if most_key_bytes is None else most_key_bytes
     long = {key for key in distinct if key is not None and len(key) > most}
     if long:
         kept = [at for at, key in enumerate(keys) if key not in long]
         keys, values = [keys[at] for at in kept], [values[at] for at in kept]
         offsets = offsets[kept]
-        distinct = [key for key in distinct if key not in long]
+        distinct, index = numbered(keys)
     refused = sum(len(part) for part in records) - len(keys)
-    number = dict(zip(distinct, range(len(distinct)), strict=True))
-    index = np.fromiter(map(number.__getitem__, keys), dtype=np.int64, count=len(keys))
     decoded = format_.decode(values)
     slots = decoded.slots_per_record
     if len(decoded.losses) != len(keys):
