@@ -47,6 +47,7 @@ class StreamTopics:
     app: str
     stream: str
     input: str
+    quarantined: bool = False  # whether unusable records are set aside
 
     @property
     def actions(self) -> str:
@@ -65,7 +66,7 @@ class StreamTopics:
 
     @property
     def quarantine(self) -> str:
-        """Where unusable records may be kept (off by default)."""
+        """Where unusable records are set aside if `quarantined`: as sensitive as the input."""
         return f"{self.app}.{self.stream}.quarantine"
 
 
@@ -348,8 +349,12 @@ class Technology(Protocol):
         """For whoever reads what was published."""
         ...
 
-    def producer(self) -> Producer:
-        """For whoever writes input."""
+    def producer(self, *, kept: int | None = None) -> Producer:
+        """For whoever writes input.
+
+        `kept`: how many of the newest records of each partition stay of the topics that it writes
+        to, where the technology has no retention of its own.
+        """
         ...
 
     def administrator(self) -> Administrator:

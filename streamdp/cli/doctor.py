@@ -40,6 +40,10 @@ def doctor(
             help="Decode about so many of the newest records, and say what is wrong. NOT PRIVATE.",
         ),
     ] = None,
+    quarantine: Annotated[
+        int | None,
+        typer.Option(min=1, help="Show about so many records set aside lately. NOT PRIVATE."),
+    ] = None,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
@@ -51,13 +55,14 @@ def doctor(
     Examples:
     streamdp doctor --config streamdp.toml
     streamdp doctor --stream home --sample 100
+    streamdp doctor --quarantine 10
     """
     configuration = load(config)
     streams = narrowed(configuration, stream)
     technology = opened(configuration, single_broker)
-    if sample is not None:
+    if sample is not None or quarantine is not None:
         typer.echo(NOT_PRIVATE, err=True)
-    found = wait_for(lambda: _look(configuration, technology, streams, sample))
+    found = wait_for(lambda: _look(configuration, technology, streams, sample, quarantine))
     print_findings(found, as_json=as_json)
 
 
@@ -66,10 +71,11 @@ async def _look(
     technology: Technology,
     streams: Sequence[StreamTopics],
     sample: int | None,
+    quarantine: int | None,
 ) -> list[Finding]:
     """Everything in turn, as far as each step makes sense after those before."""
     from streamdp.service.config import Seeds
-    from streamdp.service.diagnosis import are_good, partitions, records, there
+    from streamdp.service.diagnosis import are_good, partitions, quarantined, records, there
 
     tools = technology.administrator()
     try:
@@ -86,6 +92,8 @@ async def _look(
             looked += await partitions(tools, spec)
             if sample is not None:
                 looked += await records(tools, topics, format_=spec.format, count=sample)
+            if quarantine is not None:
+                looked += await quarantined(tools, topics, count=quarantine)
     finally:
         await tools.close()
     return looked

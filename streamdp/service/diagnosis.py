@@ -4,17 +4,22 @@ is retention to what a rebuild needs? And, NOT PRIVATE, what is wrong with recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Administrator, Finding, Partition, Records, StreamTopics, Taken, Verdict
 from streamdp.service.opening import open_partition
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.formats import Format
+from streamdp.wire.quarantined import read_quarantined
 from streamdp.wire.state import read_state
 
 MOST_TOLD = 20
 """Unusable records that are told one by one."""
+
+MOST_QUOTED = 60
+"""Bytes that are quoted of a record in quarantine."""
 
 
 def are_good(found: Iterable[Finding]) -> bool:
@@ -102,3 +107,27 @@ def _unusable(batch: Records, format_: Format) -> list[tuple[int, str]]:
         (at, format_.explain(value)) for at, value in zip(batch.offsets, batch.values, strict=True)
     ]
     return [(at, why) for at, why in reasons if why is not None]
+
+
+async def quarantined(tools: Administrator, stream: StreamTopics, *, count: int) -> list[Finding]:
+    """About the `count` newest records that were set aside. NOT PRIVATE."""
+    subject = f"NOT PRIVATE: quarantine of {stream.stream}"
+    if not stream.quarantined:
+        told = f"off: streams.{stream.stream}.quarantine = true sets unusable records aside"
+        return [Finding(subject, Verdict.GOOD, told)]
+    aside = await tools.newest(replace(stream, input=stream.quarantine), count=count)
+    entries = sorted(entry for batch in aside for entry in _entries(batch))[-count:]
+    found = [
+        Finding(f"NOT PRIVATE: {stream.input} {number}@{offset}", Verdict.WARNING, told)
+        for number, offset, told in entries
+    ]
+    return [*found, Finding(subject, Verdict.GOOD, f"{len(entries)} records shown")]
+
+
+def _entries(batch: Records) -> Iterator[tuple[int, int, str]]:
+    """Where each record was, and what there is to say of it."""
+    for key, value in zip(batch.keys, batch.values, strict=True):
+        entry = read_quarantined(value)
+        quoted = None if entry.value is None else entry.value[:MOST_QUOTED]
+        told = f"{entry.reason}; key {key!r}, {entry.length or 0} bytes: {quoted!r}"
+        yield entry.partition, entry.offset, told

@@ -180,6 +180,8 @@ class PartitionWork:
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
             self._drawn.append((releases, mode))
+        if self.spec.quarantine is not None:
+            self.spec.quarantine.notice(self.partition.number, records, batch)
 
     @property
     def urgent(self) -> bool:

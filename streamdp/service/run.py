@@ -26,6 +26,7 @@ from streamdp.service.allocation import settle
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.logs import set_up, watch_loop
 from streamdp.service.loop import Service
+from streamdp.service.quarantine import quarantining
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import Log, Observe
@@ -73,6 +74,9 @@ async def run_service(
     running = Running(configuration, specs, technology, view, log, worker)
     _announce(running)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(
+            quarantining([spec.quarantine for spec in specs], technology)
+        )
         observers = [await stack.enter_async_context(face(running)) for face in faces]
         service = Service(
             specs,

@@ -308,7 +308,7 @@ class MemoryPublications:
 
 
 class MemoryProducer:
-    """Appends input records to a memory log."""
+    """Appends input records to a memory log, which forgets nothing."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -335,25 +335,26 @@ class MemoryAdministrator:
     ) -> Sequence[Finding]:
         """Make the inputs that are missing."""
         return [
-            self._grow(topics, partitions if self._missing(topics) else 0) for topics in streams
+            self._grow(topic, partitions if self._missing(topic) else 0)
+            for topic in _topics(streams)
         ]
 
     async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
         """Say which inputs are missing."""
         return [
             Finding(
-                f"topic {topics.input}",
-                Verdict.PROBLEM if self._missing(topics) else Verdict.GOOD,
-                "missing: create it" if self._missing(topics) else "there",
+                f"topic {topic}",
+                Verdict.PROBLEM if self._missing(topic) else Verdict.GOOD,
+                "missing: create it" if self._missing(topic) else "there",
             )
-            for topics in streams
+            for topic in _topics(streams)
         ]
 
     async def expand(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
         """Give the inputs more partitions, and share them out."""
-        findings = [self._grow(topics, partitions) for topics in streams]
+        findings = [self._grow(topic, partitions) for topic in _topics(streams)]
         self._log.rebalance()
         return findings
 
@@ -397,15 +398,21 @@ class MemoryAdministrator:
     async def close(self) -> None:
         """Nothing to give up."""
 
-    def _missing(self, topics: StreamTopics) -> bool:
-        return not self._log.has(topics.input)
+    def _missing(self, topic: str) -> bool:
+        return not self._log.has(topic)
 
-    def _grow(self, topics: StreamTopics, partitions: int) -> Finding:
-        before = 0 if self._missing(topics) else self._log.partitions(topics.input)
+    def _grow(self, topic: str, partitions: int) -> Finding:
+        before = 0 if self._missing(topic) else self._log.partitions(topic)
         if partitions > before:
-            self._log.create(topics.input, partitions=partitions)
+            self._log.create(topic, partitions=partitions)
         grown = Verdict.CHANGED if partitions > before else Verdict.GOOD
-        return Finding(f"topic {topics.input}", grown, f"{max(before, partitions)} partitions")
+        return Finding(f"topic {topic}", grown, f"{max(before, partitions)} partitions")
+
+
+def _topics(streams: Sequence[StreamTopics]) -> list[str]:
+    """What streams read or set aside."""
+    inputs = [topics.input for topics in streams]
+    return [*inputs, *(topics.quarantine for topics in streams if topics.quarantined)]
 
 
 class Memory:
@@ -436,7 +443,7 @@ class Memory:
         """A committed reader of this log."""
         return MemoryPublications(self.log)
 
-    def producer(self) -> Producer:
+    def producer(self, *, kept: int | None = None) -> Producer:
         """A writer of input."""
         return MemoryProducer(self.log)
 

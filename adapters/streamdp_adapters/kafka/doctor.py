@@ -25,7 +25,7 @@ from streamdp.ports import Finding, StreamTopics, Verdict
 from streamdp_adapters.kafka import reading, troubles
 from streamdp_adapters.kafka.owner import group, transactional_id
 from streamdp_adapters.kafka.settings import KafkaSettings
-from streamdp_adapters.kafka.topics import administration
+from streamdp_adapters.kafka.topics import administration, wanted
 
 _PROBE_SECONDS = 20.0
 """How long one probe may take."""
@@ -44,11 +44,7 @@ async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> lis
 
 async def _missing(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> set[str]:
     """The topics that are not there; one that this user may not see is not among them."""
-    names = [
-        topic
-        for stream in streams
-        for topic in (stream.input, stream.actions, stream.ledger, stream.state)
-    ]
+    names = [topic.name for stream in streams for topic in wanted(stream, settings)]
     if not names:  # the client would ask for all that there are
         return set()
     async with administration(settings) as client:
@@ -67,7 +63,8 @@ async def _rights(
     for topic in (stream.input, stream.state, stream.ledger):
         if topic not in missing:
             yield await _try(f"topic {topic}: read", "may read", _read(settings, topic))
-    for topic in (stream.state, stream.actions, stream.ledger):
+    aside = [stream.quarantine] if stream.quarantined else []
+    for topic in (stream.state, stream.actions, stream.ledger, *aside):
         if topic not in missing:
             subject = f"topic {topic}: write in a transaction"
             yield await _try(subject, "may write", _write(settings, stream, topic))

@@ -35,8 +35,8 @@ class KafkaTechnology:
         """For whoever reads what was published."""
         return KafkaPublications(self._settings)
 
-    def producer(self) -> KafkaProducer:
-        """For whoever writes input."""
+    def producer(self, *, kept: int | None = None) -> KafkaProducer:
+        """For whoever writes input; what stays of it is the topic's retention to say."""
         return KafkaProducer(self._settings)
 
     def administrator(self) -> KafkaAdministrator:

@@ -5,6 +5,7 @@
 | input | delete | compaction removes slots by content (P1) |
 | actions, state | compact | the newest of each key is needed for good, the rest is not |
 | ledger | delete, kept for ever | the guarantee is recomputed from all of it |
+| quarantine, if it is on | delete, a week unless changed | for an operator to look at |
 
 Replication ≥ 3, min ISR ≥ 2 and no unclean election, because a state that rolls back would draw
 again what was published. ``single_broker`` accepts one copy, for trials. The derived topics have
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -35,6 +36,7 @@ MIN_IN_SYNC = 2
 
 _LARGEST = "max.message.bytes"
 _FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+_FOR_A_WEEK = {"retention.ms": str(7 * 24 * 3600 * 1000), "retention.bytes": str(1 << 30)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Wanted:
     kept: Mapping[str, str]  # retention that must be exactly so
     replicas: int
     in_sync: int
+    proposed: Mapping[str, str] = field(default_factory=dict)  # retention that may be another
 
     @property
     def settings(self) -> dict[str, str]:
@@ -64,6 +67,7 @@ class Wanted:
             "min.insync.replicas": str(self.in_sync),
             "unclean.leader.election.enable": "false",
             **self.kept,
+            **self.proposed,
         }
 
 
@@ -77,7 +81,7 @@ class Described:
 
 
 def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
-    """The topics of a stream, the input first."""
+    """The topics of a stream, the input first, and the quarantine if it is on."""
     replicas, in_sync = (1, 1) if settings.single_broker else (REPLICAS, MIN_IN_SYNC)
     shapes = [
         (topics.input, "input", "delete", {}),
@@ -85,7 +89,11 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
         (topics.ledger, "ledger", "delete", _FOR_EVER),
         (topics.state, "state", "compact", {}),
     ]
-    return [Wanted(*shape, replicas=replicas, in_sync=in_sync) for shape in shapes]
+    found = [Wanted(*shape, replicas=replicas, in_sync=in_sync) for shape in shapes]
+    if topics.quarantined:
+        aside = replace(found[0], name=topics.quarantine, role="quarantine", proposed=_FOR_A_WEEK)
+        found.append(aside)
+    return found
 
 
 @asynccontextmanager
@@ -207,7 +215,11 @@ def _judged(subject: str, expected: object, got: object, good: bool, why: str) -
 
 
 async def examine(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> dict[str, Limits]:
-    """Refuse topics that would break the promise; how large records may be otherwise."""
+    """Refuse topics that would break the promise; how large records may be otherwise.
+
+    A quarantine that is not as it should be stops nothing.
+    """
+    streams = [replace(stream, quarantined=False) for stream in streams]
     names = [topic.name for stream in streams for topic in wanted(stream, settings)]
     async with administration(settings) as client:
         there = await describe(client, names)

@@ -57,9 +57,9 @@ class Sqlite:
         """A reader of the published file."""
         return SqlitePublications(self.settings)
 
-    def producer(self) -> Producer:
+    def producer(self, *, kept: int | None = None) -> Producer:
         """A writer of input."""
-        return SqliteProducer(self.settings)
+        return SqliteProducer(self.settings, kept=kept)
 
     def administrator(self) -> Administrator:
         """The tools."""

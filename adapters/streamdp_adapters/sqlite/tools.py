@@ -88,8 +88,9 @@ class SqlitePublications:
 class SqliteProducer:
     """Appends input records, each batch in one transaction."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, kept: int | None = None) -> None:
         self._settings = settings
+        self._kept = kept  # of the newest records of each partition
         self._desk = Desk("streamdp-sqlite-send")
         self._pair: Pair | None = None
 
@@ -105,7 +106,7 @@ class SqliteProducer:
         if self._pair is None:
             self._pair = open_pair(self._settings)
         need_input(self._pair, self._settings, topic)
-        self._pair.trusted.append(topic, records, partition)
+        self._pair.trusted.append(topic, records, partition, kept=self._kept)
 
     async def close(self) -> None:
         """Finish what has begun and close the files."""
@@ -123,19 +124,18 @@ class SqliteAdministrator:
     async def create(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
-        """Make the inputs that are missing."""
+        """Make the inputs that are missing, and what sets records aside."""
         if partitions < 1:
             raise InvalidConfig(complaint("partitions", "too few", expected="≥ 1", got=partitions))
         return await self._desk.run(partial(self._create, streams, partitions))
 
     def _create(self, streams: Sequence[StreamTopics], partitions: int) -> list[Finding]:
-        there = {t.input: len(self._files().trusted.heads(t.input)) for t in streams}
-        missing = [topics for topics in streams if not there[topics.input]]
-        made = self._grow(missing, partitions)
+        there = {name: len(self._files().trusted.heads(name)) for name in _names(streams)}
+        made = self._grow([name for name in there if not there[name]], partitions)
         kept = [
-            Finding(f"topic {t.input}", Verdict.GOOD, f"{there[t.input]} partitions")
-            for t in streams
-            if t not in missing
+            Finding(f"topic {name}", Verdict.GOOD, f"{count} partitions")
+            for name, count in there.items()
+            if count
         ]
         return made + kept
 
@@ -143,11 +143,11 @@ class SqliteAdministrator:
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
         """Give the inputs more partitions; never fewer."""
-        return await self._desk.run(partial(self._grow, streams, partitions))
+        return await self._desk.run(partial(self._grow, _names(streams), partitions))
 
-    def _grow(self, streams: Sequence[StreamTopics], partitions: int) -> list[Finding]:
+    def _grow(self, names: Sequence[str], partitions: int) -> list[Finding]:
         findings = []
-        for topic in dict.fromkeys(topics.input for topics in streams):
+        for topic in names:
             before = self._files().trusted.create(topic, partitions)
             verdict = Verdict.CHANGED if before < partitions else Verdict.GOOD
             findings.append(
@@ -164,7 +164,7 @@ class SqliteAdministrator:
         if not path.exists():
             return [Finding(f"{path}", Verdict.PROBLEM, "there is no such file: create it")]
         findings = [self._room()]
-        for topic in dict.fromkeys(topics.input for topics in streams):
+        for topic in _names(streams):
             there = len(self._files().trusted.heads(topic))
             findings.append(
                 Finding(
@@ -258,6 +258,13 @@ class SqliteAdministrator:
     async def close(self) -> None:
         """Close the files."""
         await self._desk.close(lambda: self._pair.close() if self._pair else None)
+
+
+def _names(streams: Sequence[StreamTopics]) -> list[str]:
+    """The topics that are in the trusted file: inputs, and what was set aside."""
+    inputs = [topics.input for topics in streams]
+    aside = [topics.quarantine for topics in streams if topics.quarantined]
+    return list(dict.fromkeys(inputs + aside))
 
 
 def _nothing() -> None:

@@ -106,9 +106,17 @@ class TrustedFile:
             return heads_of(file, topic)
 
     def append(
-        self, topic: str, records: Sequence[tuple[Key, Value]], partition: int | None
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        partition: int | None,
+        *,
+        kept: int | None = None,
     ) -> None:
-        """Put records at the end, all or none; a key's home is its checksum, the null key's 0."""
+        """Put records at the end, all or none; a key's home is its checksum, the null key's 0.
+
+        With `kept`, older ones than so many of the newest are forgotten where something is put.
+        """
         with writing(self._connection, self._path) as file:
             heads = heads_of(file, topic)
             if partition is not None and not 0 <= partition < len(heads):
@@ -123,6 +131,8 @@ class TrustedFile:
                 shares.setdefault(home, []).append(record)
             for home, share in shares.items():
                 _append(file, heads[home], share)
+                if kept is not None:
+                    _forget(file, heads[home], heads[home].next + len(share) - kept)
 
     # --- owners and commits -----------------------------------------------------------------
 
@@ -331,7 +341,11 @@ def _trim(file: sqlite3.Connection, topic: str, number: int, retain: int) -> Non
     head = heads_of(file, topic)[number]
     if None in low_waters:
         return
-    before = min(min(low_waters) - retain, head.first + TRIMMED_AT_ONCE)
+    _forget(file, head, min(min(low_waters) - retain, head.first + TRIMMED_AT_ONCE))
+
+
+def _forget(file: sqlite3.Connection, head: Head, before: int) -> None:
+    """Forget what is older than an offset."""
     if before <= head.first:
         return
     base = head.id << WIDTH

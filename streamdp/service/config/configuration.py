@@ -36,6 +36,7 @@ from streamdp.service.config.environment import overlaid
 from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
 from streamdp.service.exact import Exact
 from streamdp.service.protocol import Pace
+from streamdp.service.quarantine import Quarantine
 from streamdp.service.spec import StreamSpec
 from streamdp.service.worker import LoopSettings
 from streamdp.wire.formats import Format, configure
@@ -79,10 +80,7 @@ class Configuration:
 
     def topics(self) -> list[StreamTopics]:
         """The names of every stream's topics."""
-        return [
-            StreamTopics(self.app, name, stream.input)
-            for name, stream in self.tables.streams.items()
-        ]
+        return [self._topics(name) for name in self.tables.streams]
 
     def modes(self) -> dict[str, Mode]:
         """What each stream does with what it draws; the only thing that is read again."""
@@ -96,12 +94,13 @@ class Configuration:
         """One stream, resolved."""
         stream = self.stream(name)
         learner, estimates = self.learner(name), self.estimates(name)
+        topics, format_ = self._topics(name), self.format(name)
         with self._within(name):
             spec = StreamSpec(
-                topics=StreamTopics(self.app, name, stream.input),
+                topics=topics,
                 learner=learner,
                 estimates=estimates,
-                format=self.format(name),
+                format=format_,
                 budget=learner.charge or Fraction(0),
                 epoch=stream.epoch,
                 start=stream.start,
@@ -109,6 +108,7 @@ class Configuration:
                 most_keys=stream.limits.most_keys,
                 most_key_bytes=stream.limits.most_key_bytes,
                 exact=Exact(len(learner.actions)) if self.tables.http.operator_exact else None,
+                quarantine=Quarantine(topics, format_) if topics.quarantined else None,
             )
         return replace(spec, budget=spec.charge)
 
@@ -256,6 +256,10 @@ class Configuration:
         return {"action": action} | {each.name: each.epsilon for each in self.estimates(name)}
 
     # -- parts -----------------------------------------------------------------------------------
+
+    def _topics(self, name: str) -> StreamTopics:
+        stream = self.stream(name)
+        return StreamTopics(self.app, name, stream.input, quarantined=stream.quarantine)
 
     def _randomness(self, name: str, seeds: Seeds) -> Randomness:
         seed = self.stream(name).seed

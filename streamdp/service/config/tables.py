@@ -156,6 +156,9 @@ class StreamTable(BaseModel):
     gap: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="Δ, how much worse the second-best action is, for regret bounds"
     )
+    quarantine: bool = Field(
+        default=False, description="set unusable records aside, for an operator: NOT PRIVATE"
+    )
     limits: LimitsTable = Field(default=LimitsTable(), description="what the stream may take")
     seed: str | int | None = Field(
         default=None, description="for tests, with --insecure-seed: nothing is guaranteed"

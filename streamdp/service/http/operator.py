@@ -1,8 +1,8 @@
 """NOT PRIVATE: the operator's listener, on loopback, behind a token.
 
-It says what no public face may: how much memory the process takes, and (with ``operator_exact``)
-exact regret and counts of null slots. Each line says NOT PRIVATE, and that decisions taken on it
-leave the guarantee. Off by default.
+It says what no public face may: how much memory the process takes, how many records it has set
+aside, and (with ``operator_exact``) exact regret and counts of null slots. Each line says NOT
+PRIVATE, and that decisions taken on it leave the guarantee. Off by default.
 """
 
 from __future__ import annotations
@@ -94,4 +94,6 @@ class Operator:
                 lines.append(f"stream {spec.name}: exact figures are off (http.operator_exact)")
             else:
                 lines += [f"stream {spec.name}, {line}" for line in spec.exact.lines()]
+            if spec.quarantine is not None:
+                lines.append(f"stream {spec.name}, {spec.quarantine.line()}")
         return lines

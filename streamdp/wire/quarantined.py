@@ -1,0 +1,59 @@
+"""NOT PRIVATE: one entry of a quarantine, as bytes.
+
+    {"partition": 0, "offset": 17, "reason": "…", "length": 34, "value": "<base64>"}
+
+The entry's key is the record's. Of the value only the beginning is kept, of the reason, which may
+quote content, no more than a few lines.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from streamdp.core.errors import StateMismatch, complaint
+
+MOST_VALUE = 16 << 10
+"""Bytes of the value that are kept."""
+
+MOST_REASON = 1000
+"""Characters of the reason that are kept."""
+
+
+class Quarantined(Struct, frozen=True):
+    """One unusable record. NOT PRIVATE."""
+
+    partition: int
+    offset: int
+    reason: str
+    length: int | None  # how long the whole value is; None: there is none
+    value: bytes | None  # its beginning
+
+    def __repr__(self) -> str:
+        """Say which, never what."""
+        return f"Quarantined({self.partition}@{self.offset})"
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Quarantined)
+
+
+def quarantined(*, partition: int, offset: int, reason: str, value: bytes | None) -> bytes:
+    """The entry of a record, bounded whatever is in it.
+
+    >>> quarantined(partition=0, offset=17, reason="no value", value=None)
+    b'{"partition":0,"offset":17,"reason":"no value","length":null,"value":null}'
+    """
+    text = reason[:MOST_REASON].encode("utf-8", "replace").decode()
+    length, beginning = (None, None) if value is None else (len(value), value[:MOST_VALUE])
+    return _encode(Quarantined(partition, offset, text, length, beginning))
+
+
+def read_quarantined(entry: bytes | None) -> Quarantined:
+    """The entry again."""
+    try:
+        return _decoder.decode(entry or b"")
+    except (msgspec.MsgspecError, UnicodeError):
+        raise StateMismatch(
+            complaint("quarantine", "foreign entry", expected="what streamdp wrote", got="another")
+        ) from None
