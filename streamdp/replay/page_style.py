@@ -81,11 +81,12 @@ th,td{padding:.4rem .7rem;text-align:right;border-bottom:1px solid var(--rule);w
 th:first-child,td:first-child{text-align:left}
 tbody tr:last-child td{border-bottom:0}
 th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom;min-width:4rem}
+wbr{display:none}
 th:nth-child(n+3){min-width:6.2rem}
 @media (max-width:560px){.strip{grid-template-columns:1fr;gap:.1rem}.strip>span{text-align:left}
 section>.plot .area{height:250px}.plot{padding-right:.6rem}
 th,td{padding:.4rem .5rem}td:first-child{white-space:normal;overflow-wrap:anywhere}
-th:first-child{min-width:10rem}}
+th:first-child{min-width:10rem}wbr{display:inline}}
 @media print{.plot,.wide{break-inside:avoid}}
 """
 
