@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from streamdp.service.config import Configuration
 from tests.asking import free_port
 
 PATIENCE = 60.0
+MAIN = "from streamdp.cli import main; main()"
 CONFIGURATION = """
 app = "shop"
 [transport]
@@ -25,6 +27,7 @@ app = "shop"
 budget = "1"
 [streams.home]
 input = "feedback"
+epoch = 1
 start = "earliest"
 actions = ["a", "b", "c"]
 fallback_action = "c"
@@ -60,14 +63,22 @@ class Place:
         )
         self.path.write_text(text)
 
+    def change(self, **words: str) -> None:
+        """Write the configuration anew, with other values where it says NAME = …"""
+        text = self.path.read_text()
+        for name, value in words.items():
+            text, found = re.subn(rf"\b{name} = [^,}}\n]+", f"{name} = {value}", text, count=1)
+            assert found, name
+        self.path.write_text(text)
+
     @contextmanager
-    def running(self, command: str = "run") -> Iterator[subprocess.Popen[bytes]]:
+    def running(
+        self, command: str = "run", *, program: str = MAIN
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """The command, stopped afterwards by SIGTERM."""
+        asked = [sys.executable, "-c", program, command, "--config", str(self.path)]
         with (self.folder / f"{command}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", "from streamdp.cli import main; main()", command,
-                 "--config", str(self.path)], stderr=log,
-            )  # fmt: skip
+            process = subprocess.Popen(asked, stderr=log)
         try:
             yield process
         finally:

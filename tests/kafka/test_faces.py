@@ -11,12 +11,14 @@ import pytest
 
 from streamdp.testing.broker import Borrowed, own_broker
 from tests.asking import free_port
-from tests.running import Place, until
+from tests.prometheus_server import PrometheusServer, eventually, hastened, prometheus
+from tests.running import MAIN, Place, until
 from tests.streams import events
 
 pytestmark = pytest.mark.kafka
 
-RUN = "from streamdp.cli import main; main()"
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "streamdp.rules.yml"
 
 
 def test_does_the_demonstration_run_on_a_broker(broker: Borrowed, tmp_path: Path) -> None:
@@ -24,27 +26,46 @@ def test_does_the_demonstration_run_on_a_broker(broker: Borrowed, tmp_path: Path
              "--folder", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}"]  # fmt: skip
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *asked], capture_output=True, text=True, env=environment
+        [sys.executable, "-c", MAIN, *asked], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert "gained" in done.stdout
     assert f"streamdp run --config {tmp_path / 'streamdp.toml'}" in done.stdout
 
 
-def test_are_look_ups_answered_and_metrics_honest_while_the_broker_is_dead(tmp_path: Path) -> None:
+def on_kafka(folder: Path, bootstrap: str) -> Place:
+    """A configuration on a broker, and its topics."""
+    transport = f'kind = "kafka"\nbootstrap = "{bootstrap}"\nsingle_broker = true'
+    place = Place(folder, transport=transport)
+    create = [sys.executable, "-c", MAIN, "topics", "create", "--config", str(place.path)]
+    subprocess.run(create, check=True, capture_output=True)
+    return place
+
+
+@pytest.mark.system("prometheus")
+def test_is_a_dead_broker_noticed_by_an_idle_service_that_goes_on_answering(
+    tmp_path: Path,
+) -> None:
+    """Nothing is sent and nothing waits to be committed: only its own asking can tell it."""
     with own_broker() as broker:
-        transport = f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsingle_broker = true'
-        place = Place(tmp_path, transport=transport)
-        create = [sys.executable, "-c", RUN, "topics", "create", "--config", str(place.path)]
-        subprocess.run(create, check=True, capture_output=True)
-        with place.running():
+        place = on_kafka(tmp_path, broker.bootstrap)
+        rules = hastened(RULES, tmp_path)
+        scraped = [f"127.0.0.1:{place.port}"]
+        with place.running(), prometheus(scraped, tmp_path, rules=rules) as server:
             until(place.ready)
-            many = [b"key-%d" % n for n in range(2000)]  # whose rows are saved for half a minute
-            place.send(events(6000, keys=[b"fr", *many]))
+            place.send(events(100))
             until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
-            assert b"streamdp_transport_up 1.0" in place.get("/metrics")[1]
+            until(lambda: says(server, "streamdp_transport_up == 1"))
+            until(lambda: says(server, "streamdp_rebuild_window_records == 0"))
             broker.kill()
-            until(lambda: b"streamdp_transport_up 0.0" in place.get("/metrics")[1])
+            assert eventually(lambda: server.firing() == {"StreamdpTransportDown"}, within=60)
             status, answer = place.get("/v1/streams/home/keys/fr/action")
             assert (status, b'"published"' in answer) == (200, True)
             assert place.get("/healthz")[0] == 200
+            broker.start()
+            assert eventually(lambda: server.firing() == set(), within=60)
+
+
+def says(server: PrometheusServer, expression: str) -> bool:
+    """Whether an expression holds of anything."""
+    return server.query(expression) != []
