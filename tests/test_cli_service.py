@@ -463,6 +463,28 @@ def test_does_the_doctor_say_what_is_wrong_with_records(shop: Path, streamdp: St
     assert len(bad) > 1
 
 
+def test_does_the_doctor_say_that_nothing_is_there_yet(tmp_path: Path, streamdp: Streamdp) -> None:
+    """What to do comes before what it would look at."""
+    told = streamdp("doctor", "-c", str(written(tmp_path)))
+    assert (told.code, told.err) == (1, "")
+    assert "there is no such file: create it" in told.out
+
+
+def test_does_the_doctor_show_what_was_set_aside(tmp_path: Path, streamdp: Streamdp) -> None:
+    """NOT PRIVATE: the newest of the unusable records that the service has met, and why."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("[streams.home]", "[streams.home]\nquarantine = true"))
+    assert streamdp("topics", "create", "-c", str(path)).code == 0
+    learned(path)
+    told = streamdp("doctor", "-c", str(path), "--quarantine", "3", "--json")
+    assert told.code == 0
+    assert told.err.startswith("NOT PRIVATE")
+    aside = [each for each in told.json if each["subject"].startswith("NOT PRIVATE: losses ")]
+    assert len(aside) == 3
+    assert all("b'\\xffgarbage'" in each["detail"] for each in aside)
+    assert "garbage" not in str(streamdp("ledger", "show", "-c", str(path)).out)
+
+
 def test_does_the_doctor_say_that_a_partition_would_halt(shop: Path, streamdp: Streamdp) -> None:
     """Before it does: the configuration differs from the state's."""
     shop.write_text(shop.read_text().replace('epsilon = "1/2"', 'epsilon = "1/4"'))

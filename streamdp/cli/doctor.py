@@ -83,7 +83,8 @@ async def _look(
         if not are_good(found.values()):
             return list(found.values())
         found |= {each.subject: each for each in await tools.check(streams)}
-        found |= {each.subject: each for each in await tools.probe(there(streams, found))}
+        for each in await tools.probe(there(streams, found)):
+            found.setdefault(each.subject, each)  # a problem that the check has found stays one
         if not are_good(found.values()):
             return list(found.values())
         looked = list(found.values())
