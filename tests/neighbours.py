@@ -31,6 +31,7 @@ from streamdp.ports import Commit, Key, Partition, Technology, Transport, Value
 from streamdp.service import logs
 from streamdp.service.loop import Service
 from streamdp.service.protocol import Pace
+from streamdp.service.quarantine import Quarantine, quarantining
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Status, View
 from streamdp.service.worker import LoopSettings
@@ -108,6 +109,7 @@ class Course:
 
     format: str = "json"
     script: int = 0  # another one draws other actions
+    aside: Callable[[Technology], Technology] | None = None  # where unusable records go, if at all
 
     @property
     def layout(self) -> Format:
@@ -131,7 +133,11 @@ class Course:
             most_keys=RUNS - 1,  # the last key gets no learner
             most_key_bytes=8,
         )
-        return replace(made, format=self.layout)
+        if self.aside is None:
+            return replace(made, format=self.layout)
+        topics = replace(made.topics, quarantined=True)
+        kept = Quarantine(topics, self.layout)
+        return replace(made, format=self.layout, topics=topics, quarantine=kept)
 
     def records(self, *, at: int, content: Value) -> list[tuple[Key, Value]]:
         """Many records, of which one is the neighbours' own; the null key and a long one too."""
@@ -209,6 +215,13 @@ class Life:
         on: Technology | None = None,
     ) -> None:
         """A process: it takes the partition, reads on as far as there is, and drains."""
+        aside = self.technology if self.course.aside is None else self.course.aside(self.technology)
+        async with quarantining([made.quarantine], aside):
+            await self._work(name, made, until=until, mode=mode, on=on)
+
+    async def _work(
+        self, name: str, made: StreamSpec, *, until: int, mode: Mode, on: Technology | None
+    ) -> None:
         view, loop = View([made]), asyncio.get_running_loop()
         transport = Witness((on or self.technology).transport(worker=name), self._commits)
         steps: list[tuple[str, float, str]] = []
