@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import statistics
 import sys
 import tempfile
@@ -74,7 +75,7 @@ class Sizes:
     kafka_streams: int
     kafka_streams_many_keys: int  # slow enough to be warm sooner
     quix: int
-    frames: int
+    frames_bytes: int
     turns: int  # of streamdp and of aiokafka alone, of which the median counts
     delay_seconds: float
     inputs: Sequence[Input]
@@ -85,7 +86,7 @@ FULL = Sizes(
     kafka_streams=5_000_000,
     kafka_streams_many_keys=2_000_000,
     quix=400_000,
-    frames=20_000,
+    frames_bytes=2_500_000_000,
     turns=3,
     delay_seconds=15.0,
     inputs=[
@@ -105,7 +106,7 @@ QUICK = Sizes(
     kafka_streams=1_500_000,
     kafka_streams_many_keys=1_000_000,
     quix=250_000,
-    frames=6_000,
+    frames_bytes=1_000_000_000,
     turns=1,
     delay_seconds=8.0,
     inputs=[FLOATS, Input("json", 100, 1000), Input("float32", 100, 1000, rows=FRAME_ROWS)],
@@ -153,7 +154,8 @@ class Bench:
     def _runs(self, input_: Input) -> list[Run]:
         """What an input is given to."""
         sizes = self.sizes
-        ours = sizes.frames if input_.rows > 1 else sizes.ours
+        frame_bytes = 4 * input_.rows * input_.actions
+        ours = sizes.frames_bytes // frame_bytes if input_.rows > 1 else sizes.ours
         runs = [
             Run("aiokafka alone", alone, ours, turns=sizes.turns),
             Run("streamdp", streamdp, ours, turns=sizes.turns),
@@ -290,6 +292,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="two minutes; nobody is warmed up")
     options = parser.parse_args()
+    logging.getLogger("aiokafka").setLevel(
+        logging.CRITICAL
+    )  # a young broker has no coordinator yet
     result = asyncio.run(run(QUICK if options.quick else FULL))
     if options.json:
         options.json.write_text(json.dumps({"service": result}, indent=1) + "\n")
