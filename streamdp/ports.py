@@ -238,8 +238,14 @@ class Publications(Protocol):
         """
         ...
 
-    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """Every ledger record from the oldest on, likewise."""
+    def ledger(
+        self, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record from the oldest on, likewise.
+
+        With `newest` only about so many before the end as of the call, an even share of them in
+        each partition, and what comes: a ledger is kept for good, and grows.
+        """
         ...
 
     async def close(self) -> None:

@@ -63,6 +63,7 @@ class Topic:
 
     records: list[Published] = field(default_factory=list)
     readers: int = 0
+    newest: int | None = None  # how much of it the latest reader wanted
     error: Exception | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -114,8 +115,11 @@ class Reader:
         """The actions, whatever the stream."""
         return self.of_actions.follow(follow=follow)
 
-    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """The ledger, whatever the stream."""
+    def ledger(
+        self, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        """The ledger, whatever the stream, and all of it: there is little."""
+        self.of_ledger.newest = newest
         return self.of_ledger.follow(follow=follow)
 
     async def close(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tracemalloc
+import resource
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +19,9 @@ from openapi_spec_validator import validate
 
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.service.about import NO_FALLBACK
+from streamdp.service.history import NEWEST_LINES
 from streamdp.service.http.app import description, status_page
+from streamdp.service.http.asgi import Message
 from streamdp.service.http.gate import Bucket
 from streamdp.service.http.knowledge import SILENT_SECONDS, Role
 from streamdp.service.http.operator import check_loopback
@@ -269,21 +272,50 @@ def test_is_the_rate_bounded_and_refilled() -> None:
     assert asyncio.run(ask()) == [200, 200, 429]
 
 
-def test_does_asking_for_many_different_keys_take_no_memory() -> None:
-    """Nothing is kept for a key that is asked for: 20,000 or a million, the same."""
+@pytest.mark.slow
+def test_does_asking_for_a_million_different_keys_take_no_memory() -> None:
+    """Nothing is kept for a key that is asked for: after 10^6 there is no more than after 10^4."""
+    statuses: Counter[int] = Counter()
+    scope = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Message) -> None:
+        if "status" in message:
+            statuses[message["status"]] += 1
 
     async def ask() -> int:
-        async with face() as made:
-            for warm in range(200):
-                await made.ask(f"/v1/streams/home/keys/{warm}/action")
-            tracemalloc.start()
-            for number in range(20_000):
-                await made.ask(f"/v1/streams/home/keys/{number}-{'x' * 100}/action")
-            kept = tracemalloc.get_traced_memory()[0]
-            tracemalloc.stop()
-        return kept
+        async with face(rate=1e9) as made:
+            before = 0
+            for number in range(1_000_000):
+                if number == 10_000:
+                    before = resident_bytes()
+                scope["raw_path"] = b"/v1/streams/home/keys/%d-%b/action" % (number, b"x" * 100)
+                await made.gate(scope, receive, send)
+            return resident_bytes() - before
 
-    assert asyncio.run(ask()) < 200_000
+    assert asyncio.run(ask()) < 10 << 20  # keeping the keys alone would take 150 MB
+    assert statuses == {200: 1_000_000}
+
+
+def resident_bytes() -> int:
+    """What this process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_is_no_more_than_the_newest_of_a_long_ledger_read() -> None:
+    actions, ledger = topics()
+
+    async def begin() -> None:
+        made = Face(actions, ledger)
+        async with made.knowledge.following():
+            await made.knowledge.cache.ready()
+            while not ledger.readers:
+                await asyncio.sleep(0)
+
+    asyncio.run(begin())
+    assert ledger.newest == NEWEST_LINES
 
 
 def test_is_the_search_for_keys_bounded_and_right() -> None:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.regret import bound_of
+from streamdp.ports import Published
 from streamdp.service.history import StreamHistory, Told
 from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.status import BUCKETS, ProcessStatus
@@ -167,6 +168,21 @@ def test_is_a_ledger_that_is_read_again_counted_once() -> None:
     assert history.told.latest("block_regret").keys == 1
     history.began()
     assert history.told.latest("block_regret").keys == 1  # shown until the new one has caught up
+
+
+def test_is_a_long_ledger_begun_late_and_that_said() -> None:
+    """What a start costs is bounded; a key's blocks are counted by their number all the same."""
+    known = Told()
+    late = [replace_offset(each, 10**6) for each in block(b"fr", 7, 200, 300, regret=1, share=0)]
+    known.apply(late)
+    known.apply(block(b"fr", 8, 300, 400, regret=1, share=0))
+    assert (known.whole, known.partitions[0].blocks) == (False, 8)
+    assert (told().whole, told().partitions[0].blocks) == (True, 4)
+
+
+def replace_offset(record: Published, offset: int) -> Published:
+    """The same line further on."""
+    return Published(record.partition, offset, record.key, record.value)
 
 
 def test_is_the_memory_of_a_history_bounded() -> None:

@@ -128,11 +128,22 @@ class ReadsOneMore(MemoryTransport):
 
 
 class ReadsUncommitted(MemoryPublications):
-    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
+    def ledger(
+        self, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
         return self._all(stream)
 
     async def _all(self, stream: StreamTopics) -> AsyncIterator[Sequence[Published]]:
         yield self._log.ledger(stream, Isolation.UNCOMMITTED)
+
+
+class BeginsEarly(MemoryPublications):
+    """Reads a long ledger from its beginning, however little of it is asked for."""
+
+    def ledger(
+        self, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        return super().ledger(stream, follow=follow)
 
 
 class RemembersTooLittle(MemoryAdministrator):
@@ -215,6 +226,7 @@ class Bent:
         (Bent(transport=EmptiesTombstones), 4),
         (Bent(transport=ReadsOneMore), 8),
         (Bent(publications=ReadsUncommitted), 16),
+        (Bent(publications=BeginsEarly), 31),
         (Bent(administrator=RemembersTooLittle), 30),
         (Bent(administrator=RemembersTooMuch), 30),
     ],

@@ -9,6 +9,9 @@ function of published lines.
 2. Means are over keys. Sums of noisy values have the root of the summed variances as their error.
 3. A larger epoch begins anew; lines of older epochs count only as charges.
 4. Memory is bounded: so many keys, so many of them with a history, so many blocks of a curve.
+5. So is the time that a start takes: of a long ledger the newest lines are read, and what is told
+   is of them and what came since (`Told.whole` says whether that is everything). Whoever wants the
+   whole ledger's proof asks ``streamdp ledger verify``.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ from streamdp.core.events import ACTION, OPENING, Key
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
 from streamdp.wire.published import Charge, EpochMark, decode_ledger
+
+NEWEST_LINES = 100_000
+"""How much of a ledger a start reads: 0.7 seconds of processor time (7 µs a line)."""
 
 MOST_KEYS = 1_000_000
 MOST_HISTORIES = 2_000
@@ -108,6 +114,7 @@ class PartitionHistory:
     last_slot: int = 0
     blocks: int = 0
     latest: dict[str, Sum] = field(default_factory=dict)
+    whole: bool = True  # whether the first line heard was the ledger's first
 
 
 class Told:
@@ -134,8 +141,15 @@ class Told:
                 continue
             self._advance(line.epoch)
             self.seeded = self.seeded or line.seeded
+            if record.partition not in self.partitions:
+                self.partitions[record.partition] = PartitionHistory(whole=record.offset == 0)
             if not isinstance(line, EpochMark):
                 self._charge(record.partition, record.key, line)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing came before what was heard."""
+        return all(part.whole for part in self.partitions.values())
 
     def charged(self, partitions: Iterable[int] | None = None) -> Fraction:
         """The most that any event was charged."""
@@ -175,7 +189,7 @@ class Told:
         self.epoch = epoch
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
-        part = self.partitions.setdefault(number, PartitionHistory())
+        part = self.partitions[number]
         history = self.keys.get((number, key))
         if history is None or (line.epoch, line.born) > (history.epoch, history.born):
             if history is None and len(self.keys) >= self._most_keys:
@@ -188,8 +202,8 @@ class Told:
         history.charged += _exact(line.epsilon)
         part.highest = max(part.highest, history.charged)
         if line.kind == ACTION:
-            history.blocks += 1
-            part.blocks += 1
+            part.blocks += line.block - history.blocks
+            history.blocks = line.block
             part.longest_block = max(part.longest_block, line.stop - line.start)
             part.last_slot = max(part.last_slot, line.stop - 1)
         elif line.kind != OPENING and line.epoch == self.epoch:

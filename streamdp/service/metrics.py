@@ -137,7 +137,7 @@ def _streams(facts: Facts) -> Iterator[Metric]:
     )
     yield _gauge(
         "streamdp_epsilon_charged_max",
-        "The most that any event was charged, by the ledger. It does not grow with time.",
+        "The most that any event was charged, by the ledger's newest lines; it does not grow.",
         label,
         (((e.name,), float(told[e.name].charged())) for e in facts.about if e.name in told),
     )

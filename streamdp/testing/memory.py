@@ -277,12 +277,16 @@ class MemoryPublications:
         """Every action record, superseded ones too."""
         return self._read(stream.actions, follow=follow)
 
-    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """Every ledger record."""
-        return self._read(stream.ledger, follow=follow)
+    def ledger(
+        self, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record, or the newest."""
+        return self._read(stream.ledger, follow=follow, newest=newest)
 
-    async def _read(self, topic: str, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        read: dict[int, int] = {}
+    async def _read(
+        self, topic: str, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        read = {} if newest is None else self._late(topic, newest)
         while batch := self._next(topic, read):
             yield batch
         if not follow:
@@ -293,6 +297,12 @@ class MemoryPublications:
                 yield batch
             else:
                 await self._log.changed(timeout=None)
+
+    def _late(self, topic: str, newest: int) -> dict[int, int]:
+        """Where to begin to read about so many."""
+        parts = list(self._log.public_partitions(topic))
+        ends = {n: sum(1 for _ in self._log.published(topic, n, start=0)) for n in parts}
+        return {n: max(0, end - -(-newest // len(parts))) for n, end in ends.items()}
 
     def _next(self, topic: str, read: dict[int, int]) -> list[Published]:
         for number in self._log.public_partitions(topic):

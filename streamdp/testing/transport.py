@@ -57,6 +57,7 @@ CHECKS = tuple(
             ("pause stops a poll that waits", transport_input.pause_stops_a_waiting_poll),
             ("leaving in mid-commit ends it", transport_commits.leaving_ends_it),
             ("the whole input can be read", transport_tools.history),
+            ("a long ledger can be begun late", transport_tools.publications_begin_late),
         ],
         start=1,
     )

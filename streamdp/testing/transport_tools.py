@@ -31,6 +31,27 @@ async def publications_follow(room: Room) -> None:
     room.expect("and then what comes", expected=[v for _, v in step(2).ledger], got=came)
 
 
+async def publications_begin_late(room: Room) -> None:
+    """The newest lines alone, in each partition, however long the ledger is; then what comes."""
+    worker = await room.lone_worker(partitions=2)
+    for number in range(2):
+        await worker.transport.take(room.at(number))
+        for count in range(1, 31):
+            await worker.transport.commit(room.at(number), step(100 * number + count))
+    reader = room.technology.publications()
+    room.opened.append(reader.close)
+    for newest in (40, 1000):
+        lines = [
+            r async for b in reader.ledger(room.topics, follow=False, newest=newest) for r in b
+        ]
+        for number in range(2):
+            got = [record.value for record in lines if record.partition == number]
+            every = [v for at in range(1, 31) for _, v in step(100 * number + at).ledger]
+            room.expect(f"ends with the newest of {newest}", expected=every[-len(got) :], got=got)
+            few = range(8, 31) if newest == 40 else [60]  # a transaction's end takes an offset too
+            room.expect(f"about a half of {newest}", expected=True, got=len(got) in few)
+
+
 async def producer(room: Room) -> None:
     """A key stays in one partition, in order."""
     worker = await room.lone_worker(partitions=4)

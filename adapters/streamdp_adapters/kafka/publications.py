@@ -34,9 +34,11 @@ class KafkaPublications:
         """Every action record from the oldest on, committed ones only."""
         return self._read(stream.actions, learner_key, follow=follow)
 
-    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """Every ledger record from the oldest on, likewise."""
-        return self._read(stream.ledger, _same, follow=follow)
+    def ledger(
+        self, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record from the oldest on, or the newest; likewise."""
+        return self._read(stream.ledger, _same, follow=follow, newest=newest)
 
     async def close(self) -> None:
         """Give everything up; iterators that still run end."""
@@ -44,7 +46,7 @@ class KafkaPublications:
         await asyncio.gather(*map(troubles.stop, consumers))
 
     async def _read(
-        self, topic: str, key_of: Callable[[Key], Key], *, follow: bool
+        self, topic: str, key_of: Callable[[Key], Key], *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
         """Batches up to the end as of now, an empty one, and what comes after."""
         with troubles.translated(f"topic {topic}"):
@@ -58,7 +60,7 @@ class KafkaPublications:
             async with troubles.started(consumer, self._settings):
                 self._consumers.add(consumer)
                 try:
-                    look = _Look(consumer, self._settings, topic)
+                    look = _Look(consumer, self._settings, topic, newest)
                     async for batch in look.follow(key_of) if follow else look.once(key_of):
                         yield batch
                 except ConsumerStoppedError:
@@ -75,10 +77,13 @@ def _same(key: Key) -> Key:
 class _Look:
     """One consumer on all partitions of a topic."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, settings: KafkaSettings, topic: str) -> None:
+    def __init__(
+        self, consumer: AIOKafkaConsumer, settings: KafkaSettings, topic: str, newest: int | None
+    ) -> None:
         self._consumer = consumer
         self._settings = settings
         self._topic = topic
+        self._newest = newest
         self._ends: dict[TopicPartition, int] = {}
 
     async def once(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
@@ -130,7 +135,17 @@ class _Look:
             self._consumer.assign(list(places))
             for place, position in at.items():
                 self._consumer.seek(place, position)
+            late = self._newest is not None and not self._ends
             self._ends = await self._consumer.end_offsets(list(places))
+            if late:
+                self._begin_late()
+
+    def _begin_late(self) -> None:
+        """Leave old records out; an offset before the oldest is put right by the client."""
+        assert self._newest is not None
+        share = -(-self._newest // max(1, len(self._ends)))
+        for place, end in self._ends.items():
+            self._consumer.seek(place, max(0, end - share))
 
     async def _is_behind(self) -> bool:
         """Whether something that was there at the call is still to come."""

@@ -195,6 +195,16 @@ class PublishedReader:
                 ).fetchall()
             )
 
+    def late(self, topics: StreamTopics, newest: int) -> dict[int, int]:
+        """Where to begin in the ledger to read about so many lines, by partition."""
+        with reading(self._connection, self._path) as file:
+            ends = file.execute(
+                "SELECT number, ledger FROM part WHERE app = ? AND stream = ?",
+                (topics.app, topics.stream),
+            ).fetchall()
+        share = -(-newest // max(1, len(ends)))
+        return {number: max(0, end - share) for number, end in ends}
+
     def page(self, table: str, number: int, part: int, start: int) -> list[Published]:
         """The next records of a partition from an offset on."""
         assert table in {ACTIONS, LEDGER}

@@ -43,16 +43,20 @@ class SqlitePublications:
         """Every action record that is kept."""
         return self._records(ACTIONS, stream, follow=follow)
 
-    def ledger(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """Every ledger record."""
-        return self._records(LEDGER, stream, follow=follow)
+    def ledger(
+        self, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        """Every ledger record, or the newest."""
+        return self._records(LEDGER, stream, follow=follow, newest=newest)
 
     async def _records(
-        self, table: str, stream: StreamTopics, *, follow: bool
+        self, table: str, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
         if self._reader is None:
             self._reader = await self._desk.run(self._open)
         starts: dict[int, int] = {}
+        if newest is not None:
+            starts = await self._desk.run(partial(self._reader.late, stream, newest))
         while pages := await self._desk.run(partial(self._pages, table, stream, starts)):
             for page in pages:
                 yield page

@@ -15,7 +15,7 @@ from streamdp.client import ActionsCache
 from streamdp.client.following import RETRIES, follow
 from streamdp.ports import Publications, Published, StreamTopics
 from streamdp.service.about import About
-from streamdp.service.history import StreamHistory
+from streamdp.service.history import NEWEST_LINES, StreamHistory
 from streamdp.service.metrics import Facts
 from streamdp.service.status import ProcessStatus
 
@@ -142,4 +142,4 @@ class Knowledge:
 
 
 def _ledger(topics: StreamTopics, publications: Publications) -> AsyncIterator[Sequence[Published]]:
-    return publications.ledger(topics, follow=True)
+    return publications.ledger(topics, follow=True, newest=NEWEST_LINES)

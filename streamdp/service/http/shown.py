@@ -95,6 +95,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "feed": condition.feed.value,
         "stale_seconds": round(condition.stale_seconds, 1),
         "blocks": sum(part.blocks for part in told.partitions.values()),
+        "ledger_whole": told.whole,  # else more blocks may have been finished, by other keys
         "estimates": [_estimate(each.name, told) for each in about.estimates],
         **_running(knowledge, about),
     }
