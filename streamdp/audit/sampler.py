@@ -15,7 +15,6 @@ probability at most e^−x (Laurent & Massart 2000, Lemma 1). `FALSE_ALARM` is e
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from itertools import combinations, product
 from math import exp, log, sqrt
 from typing import NamedTuple
@@ -32,7 +31,7 @@ from streamdp.core.events import ACTION, OPENING, Releases
 from streamdp.core.grid import quantise
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Randomness
-from streamdp.core.regret import Estimate
+from streamdp.core.regret import Estimate, full_charge
 
 Ints = NDArray[np.int64]
 
@@ -139,7 +138,7 @@ def sample_estimates(
         partition=0,
         learner=learner,
         estimates=estimates,
-        budget=sum((each.epsilon for each in estimates), learner.charge or Fraction(0)),
+        budget=full_charge(learner, estimates),
         randomness=randomness,
     )
     values: dict[tuple[int, str], Ints] = {}

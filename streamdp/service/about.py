@@ -9,7 +9,7 @@ from math import log, sqrt
 
 from streamdp.client import Source
 from streamdp.core.learners import Leader
-from streamdp.core.regret import Estimate, bound_of
+from streamdp.core.regret import Estimate, bound_of, full_charge
 from streamdp.ports import StreamTopics
 from streamdp.wire.published import Mode
 
@@ -39,8 +39,7 @@ class About:
     @property
     def charge(self) -> Fraction:
         """The most that this stream charges an event: the action and every estimate."""
-        action = self.learner.charge or Fraction(0)
-        return action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
+        return full_charge(self.learner, self.estimates)
 
     @property
     def source(self) -> Source:

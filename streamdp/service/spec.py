@@ -14,7 +14,7 @@ from streamdp.core.engine import Engine, configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Randomness
-from streamdp.core.regret import Estimate
+from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
 from streamdp.service.exact import Exact
 from streamdp.service.quarantine import Quarantine
@@ -72,8 +72,7 @@ class StreamSpec:
     @property
     def charge(self) -> Fraction:
         """The most that the stream charges an event: the action and every estimate."""
-        action = self.learner.charge or Fraction(0)
-        return action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
+        return full_charge(self.learner, self.estimates)
 
     @cached_property
     def digest(self) -> str:

@@ -17,7 +17,7 @@ from streamdp.core.regret.bounds import (
     prefix_softmax_minimax,
     resampled_leader_bound,
 )
-from streamdp.core.regret.estimates import ESTIMATES, Estimate, estimate
+from streamdp.core.regret.estimates import ESTIMATES, Estimate, estimate, full_charge, shares
 
 __all__ = [
     "ESTIMATES",
@@ -26,10 +26,12 @@ __all__ = [
     "bound_of",
     "deterministic_lower_bound",
     "estimate",
+    "full_charge",
     "leader_bound",
     "lower_bound",
     "minimax_lower_bound",
     "prefix_softmax_bound",
     "prefix_softmax_minimax",
     "resampled_leader_bound",
+    "shares",
 ]

@@ -15,7 +15,7 @@ of null slots, whatever window or resampling the learner itself uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
+from streamdp.core.learners import Leader
 from streamdp.core.noise import standard_deviation
 
 _Ints = NDArray[np.int64]
@@ -162,3 +163,13 @@ def estimate(name: str, *, epsilon: str | Fraction | int, min_length: int | str)
     """The estimate that a user or a configuration asks for; neither ε nor length has a default."""
     length = int(min_length) if str(min_length).isdecimal() else 0
     return Estimate(name, calibration.parse_epsilon(epsilon, "estimate.epsilon"), length)
+
+
+def shares(learner: Leader, estimates: Iterable[Estimate]) -> dict[str, Fraction]:
+    """The most that an event is charged, for the action and for each estimate; they add up."""
+    return {"action": learner.charge or Fraction(0)} | {e.name: e.epsilon for e in estimates}
+
+
+def full_charge(learner: Leader, estimates: Iterable[Estimate]) -> Fraction:
+    """The most that an event is charged in all."""
+    return sum(shares(learner, estimates).values(), Fraction(0))

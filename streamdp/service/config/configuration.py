@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from importlib.metadata import entry_points
@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
-from streamdp.core.regret import Estimate
+from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config.complaints import as_ours
 from streamdp.service.config.environment import overlaid
@@ -96,12 +96,12 @@ class Configuration:
         learner, estimates = self.learner(name), self.estimates(name)
         topics, format_ = self._topics(name), self.format(name)
         with self._within(name):
-            spec = StreamSpec(
+            return StreamSpec(
                 topics=topics,
                 learner=learner,
                 estimates=estimates,
                 format=format_,
-                budget=learner.charge or Fraction(0),
+                budget=full_charge(learner, estimates),
                 epoch=stream.epoch,
                 start=stream.start,
                 randomness=self._randomness(name, seeds),
@@ -110,7 +110,6 @@ class Configuration:
                 exact=Exact(len(learner.actions)) if self.tables.http.operator_exact else None,
                 quarantine=Quarantine(topics, format_) if topics.quarantined else None,
             )
-        return replace(spec, budget=spec.charge)
 
     def stream(self, name: str) -> StreamTable:
         """A stream's table."""
@@ -227,14 +226,14 @@ class Configuration:
 
     def _check_budget(self, topic: str) -> None:
         table = self.tables.topics[topic]
-        shares = [
+        readers = [
             (name, self.shares(name))
             for name, stream in self.tables.streams.items()
             if stream.input == topic
         ]
         total = table.elsewhere + self.charged(topic)
         if total > table.budget:
-            told = [f"{name} {_sum(own)}" for name, own in shares]
+            told = [f"{name} {_sum(own)}" for name, own in readers]
             told += [f"elsewhere {table.elsewhere}"] if table.elsewhere else []
             raise InvalidConfig(
                 complaint(
@@ -252,8 +251,7 @@ class Configuration:
 
     def shares(self, name: str) -> dict[str, Fraction]:
         """What a stream charges an event: for the action, and for each estimate."""
-        action = self.learner(name).charge or Fraction(0)
-        return {"action": action} | {each.name: each.epsilon for each in self.estimates(name)}
+        return shares(self.learner(name), self.estimates(name))
 
     # -- parts -----------------------------------------------------------------------------------
 
