@@ -31,6 +31,10 @@ Config = Annotated[
     ),
 ]
 DEFAULT_CONFIG = Path("streamdp.toml")
+OneStream = Annotated[
+    str | None, typer.Option("--stream", help="Which stream; not needed if there is one.")
+]
+AnyStream = Annotated[str | None, typer.Option("--stream", help="Which stream; without it all.")]
 SingleBroker = Annotated[
     bool,
     typer.Option("--single-broker", help="Accept one copy of everything: only to try it."),

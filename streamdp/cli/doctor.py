@@ -9,6 +9,7 @@ import typer
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
     NOT_PRIVATE,
+    AnyStream,
     AsJson,
     Config,
     SingleBroker,
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    stream: Annotated[str | None, typer.Option(help="Which stream; without it all.")] = None,
+    stream: AnyStream = None,
     sample: Annotated[
         int | None,
         typer.Option(

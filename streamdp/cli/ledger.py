@@ -11,6 +11,7 @@ import typer
 
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
+    AnyStream,
     AsJson,
     Config,
     SingleBroker,
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    stream: Annotated[str | None, typer.Option(help="Which stream; without it all.")] = None,
+    stream: AnyStream = None,
     key: Annotated[str | None, typer.Option(help="Only the lines of this key.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only so many, the newest.")] = None,
     config: Config = DEFAULT_CONFIG,

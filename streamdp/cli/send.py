@@ -23,6 +23,7 @@ from streamdp.cli.common import (
     DEFAULT_CONFIG,
     AsJson,
     Config,
+    OneStream,
     SingleBroker,
     chosen,
     load,
@@ -57,9 +58,7 @@ def send(
     file: Annotated[
         str, typer.Argument(help="Events: .csv, .npy, otherwise JSON lines; - is standard input.")
     ] = "-",
-    stream: Annotated[
-        str | None, typer.Option(help="Which stream; not needed if there is one.")
-    ] = None,
+    stream: OneStream = None,
     key: Annotated[
         str | None, typer.Option(help="The key of events that do not say theirs.")
     ] = None,

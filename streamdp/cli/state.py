@@ -11,6 +11,7 @@ from streamdp.cli.common import (
     NOT_PRIVATE,
     AsJson,
     Config,
+    OneStream,
     SingleBroker,
     chosen,
     load,
@@ -34,9 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    stream: Annotated[
-        str | None, typer.Option(help="Which stream; not needed if there is one.")
-    ] = None,
+    stream: OneStream = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Which one; without it all.")] = None,
     content: Annotated[
         bool, typer.Option("--not-private", help="Also sums of the saved rows. NOT PRIVATE.")

@@ -11,6 +11,7 @@ from streamdp.cli.common import (
     DEFAULT_CONFIG,
     AsJson,
     Config,
+    OneStream,
     SingleBroker,
     chosen,
     load,
@@ -29,9 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def watch(
-    stream: Annotated[
-        str | None, typer.Option(help="Which stream; not needed if there is one.")
-    ] = None,
+    stream: OneStream = None,
     key: Annotated[list[str] | None, typer.Option(help="Only these keys.")] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print each key's action in force, then end.")
