@@ -17,6 +17,7 @@ from streamdp.core.grid import UNIT
 from streamdp.core.noise import discrete_laplace, log_probability, standard_deviation
 from streamdp.core.randomness import Bits, SeededRandomness
 from streamdp.testing.selection import CoarseBits, chi_square
+from tests.scripted_bits import Scripted
 
 LARGE = Fraction(2 * UNIT * 10)  # a block's regret at ε = 1/10
 
@@ -85,29 +86,6 @@ def test_half_the_scale_is_caught() -> None:
     scale = UNIT / Fraction(1)
     worst = log_probability(scale, 0) - log_probability(scale, 2 * UNIT)
     assert worst > 1.9
-
-
-class Scripted:
-    """Words and deeper levels as written."""
-
-    width = 64
-
-    def __init__(self, words: list[list[int]], *further: int) -> None:
-        self.given = np.array(words, np.uint64)
-        self.further = further
-
-    @property
-    def rows(self) -> int:
-        return len(self.given)
-
-    def words(self, start: int, count: int) -> NDArray[np.uint64]:
-        return self.given[:, start : start + count]
-
-    def more(self, row: int, position: int, level: int) -> int:
-        return self.further[min(level, len(self.further)) - 1]
-
-    def part(self, start: int, stop: int) -> Scripted:
-        raise NotImplementedError
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)

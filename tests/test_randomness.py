@@ -23,6 +23,7 @@ from streamdp.core.randomness import (
 )
 from streamdp.testing.selection import CoarseBits, chi_square
 from tests import golden_draws
+from tests.scripted_bits import Scripted
 
 Tags = NDArray[np.uint8]
 
@@ -142,29 +143,6 @@ def test_half_of_all_bits_are_ones() -> None:
     assert max(abs(count - 50_000) for count in ones) < 6 * sqrt(25_000)
 
 
-class Ends:
-    """Bits that are all zeros or all ones, and then what is written."""
-
-    width = 64
-
-    def __init__(self, words: list[int], further: list[int]) -> None:
-        self.given = np.array(words, np.uint64)[:, None]
-        self.further = further
-
-    @property
-    def rows(self) -> int:
-        return len(self.given)
-
-    def words(self, start: int, count: int) -> NDArray[np.uint64]:
-        return self.given[:, start : start + count]
-
-    def more(self, row: int, position: int, level: int) -> int:
-        return self.further[level - 1]
-
-    def part(self, start: int, stop: int) -> Ends:
-        return Ends(self.given[start:stop, 0].tolist(), self.further)
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 2**62)), min_size=1, max_size=5),
     st.integers(0, 2**64 - 1),
@@ -174,7 +152,7 @@ def test_a_uniform_integer_is_the_floor_of_n_times_v(
 ) -> None:
     """Whatever n and the bits: exact arithmetic on 128 known digits never contradicts."""
     words, ns = zip(*draws, strict=True)
-    found = uniform_integers(Ends(list(words), [further, further]), np.array(ns, np.int64))
+    found = uniform_integers(Scripted([[word] for word in words], further), np.array(ns, np.int64))
     for word, n, value in zip(words, ns, found.tolist(), strict=True):
         known = word << 64 | further
         assert (n * known) >> 128 <= value <= (n * (known + 1) - 1) >> 128
@@ -182,7 +160,7 @@ def test_a_uniform_integer_is_the_floor_of_n_times_v(
 
 @pytest.mark.parametrize("n", [1, 2, 7, 1 << 32, (1 << 32) + 1, 3 << 60])
 def test_extreme_words_stay_in_range(n: int) -> None:
-    ends = Ends([0, 2**64 - 1], [0, 2**64 - 1])
+    ends = Scripted([[0], [2**64 - 1]], 0, 2**64 - 1)
     assert uniform_integers(ends, np.full(2, n)).tolist() == [0, n - 1]
 
 

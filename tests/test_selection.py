@@ -30,6 +30,7 @@ from streamdp.core.selection import (
 )
 from streamdp.testing.selection import CoarseBits, check_selection, chi_square, chi_square_tail
 from tests import laws_by_hand
+from tests.scripted_bits import Scripted
 
 Ours = Exponential | PermuteAndFlip | NoisyMaxLaplace
 KINDS: tuple[type[Ours], ...] = (Exponential, PermuteAndFlip, NoisyMaxLaplace)
@@ -338,29 +339,6 @@ def test_blocks_of_many_rows_join(kind: type[Ours]) -> None:
     nobody = Prior.incumbent(np.zeros(0, np.int64), Fraction(1))
     for prior in (None, nobody):
         assert kind(HALF).select(np.zeros((0, 3), np.int64), draws(0), prior).shape == (0,)
-
-
-class Scripted:
-    """Words as written; deeper levels as written, the last one for ever."""
-
-    width = 64
-
-    def __init__(self, words: list[list[int]], *further: int) -> None:
-        self.given = np.array(words, np.uint64)
-        self.further = further
-
-    @property
-    def rows(self) -> int:
-        return len(self.given)
-
-    def words(self, start: int, count: int) -> NDArray[np.uint64]:
-        return self.given[:, start : start + count]
-
-    def more(self, row: int, position: int, level: int) -> int:
-        return self.further[min(level, len(self.further)) - 1]
-
-    def part(self, start: int, stop: int) -> Scripted:
-        return Scripted(self.given[start:stop].tolist(), *self.further)
 
 
 ONES = 2**64 - 1
