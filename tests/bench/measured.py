@@ -69,6 +69,19 @@ def replay(rows: Rows) -> Lines:
             yield f"replay of a {row['case']}", f"{row['megabytes']} MB resident"
 
 
+def http(rows: Rows) -> Lines:
+    """Look-ups while the service learns at full speed, and in memory."""
+    ours = {row["run"]: row for row in rows}
+    look_up, batch = ours["look-up"], ours["batch of 1,000 keys"]
+    told = f"{look_up['per_second']:,}/s, {look_up['ratio']:.2f} × starlette's smallest route"
+    yield "look-ups over HTTP while the service learns at full speed", told
+    yield "one of them", f"p50 {look_up['p50_ms']:.1f} ms, p99 {look_up['p99_ms']:.1f} ms"
+    told = f"p50 {batch['p50_ms']:.1f} ms, p99 {batch['p99_ms']:.1f} ms"
+    yield "1,000 keys in one request, meanwhile", told
+    in_memory = ours["client's look-up"]
+    yield "a look-up in the client's cache", f"{in_memory['microseconds']:.2f} µs"
+
+
 def service(rows: Rows) -> Lines:
     """How late, and how soon again."""
     for row in rows:
@@ -102,6 +115,7 @@ TABLES: dict[str, Callable[[Any], Lines]] = {
     "engine": engine,
     "selection": selection,
     "replay": replay,
+    "http": http,
 }
 
 
