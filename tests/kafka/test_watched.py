@@ -1,0 +1,142 @@
+"""Does anybody who watches the faces through crashes ever see two releases of one block?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from streamdp.service.config import Configuration
+from streamdp.testing.broker import Borrowed
+from tests.asking import free_port
+from tests.running import MAIN, until
+
+pytestmark = pytest.mark.kafka
+
+CONFIGURATION = """
+app = "{app}"
+[transport]
+kind = "kafka"
+bootstrap = "{bootstrap}"
+single_broker = true
+session_timeout_ms = 1500
+[topics.{app}-feedback]
+budget = "1"
+[streams.home]
+input = "{app}-feedback"
+start = "earliest"
+actions = [{actions}]
+learner = {{ recipe = "noisy_leader", noise = "exponential", epsilon = "0.01", schedule = "capped 1" }}
+estimates = [{{ name = "block_regret", epsilon = "0.25", min_length = 1 }}]
+[service]
+commit_seconds = 0.002
+[http]
+listen = "127.0.0.1:{port}"
+"""  # noqa: E501
+
+
+@dataclass
+class Watcher:
+    """Asks two faces without pause: one that is killed with its service, one that stays."""
+
+    ports: tuple[int, int]
+    actions: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    estimates: defaultdict[int, set[float]] = field(default_factory=lambda: defaultdict(set))
+    metrics: int = 0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def watch(self, port: int) -> None:
+        """Note what every identity is shown with; by its ETag, and by its block."""
+        while not self._stop.is_set():
+            try:
+                answer, tag = _get(port, "/v1/streams/home/keys/k/action")
+                told = json.loads(answer)
+                if told["source"] == "published":
+                    self.actions[tag].add(told["action"])
+                status = json.loads(_get(port, "/v1/status")[0])
+                for point in status["streams"][0]["estimates"][0]["curve"]:
+                    self.estimates[point["block"]].add(point["value"])
+                self.metrics += b"streamdp_private_regret" in _get(port, "/metrics")[0]
+            except OSError:
+                time.sleep(0.01)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """In threads of their own."""
+        threads = [threading.Thread(target=self.watch, args=(port,)) for port in self.ports]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def _get(port: int, path: str) -> tuple[bytes, str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        return answer.read(), answer.headers.get("ETag", "")
+
+
+def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Path) -> None:
+    """SIGKILL under load, six times, with look-ups, status page and metrics watched throughout.
+
+    Sixteen actions with equal sums and system randomness: a redraw would show another action with
+    probability 15/16, and another estimate almost surely.
+    """
+    app = f"watched{free_port()}"
+    files = [tmp_path / "run.toml", tmp_path / "serve.toml"]
+    ports = (free_port(), free_port())
+    names = ", ".join(f'"{number}"' for number in range(16))
+    for file, port in zip(files, ports, strict=True):
+        text = CONFIGURATION.format(app=app, bootstrap=broker.bootstrap, actions=names, port=port)
+        file.write_text(text)
+    assert _command("topics", "create", "--partitions", "1", files[0]).wait() == 0
+    watcher = Watcher(ports)
+    serve = _command("serve", files[1])
+    try:
+        with watcher.watching():
+            for kill in range(6):
+                run = _command("run", files[0])
+                asyncio.run(_feed(files[0], f"{app}-feedback", events=100))
+                until(lambda kill=kill: len(watcher.estimates) >= 60 * (kill + 1))  # type: ignore[misc]
+                asyncio.run(_feed(files[0], f"{app}-feedback", events=100))
+                run.kill()
+                run.wait()
+    finally:
+        serve.kill()
+        serve.wait()
+    assert len(watcher.actions) > 30
+    assert len(watcher.estimates) > 30
+    assert watcher.metrics > 10
+    assert {tag: seen for tag, seen in watcher.actions.items() if len(seen) > 1} == {}
+    assert {block: seen for block, seen in watcher.estimates.items() if len(seen) > 1} == {}
+
+
+def _command(*words: str | Path) -> subprocess.Popen[bytes]:
+    *command, file = map(str, words)
+    asked = [sys.executable, "-c", MAIN, *command, "--config", file]
+    return subprocess.Popen(asked, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+async def _feed(file: Path, topic: str, *, events: int) -> None:
+    """Events a few at a time, so that many blocks can be seen one by one."""
+    producer = Configuration.load(file, {}).technology().producer()
+    value = json.dumps({"losses": [0.5] * 16}).encode()
+    for _ in range(events // 2):
+        await producer.send(topic, [(b"k", value)] * 2)
+        await asyncio.sleep(0.02)  # a steady trickle: nothing waits for this
+    await producer.close()
