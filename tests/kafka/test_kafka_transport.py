@@ -36,9 +36,17 @@ def _settings(bootstrap: str, **more: object) -> KafkaSettings:
     return KafkaSettings.parse({"bootstrap": bootstrap, **table})
 
 
-def _topics(fresh_app: Fresh) -> StreamTopics:
+@pytest.fixture
+def topics(fresh_app: Fresh) -> StreamTopics:
+    """A stream's, of an application that the broker has not seen."""
     app = fresh_app()
     return StreamTopics(app=app, stream="home", input=f"{app}.input")
+
+
+@pytest.fixture
+def technology(broker: Borrowed) -> KafkaTechnology:
+    """The shared broker, with one copy of everything."""
+    return KafkaTechnology(_settings(broker.bootstrap))
 
 
 async def _joined(
@@ -96,10 +104,8 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def test_a_process_that_was_frozen_is_fenced_when_it_wakes(
-    broker: Borrowed, fresh_app: Fresh
+    broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     await technology.administrator().create([topics], partitions=1)
     with _zombie(broker.bootstrap, topics.app) as zombie:
         assert zombie.stdout is not None
@@ -131,10 +137,10 @@ def _zombie(bootstrap: str, app: str) -> subprocess.Popen[str]:
     )
 
 
-async def test_a_rebalance_leaves_what_is_kept_alone(broker: Borrowed, fresh_app: Fresh) -> None:
+async def test_a_rebalance_leaves_what_is_kept_alone(
+    topics: StreamTopics, technology: KafkaTechnology
+) -> None:
     """A worker goes on committing, without taking again, what the group lets it keep."""
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     first = await _joined(technology, topics, partitions=4)
     for number in range(4):
         await first.transport.take(_home(number))
@@ -149,9 +155,8 @@ async def test_a_rebalance_leaves_what_is_kept_alone(broker: Borrowed, fresh_app
 
 
 async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
-    broker: Borrowed, fresh_app: Fresh
+    broker: Borrowed, topics: StreamTopics
 ) -> None:
-    topics = _topics(fresh_app)
     settings = _settings(broker.bootstrap)
     worker = await _joined(KafkaTechnology(settings), topics)
     await worker.transport.take(_home())
@@ -180,9 +185,8 @@ def mortal() -> Iterator[Broker]:
 
 @pytest.mark.parametrize("moment", ["commit: begun", "commit: sent", "commit: decided"])
 async def test_a_broker_killed_in_mid_commit_leaves_one_outcome(
-    mortal: Broker, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch, moment: str
+    mortal: Broker, monkeypatch: pytest.MonkeyPatch, moment: str, topics: StreamTopics
 ) -> None:
-    topics = _topics(fresh_app)
     kills = iter([False, True])
 
     def kill(reached: str, partition: Partition) -> None:
@@ -209,11 +213,10 @@ async def test_a_broker_killed_in_mid_commit_leaves_one_outcome(
 
 
 async def test_giving_up_is_bounded_while_the_broker_hangs(
-    mortal: Broker, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
+    mortal: Broker, monkeypatch: pytest.MonkeyPatch, topics: StreamTopics
 ) -> None:
     """And it leaves no task behind."""
     before = asyncio.all_tasks()
-    topics = _topics(fresh_app)
     worker = await _joined(KafkaTechnology(_settings(mortal.bootstrap)), topics)
     await worker.transport.take(_home())
     assert asyncio.all_tasks() > before
@@ -229,8 +232,9 @@ async def test_giving_up_is_bounded_while_the_broker_hangs(
     assert asyncio.all_tasks() == before
 
 
-async def test_a_corrupt_batch_halts_its_partition_only(mortal: Broker, fresh_app: Fresh) -> None:
-    topics = _topics(fresh_app)
+async def test_a_corrupt_batch_halts_its_partition_only(
+    mortal: Broker, topics: StreamTopics
+) -> None:
     technology = KafkaTechnology(_settings(mortal.bootstrap))
     worker = await _joined(technology, topics, partitions=2)
     producer = technology.producer()
@@ -266,12 +270,11 @@ async def _lost(worker: Worker) -> str:
 
 
 async def test_lag_without_progress_is_an_error_that_passes(
-    mortal: Broker, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
+    mortal: Broker, monkeypatch: pytest.MonkeyPatch, topics: StreamTopics
 ) -> None:
     """A consumer that no longer hears anything says nothing by itself; a new one takes over."""
     monkeypatch.setattr(membership, "STALL_SECONDS", 0.5)
     monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.1)
-    topics = _topics(fresh_app)
     technology = KafkaTechnology(_settings(mortal.bootstrap))
     worker = await _joined(technology, topics)
     worker.transport.resume(_home(), 0)
@@ -291,12 +294,12 @@ async def test_lag_without_progress_is_an_error_that_passes(
 
 @pytest.mark.parametrize("resumed", [True, False], ids=["idle", "nothing of it resumed"])
 async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
-    mortal: Broker, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
+    mortal: Broker, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
 ) -> None:
     """Polls would go on finding nothing; they say so again when it is back."""
     monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.5)
     technology = KafkaTechnology(_settings(mortal.bootstrap))
-    worker = await _joined(technology, _topics(fresh_app))
+    worker = await _joined(technology, topics)
     if resumed:
         worker.transport.resume(_home(), 0)
     async with asyncio.timeout(3):
@@ -337,10 +340,8 @@ async def _delete(bootstrap: str, *names: str) -> None:
 
 
 async def test_a_lost_state_is_seen_beside_the_ledger_that_knows_better(
-    broker: Borrowed, fresh_app: Fresh
+    broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     worker = await _joined(technology, topics)
     await worker.transport.take(_home())
     await worker.transport.commit(_home(), step(7))
@@ -357,9 +358,9 @@ async def test_a_lost_state_is_seen_beside_the_ledger_that_knows_better(
     await worker.transport.close()
 
 
-async def test_expired_input_stops_its_partition(broker: Borrowed, fresh_app: Fresh) -> None:
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
+async def test_expired_input_stops_its_partition(
+    topics: StreamTopics, technology: KafkaTechnology
+) -> None:
     worker = await _joined(technology, topics)
     producer = technology.producer()
     await producer.send(topics.input, [(b"key", b"value")] * 5, partition=0)
@@ -376,10 +377,8 @@ async def test_expired_input_stops_its_partition(broker: Borrowed, fresh_app: Fr
 
 
 async def test_input_that_is_needed_and_gone_is_never_skipped(
-    broker: Borrowed, fresh_app: Fresh
+    broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     worker = await _joined(technology, topics)
     producer = technology.producer()
     await producer.send(topics.input, [(b"key", b"value")] * 5, partition=0)
@@ -397,10 +396,8 @@ async def test_input_that_is_needed_and_gone_is_never_skipped(
 
 
 async def test_partitions_that_only_the_input_has_are_found(
-    broker: Borrowed, fresh_app: Fresh
+    broker: Borrowed, topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     worker = await _joined(technology, topics)
     client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await client.start()
@@ -452,12 +449,11 @@ def test_the_printed_commands_make_what_the_promise_needs() -> None:
 )
 async def test_an_input_that_breaks_the_promise_is_refused(
     broker: Borrowed,
-    fresh_app: Fresh,
     policy: dict[str, str],
     single_broker: bool,
     message: str,
+    topics: StreamTopics,
 ) -> None:
-    topics = _topics(fresh_app)
     client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await client.start()
     await client.create_topics([NewTopic(topics.input, 1, 1, topic_configs=policy)])
@@ -472,10 +468,8 @@ async def test_an_input_that_breaks_the_promise_is_refused(
 
 
 async def test_what_is_too_large_is_refused_before_anything_is_sent(
-    broker: Borrowed, fresh_app: Fresh
+    topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     worker = await _joined(technology, topics)
     await worker.transport.take(_home())
     large = bytes(worker.transport.largest_value("home") + 5000)
@@ -494,11 +488,9 @@ async def test_what_is_too_large_is_refused_before_anything_is_sent(
 
 
 async def test_no_log_line_quotes_content_even_when_debugging(
-    broker: Borrowed, fresh_app: Fresh, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture, topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     worker = await _joined(technology, topics)
     producer = technology.producer()
     await producer.send(topics.input, [(b"xyzzy key", b"xyzzy value")], partition=0)
@@ -516,10 +508,8 @@ async def test_no_log_line_quotes_content_even_when_debugging(
 
 
 async def test_actions_keep_every_key_apart_in_a_compacted_topic(
-    broker: Borrowed, fresh_app: Fresh
+    topics: StreamTopics, technology: KafkaTechnology
 ) -> None:
-    topics = _topics(fresh_app)
-    technology = KafkaTechnology(_settings(broker.bootstrap))
     worker = await _joined(technology, topics)
     await worker.transport.take(_home())
     keys = [None, b"", b"\x00", b"\x00\x00", b"\x00key", b"key"]
