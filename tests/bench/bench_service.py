@@ -63,8 +63,9 @@ from tests.bench.peers.targets import Case, Results, verdicts
 FLOATS = Input("float32", 100, 1000)
 MANY_FLOATS = Input("float32", 100, 100_000)
 FRAME_ROWS = 256
-_SPARE = 1.05
-"""A topic has more records than are waited for, so that nobody waits at its end."""
+_SPARE, _SPARE_OF_PEERS = 1.5, 1.05
+"""A topic has more records than are waited for: where nothing is drawn, streamdp commits once a
+second, and it must not come to the topic's end before the commit that is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ QUICK = Sizes(
     kafka_streams=1_500_000,
     kafka_streams_many_keys=1_000_000,
     quix=250_000,
-    frames_bytes=1_000_000_000,
+    frames_bytes=2_000_000_000,
     turns=1,
     delay_seconds=8.0,
     inputs=[FLOATS, Input("json", 100, 1000), Input("float32", 100, 1000, rows=FRAME_ROWS)],
@@ -143,8 +144,9 @@ class Bench:
         for input_ in self.sizes.inputs:
             place = Place(self.bootstrap, f"{new_name()}-{input_.name}", input_, self.folder)
             runs = self._runs(input_)
-            most = max(each.records for each in runs)
-            size = await preload(self.bootstrap, place.topic, input_, records=round(most * _SPARE))
+            peers = max(each.records for each in runs) * _SPARE_OF_PEERS
+            needed = round(max(runs[0].records * _SPARE, peers))
+            size = await preload(self.bootstrap, place.topic, input_, records=needed)
             for each in runs:
                 await self._measure(each, place, record_bytes=size)
             if input_ == MANY_FLOATS:
