@@ -115,7 +115,10 @@ def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
     if frame is None:
         console.print("Nothing was shown; the log says why.")
         raise typer.Exit(1)
-    console.print(screen.drawn(frame) if console.is_terminal else screen.told(frame))
+    if console.is_terminal:
+        console.print(screen.drawn(frame))
+    else:
+        console.print(screen.told(frame), soft_wrap=True)
     console.print(screen.summary(show.world.scores, charged=frame.charged, budget=frame.budget))
     if show.first_action is not None:
         console.print(f"The first action was on the screen after {show.first_action:.1f} s.",
