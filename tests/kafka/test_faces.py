@@ -62,6 +62,7 @@ def test_is_a_dead_broker_noticed_by_an_idle_service_that_goes_on_answering(
             status, answer = place.get("/v1/streams/home/keys/fr/action")
             assert (status, b'"published"' in answer) == (200, True)
             assert place.get("/healthz")[0] == 200
+            assert eventually(lambda: says(server, "streamdp_cache_stale_seconds > 0"), within=60)
             broker.start()
             assert eventually(lambda: server.firing() == set(), within=60)
 

@@ -20,7 +20,13 @@ from streamdp.ports import Commit, Key, Partition, StreamTopics, Value, Verdict
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
 from streamdp.testing.transport_room import Heard, Worker, pairs, rows, step
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, membership, owner
+from streamdp_adapters.kafka import (
+    KafkaSettings,
+    KafkaTechnology,
+    membership,
+    owner,
+    publications,
+)
 from streamdp_adapters.kafka.owner import Owner
 from streamdp_adapters.kafka.transport import KafkaTransport, go_on
 
@@ -314,6 +320,21 @@ async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
         while not await _polled(worker):
             pass
     await worker.transport.close()
+
+
+async def test_a_reader_that_follows_says_that_the_cluster_is_gone(
+    mortal: Broker, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an error; its client would raise a cancellation, which ends who follows without a word."""
+    monkeypatch.setattr(publications, "_PARTITIONS_SECONDS", 1.0)
+    technology = KafkaTechnology(_settings(mortal.bootstrap))
+    await technology.administrator().create([topics], partitions=1)
+    lines = technology.publications().ledger(topics, follow=True)
+    assert await anext(lines) == []
+    mortal.kill()
+    async with asyncio.timeout(20):
+        with pytest.raises(TransportLost, match="unreachable"):
+            await anext(lines)
 
 
 async def _polled(worker: Worker) -> bool:

@@ -119,15 +119,31 @@ async def start(client: Startable, settings: KafkaSettings) -> None:
 
 
 async def stop(client: Startable) -> None:
-    """Disconnect a client within a bounded time, by force if need be."""
+    """Disconnect a client within a bounded time, by force if need be.
+
+    A consumer that stops while its fetches fail waits for one that it has cancelled, so a
+    cancellation comes out of it that nobody asked for and that would end whoever hears of it.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    asked = task.cancelling()
     try:
         async with asyncio.timeout(_STOP_SECONDS):
             await client.stop()
     except (kafka.KafkaError, OSError, TimeoutError):
-        if isinstance(client, AIOKafkaProducer):
-            await abandon_producer(client)
-        elif isinstance(client, AIOKafkaConsumer):
-            await abandon_consumer(client)
+        await _abandon(client)
+    except asyncio.CancelledError:
+        await _abandon(client)
+        if task.cancelling() > asked:
+            raise
+
+
+async def _abandon(client: Startable) -> None:
+    """End a client that will not stop."""
+    if isinstance(client, AIOKafkaProducer):
+        await abandon_producer(client)
+    elif isinstance(client, AIOKafkaConsumer):
+        await abandon_consumer(client)
 
 
 @asynccontextmanager
