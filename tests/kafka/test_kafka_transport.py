@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
@@ -26,6 +27,7 @@ from streamdp_adapters.kafka import (
     membership,
     owner,
     publications,
+    troubles,
 )
 from streamdp_adapters.kafka.owner import Owner
 from streamdp_adapters.kafka.transport import KafkaTransport, go_on
@@ -322,10 +324,28 @@ async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
     await worker.transport.close()
 
 
+async def test_a_consumer_s_stop_ends_nobody_but_whom_it_should(broker: Borrowed) -> None:
+    """It waits for a fetch that it has cancelled; that fetch's end is not its caller's."""
+
+    async def stop() -> str:
+        settings = _settings(broker.bootstrap)
+        consumer = AIOKafkaConsumer(**settings.client())
+        await troubles.start(consumer, settings)
+        consumer._fetcher._pending_tasks.add(asyncio.create_task(asyncio.sleep(3600)))
+        await troubles.stop(consumer)
+        return "went on"
+
+    assert await stop() == "went on"
+    cancelled = asyncio.create_task(stop())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+
+
 async def test_a_reader_that_follows_says_that_the_cluster_is_gone(
     mortal: Broker, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an error; its client would raise a cancellation, which ends who follows without a word."""
     monkeypatch.setattr(publications, "_PARTITIONS_SECONDS", 1.0)
     technology = KafkaTechnology(_settings(mortal.bootstrap))
     await technology.administrator().create([topics], partitions=1)

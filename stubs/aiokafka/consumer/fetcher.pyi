@@ -1,3 +1,4 @@
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -12,4 +13,5 @@ class FetchResult:
 class FetchError: ...
 
 class Fetcher:
+    _pending_tasks: set[asyncio.Task[None]]
     _records: OrderedDict[TopicPartition, FetchResult | FetchError]
