@@ -90,8 +90,8 @@ def service(rows: Rows) -> Lines:
             name = f"last record of a block to its visible action, {row['who']}"
             yield f"{name}, {row['records/s']:,} records/s", told
         elif row["table"] == "rebuild":
-            told = f"{row['seconds']} s, {row['read again']:,} records read again"
-            yield f"kill -9 to learning again with {row['keys']:,} keys", told
+            told = f"{row['s rebuilding']} s, {row['read again']:,} records read again"
+            yield f"rebuilding {row['keys']:,} learners after kill -9", told
 
 
 def peers(rows: Rows) -> Iterator[str]:
