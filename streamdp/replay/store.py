@@ -18,7 +18,6 @@ Ints = NDArray[np.int64]
 
 _IN_MEMORY = 1 << 27  # bytes
 _SLOT_BITS = 43
-_SLOTS = np.int64((1 << _SLOT_BITS) - 1)
 
 
 def code(rows: Ints, cuts: Ints) -> Ints:
@@ -96,8 +95,3 @@ class CutSums:
         found = np.asarray(self.sums[self.order[np.maximum(places, 0)]])
         found[places < 0] = 0
         return found
-
-    def cuts_of(self, row: int) -> Ints:
-        """Every cut of a row, rising."""
-        low, high = np.searchsorted(self.codes, [row << _SLOT_BITS, (row + 1) << _SLOT_BITS])
-        return np.asarray(self.codes[low:high] & _SLOTS)

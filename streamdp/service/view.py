@@ -59,7 +59,6 @@ class ShownEstimate:
     stop: int
     value: float
     standard_error: float
-    shown_at: float
 
 
 @dataclass(slots=True)
@@ -161,7 +160,7 @@ class View:
             codes, lengths = _columns(spec, releases)
             _count(part, spec, codes, lengths)
             estimates = np.flatnonzero(codes >= _FIRST_ESTIMATE).tolist()
-            part.estimates.extend(_shown(spec, releases[at], now) for at in estimates)
+            part.estimates.extend(_shown(spec, releases[at]) for at in estimates)
 
 
 _ACTION, _FIRST_ESTIMATE = 1, 2
@@ -188,7 +187,7 @@ def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: 
         part.charge = max(part.charge, sum(due, spec.learner.charge or Fraction(0)))
 
 
-def _shown(spec: StreamSpec, release: Release, now: float) -> ShownEstimate:
+def _shown(spec: StreamSpec, release: Release) -> ShownEstimate:
     estimate = next(each for each in spec.estimates if each.name == release.kind)
     length, actions = release.stop - release.start, len(spec.learner.actions)
     return ShownEstimate(
@@ -199,5 +198,4 @@ def _shown(spec: StreamSpec, release: Release, now: float) -> ShownEstimate:
         stop=release.stop,
         value=estimate.reading(release.value, length=length),
         standard_error=estimate.standard_error(actions=actions, length=length),
-        shown_at=now,
     )

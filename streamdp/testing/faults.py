@@ -1,9 +1,9 @@
 """Faults on purpose: what a transport's steps are told to do to a test.
 
 A transport calls a `streamdp.ports.Reached` with the name of each step of its protocol. A fault is
-such a callable: it raises `TransportLost` (the outcome is unknown), raises `Crash` (the process is
-imagined dead), kills the process for good, or counts. Everything is a function of a seed and of
-how often a step was passed, so a failure can be had again.
+such a callable: it raises (by default `TransportLost`: the outcome is unknown), kills the process
+for good, or counts. Everything is a function of a seed and of how often a step was passed, so a
+failure can be had again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,6 @@ from hashlib import blake2b
 
 from streamdp.core.errors import TransportLost
 from streamdp.ports import Partition
-
-
-class Crash(BaseException):
-    """The imagined death of a process: nothing may catch it and go on."""
-
 
 Failure = Callable[[str], BaseException]
 """Makes what is raised, from a message that names the step."""
