@@ -171,7 +171,9 @@ class Scenario:
         actions, ledger = asyncio.run(read())
         return Evidence(Partition(spec.name, number), actions, ledger)
 
-    def findings(self, seen: dict[tuple[str, int], list[bytes]] | None = None) -> list[str]:
+    def findings(
+        self, seen: dict[tuple[str, int], list[bytes]] | None = None, *, whole: str = "whole"
+    ) -> list[str]:
         """Everything that the judge holds against any partition."""
         found = []
         for spec in self.place.specs():
@@ -185,7 +187,7 @@ class Scenario:
                 found += judge(evidence)
                 found += self._counts(spec, number, evidence)
                 if spec.randomness.seeded:
-                    found += self._fold(spec, number, evidence)
+                    found += self._fold(spec, number, evidence, whole)
         return found
 
     def _log(self, spec: StreamSpec, number: int) -> Records:
@@ -193,10 +195,10 @@ class Scenario:
         keys, values = [key for key, _ in rows], [value for _, value in rows]
         return Records(Partition(spec.name, number), range(len(rows)), keys, values, len(rows))
 
-    def _fold(self, spec: StreamSpec, number: int, evidence: Evidence) -> list[str]:
+    def _fold(self, spec: StreamSpec, number: int, evidence: Evidence, whole: str) -> list[str]:
         batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
         engine = spec.engine(number)
-        return judge_fold(evidence, engine=engine, lines=spec.lines, log=[batch], whole="whole")
+        return judge_fold(evidence, engine=engine, lines=spec.lines, log=[batch], whole=whole)
 
     def _counts(self, spec: StreamSpec, number: int, evidence: Evidence) -> list[str]:
         """As many releases as the input asks for, whatever was drawn."""
