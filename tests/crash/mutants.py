@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from streamdp.core.engine import Rebuilding
-from streamdp.ports import Commit, Records
-from streamdp.service import opening
+from streamdp.ports import Partition, Records, Taken
+from streamdp.service import opening, protocol
+from streamdp.service.opening import Opening
 from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.spec import StreamSpec
 from streamdp.wire.published import Mode
+from streamdp.wire.state import Recorded, record
 
 
 def publish_before_durable() -> None:
@@ -32,21 +35,18 @@ def publish_before_durable() -> None:
 
 
 def redraw() -> None:
-    """A rebuild draws anew instead of taking what was recorded."""
-    feed = Rebuilding.feed
+    """Who takes a partition draws anew what the last commit recorded and nobody is told of yet."""
+    opened = protocol.open_partition  # type: ignore[attr-defined]
 
-    def fresh(self: Rebuilding, batch: object) -> None:
-        self._record = self._engine._fresh  # type: ignore[assignment]
-        feed(self, batch)  # type: ignore[arg-type]
+    def forgetful(spec: StreamSpec, partition: Partition, taken: Taken) -> Opening:
+        found = opened(spec, partition, taken)
+        releases = {
+            identity: _drawn_anew(spec, each) if each.commit_seq == found.commit_seq else each
+            for identity, each in found.saved.releases.items()
+        }
+        return replace(found, saved=replace(found.saved, releases=releases))
 
-    def forget(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
-        made = cut(self, now=now, pace=pace)
-        keep = [each for each in made.commit.state if b'"row"' not in each[0]]
-        return replace(made, commit=_with_state(made.commit, keep))
-
-    cut = PartitionWork.cut
-    Rebuilding.feed = fresh  # type: ignore[method-assign]
-    PartitionWork.cut = forget  # type: ignore[method-assign]
+    protocol.open_partition = forgetful  # type: ignore[attr-defined]
 
 
 def skip_a_record() -> None:
@@ -65,8 +65,12 @@ MUTANTS: dict[str, Callable[[], None]] = {
 }
 
 
-def _with_state(commit: Commit, state: list[tuple[bytes, bytes | None]]) -> Commit:
-    return replace(commit, state=state)
+def _drawn_anew(spec: StreamSpec, recorded: Recorded) -> Recorded:
+    """The same release with another draw, in all the bytes that tell of it."""
+    if recorded.action is None:
+        return recorded
+    release = replace(recorded.release, value=secrets.randbelow(len(spec.learner.actions)))
+    return record(release, lines=spec.lines, mode=Mode.LIVE, commit_seq=recorded.commit_seq)
 
 
 def _thinned(records: Records, chance: random.Random) -> Records:

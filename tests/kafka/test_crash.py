@@ -88,6 +88,7 @@ def test_is_every_block_released_once_through_kills_at_every_step(
     ("mutant", "said"),
     [
         ("publish_before_durable", "two different releases"),
+        ("redraw", "two different releases"),
         ("skip_a_record", "not the fold"),
     ],
 )
