@@ -1,10 +1,9 @@
 """Many learners' state as arrays: one row per key, applied to at array speed.
 
 The bank holds what a learner is at a position of its log and nothing else. It draws nothing and
-charges nothing: `engine` does, between `Bank.slice` (what a batch brings, pure) and the steps that
-change rows (`advance`, `close`). Sums are int64 and exact; see `grid` for why they cannot overflow.
+charges nothing: `engine` does. Sums are int64 and exact; see `grid` for why they cannot overflow.
 
-Columns, one entry per row:
+Columns, one entry per row; they move when rows are added:
 
     key, born          who the learner is: a record's key and the offset of its first record
     slots              how many slots it has taken
@@ -26,6 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.columns import Column
 from streamdp.core.events import Key
 
 Ints = NDArray[np.int64]
@@ -63,23 +63,22 @@ class Bank:
         The choices decide which columns there are: one that nobody reads has no width.
         """
         wide = actions if whole == "summed" else 0
-        self._columns: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
-            "action": (np.int32, ()),
-            "block": (np.int64, ()),
-            "born": (np.int64, ()),
-            "first_offset": (np.int64, ()),
-            "first_unsaved": (np.int64, ()),
-            "nulls": (np.int64, () if wide else (0,)),
-            "slots": (np.int64, ()),
-            "sums": (np.int64, (actions,)),
-            "tags": (np.uint8, (16 if tagged == "seeded" else 0,)),
-            "totals": (np.int64, (wide,)),
-            "window": (np.int64, () if windows == "drawn" else (0,)),
+        self._columns = {
+            "action": Column(np.int32, ()),
+            "block": Column(np.int64, ()),
+            "born": Column(np.int64, ()),
+            "first_offset": Column(np.int64, ()),
+            "first_unsaved": Column(np.int64, ()),
+            "nulls": Column(np.int64, () if wide else (0,)),
+            "slots": Column(np.int64, ()),
+            "sums": Column(np.int64, (actions,)),
+            "tags": Column(np.uint8, (16 if tagged == "seeded" else 0,)),
+            "totals": Column(np.int64, (wide,)),
+            "window": Column(np.int64, () if windows == "drawn" else (0,)),
         }
         self.keys: list[Key] = []
         self._rows: dict[Key, int] = {}
-        for name, (kind, shape) in self._columns.items():
-            setattr(self, name, np.zeros((_FIRST_ROWS, *shape), dtype=kind))
+        self._grow(_FIRST_ROWS)
 
     def __len__(self) -> int:
         """How many rows."""
@@ -92,7 +91,7 @@ class Bank:
     @property
     def kept(self) -> frozenset[str]:
         """The columns that hold anything."""
-        return frozenset(name for name, (_, shape) in self._columns.items() if 0 not in shape)
+        return frozenset(name for name, each in self._columns.items() if 0 not in each.shape)
 
     def row(self, key: Key) -> int | None:
         """The row of a key, if it has one."""
@@ -136,14 +135,14 @@ class Bank:
 
     def _make_room(self, rows: int) -> None:
         room = len(self.born)
-        if rows <= room:
-            return
-        room = max(rows, int(room * _GROWTH) + _FIRST_ROWS)
-        for name, (kind, shape) in self._columns.items():
-            old = getattr(self, name)
-            new = np.zeros((room, *shape), dtype=kind)
-            new[: len(old)] = old
-            setattr(self, name, new)
+        if rows > room:
+            self._grow(max(rows, int(room * _GROWTH) + _FIRST_ROWS))
+
+    def _grow(self, room: int) -> None:
+        for name, column in self._columns.items():
+            setattr(self, name, None)  # what is looked at cannot grow in place
+            column.grow(room)
+            setattr(self, name, column.array)
 
 
 def first_places(index: Ints, keys: int) -> Ints:
