@@ -86,7 +86,10 @@ def releases_taken_away_too_early(patch: Patch) -> None:
     """Recorded releases go when they are published, though no saved row is past them yet."""
 
     def forgetful(work: PartitionWork, made: Cut) -> Cut:
-        gone = [(entry, None) for places in work._published.values() for entry in places]
+        kept = [
+            (key, mark) for key, marks in work._published.items() for mark in marks.split(b"\n")
+        ]
+        gone = [(work._entries.release(mark, key), None) for key, mark in kept]
         return replace(made, commit=replace(made.commit, state=[*made.commit.state, *gone]))
 
     recut(patch, forgetful)

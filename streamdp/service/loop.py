@@ -192,7 +192,8 @@ class Service:
         """One batch: poll until it is large enough or nothing more is ready, then apply."""
         settings, clock = self._settings, self._around.clock
         gathered, timeout = 0, settings.poll_seconds
-        while gathered < settings.batch_records:
+        appetites = [worker.appetite for worker in self._workers.values()]
+        while gathered < min([settings.batch_records, *appetites]):
             begun = clock()
             found = await self._transport.poll(max_records=settings.poll_records, timeout=timeout)
             self._observe("poll", clock() - begun)

@@ -19,7 +19,6 @@ by those who ask for it, so everything public must have been durable before it w
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -142,7 +141,7 @@ class PartitionWork:
         self._entries = Entries(partition.stream, partition.number)
         self._drawn: list[tuple[Releases, Mode]] = []
         self._tombstones: list[bytes] = list(opening.saved.stale)
-        self._published: defaultdict[Key, list[bytes]] = defaultdict(list)
+        self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
         self._waiting = _Waiting([], [], [])
         self._mark: int | None = opening.new_epoch
         self._first = opening.saved.checkpoint is None or opening.new_epoch is not None
@@ -165,7 +164,7 @@ class PartitionWork:
             elif gone:
                 self._tombstones.append(place)
             else:
-                self._published[identity.key].append(place)
+                self._keep(identity.key, place)
         if opening.new_epoch is not None:
             self._tombstones += [
                 self._entries.row(key, epoch=opening.new_epoch) for key in opening.saved.rows
@@ -254,9 +253,15 @@ class PartitionWork:
             if held:
                 self._tombstones.append(entry.place)
             else:
-                self._published[entry.key].append(entry.place)
-        for key in saved:
-            self._tombstones += self._published.pop(key, ())
+                self._keep(entry.key, entry.place)
+        for key in saved & self._published.keys():
+            marks = self._published.pop(key).split(b"\n")
+            self._tombstones += [self._entries.release(mark, key) for mark in marks]
+
+    def _keep(self, key: Key, place: bytes) -> None:
+        """Remember the entry of a published release that no saved row is past."""
+        before, mark = self._published.get(key), self._entries.mark(place, key)
+        self._published[key] = mark if before is None else b"%b\n%b" % (before, mark)
 
     def _share(self, now: float, pace: Pace) -> int:
         """How many rows this cut saves."""

@@ -78,9 +78,9 @@ class LoopSettings:
 
     poll_records: int = 2000
     poll_seconds: float = 0.05
-    batch_records: int = 8192  # applied at once under load
+    batch_records: int = 8192  # applied at once under load, fewer where many releases are drawn
     most_waiting: int = 200_000  # of a partition, applied and not durable: then it is paused
-    most_drawn: int = 8192  # releases of a partition that no commit holds: then polling waits …
+    most_drawn: int = 2048  # releases of a partition that no commit holds: then polling waits …
     brake_seconds: float = 0.25  # … but no longer than this at a time
     commit_seconds: float = 0.02  # between two commits of a partition that has something to say
     idle_commit_seconds: float = 1.0
@@ -126,6 +126,7 @@ class Worker:
         self.partition = partition
         self.has_room = asyncio.Event()  # for more releases before the next commit
         self.has_room.set()
+        self.appetite = around.settings.batch_records  # records that may draw about `most_drawn`
         self._spec = spec
         self._around = around
         self._work: PartitionWork | None = None
@@ -151,15 +152,19 @@ class Worker:
     def apply(self) -> None:
         """Apply what was delivered; a failure is this partition's alone."""
         inbox, self._inbox = self._inbox, []
+        self.appetite = self._around.settings.batch_records
         if not inbox or self._work is None or self._failure is not None:
             return
+        before = self._work.unrecorded
         try:
             self._work.absorb(inbox, mode=self._around.mode(self._spec.name))
         except Exception as error:
             self.fail(error)
         else:
             self._hold_back(self._work)
-            if self._work.unrecorded > self._around.settings.most_drawn:
+            most, drawn = self._around.settings.most_drawn, self._work.unrecorded
+            self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
+            if drawn > most:
                 self.has_room.clear()
         self._stirred.set()
 

@@ -14,7 +14,7 @@ A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -39,6 +39,14 @@ class Entries:
 
     stream: str
     partition: int
+    _releases: bytes = field(
+        init=False, repr=False, compare=False
+    )  # what all their keys begin with
+
+    def __post_init__(self) -> None:
+        """Write what many keys have in common."""
+        begin = _encode([self.stream, self.partition, "release"])[:-1] + b","
+        object.__setattr__(self, "_releases", begin)
 
     @property
     def checkpoint(self) -> bytes:
@@ -53,6 +61,14 @@ class Entries:
     def row(self, key: Key, *, epoch: int) -> bytes:
         """Where the saved row of a key is."""
         return _encode([self.stream, self.partition, "row", epoch, _written(key)])
+
+    def release(self, mark: bytes, key: Key) -> bytes:
+        """Where the recorded release of a key is that has this mark."""
+        return b"%b%b,%b]" % (self._releases, mark, written_key(key))
+
+    def mark(self, place: bytes, key: Key) -> bytes:
+        """What tells a key's recorded releases apart: to remember many of them in little room."""
+        return place[len(self._releases) : -len(written_key(key)) - 2]
 
 
 def release_entry(identity: Identity) -> bytes:
