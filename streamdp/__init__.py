@@ -20,7 +20,7 @@ own:
 True
 """
 
-from streamdp.core.engine import Drawn, Engine, NotPrivate, Rebuilding, rebuild
+from streamdp.core.engine import Drawn, Engine, Kept, NotPrivate, Rebuilding, rebuild, recorded
 from streamdp.core.errors import (
     BudgetExceeded,
     Fenced,
@@ -51,6 +51,7 @@ __all__ = [
     "Fenced",
     "Identity",
     "InvalidConfig",
+    "Kept",
     "Leader",
     "LossBatch",
     "NotPrivate",
@@ -75,5 +76,6 @@ __all__ = [
     "prefix_softmax",
     "rebuild",
     "recipe",
+    "recorded",
     "restarting",
 ]

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, Self, runtime_checkable
 
-from streamdp.core.errors import StreamdpError
+from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
 
 Key = bytes | None
 Value = bytes | None
@@ -84,9 +84,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Consecutive input records of one partition, as columns."""
+    """Consecutive input records of one partition, as columns: all that there are in its span.
+
+    The span [start, next_offset) lets whoever counts slots see that no record is left out and none
+    comes twice: each batch begins where the one before ended. It may hold no record at all.
+    """
 
     partition: Partition
+    start: int  # the position that was asked for
     offsets: Sequence[int]  # rising; gaps are allowed, slots are counted in records
     keys: Sequence[Key]
     values: Sequence[Value]
@@ -195,7 +200,8 @@ class Transport(Protocol):
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """What has come for the resumed partitions; empty after `timeout` seconds.
 
-        A record is delivered once, in order. If it raises, nothing was delivered: the same
+        A record is delivered once, in order: a partition's batch begins where the one before ended,
+        the first one where it was resumed. If it raises, nothing was delivered: the same
         records come again. What concerns one partition alone goes to `Listener.failed`. Call it
         regularly, also while nothing is resumed: a transport may take silence for death.
         """
@@ -260,7 +266,10 @@ class Producer(Protocol):
     async def send(
         self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
     ) -> None:
-        """Append records in this order, each exactly once; returns when they are durable."""
+        """Append records in this order, each exactly once; returns when they are durable.
+
+        What is no bytes is refused before anything is appended: see `check_bytes`.
+        """
         ...
 
     async def close(self) -> None:
@@ -366,3 +375,18 @@ class Technology(Protocol):
     def administrator(self) -> Administrator:
         """For the commands that make and check."""
         ...
+
+
+def check_bytes(topic: str, records: Sequence[tuple[Key, Value]]) -> None:
+    """Refuse records that are no bytes: a log that kept them as they are would stop readers."""
+    for at, record in enumerate(records):
+        for what, each in zip(("key", "value"), record, strict=True):
+            if each is not None and not isinstance(each, bytes):
+                raise InvalidConfig(
+                    complaint(
+                        f"topic {topic}: record {at} of those to send",
+                        what,
+                        expected="bytes or None",
+                        got=type(each).__name__,
+                    )
+                )

@@ -45,6 +45,7 @@ class Store:
         at = [place for place in range(len(self.input)) if start <= place * self.gap < stop]
         return Records(
             HOME,
+            start,
             [place * self.gap for place in at],
             [self.input[place][0] for place in at],
             [self.input[place][1] for place in at],

@@ -14,7 +14,7 @@ from streamdp.audit import audit_learner
 from streamdp.audit.sampler import sample_estimates
 from streamdp.core import calibration
 from streamdp.core.bank import Bank
-from streamdp.core.engine import Drawn, Engine, draws, rebuild
+from streamdp.core.engine import Engine, draws, rebuild, recorded
 from streamdp.core.engine.charges import Tariff
 from streamdp.core.engine.draws import Fresh, FromRecord
 from streamdp.core.events import LossBatch
@@ -238,12 +238,7 @@ def rebuilt() -> Engine:
         )
 
     first = engine(SeededRandomness(1))
-    drawn = {
-        Drawn(release.key, release.identity.born, release.identity.block, release.kind): (
-            release.value
-        )
-        for release in first.apply_batch(log)
-    }
+    drawn = recorded(first.apply_batch(log))
     return rebuild(
         engine(NoDraws()), rows=[], releases=drawn, log=[log], position=40, expected_rows=1
     )

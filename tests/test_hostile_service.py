@@ -62,7 +62,7 @@ def test_lose_hostile_records_no_slot(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < MOST_MEMORY
     keys, values = [key for key, _ in records], [value for _, value in records]
-    log = Records(Partition("home", 0), range(RECORDS), keys, values, RECORDS)
+    log = Records(Partition("home", 0), 0, range(RECORDS), keys, values, RECORDS)
     batch, refused = decode(made.format, [log], most_key_bytes=made.most_key_bytes)
     charges = [decode_ledger(line) for line in lines]
     found = [Published(0, at, _key(line), value) for at, (line, value) in

@@ -13,10 +13,10 @@ from fractions import Fraction
 import pytest
 
 import streamdp as sd
-from streamdp.core.errors import StateMismatch
+from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.ports import Taken
 from streamdp.service.opening import open_partition
-from streamdp.service.protocol import Pace
+from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import Start
 from streamdp.testing.judge import judge
 from streamdp.wire.published import EpochMark, Mode, decode_ledger
@@ -52,14 +52,43 @@ def test_does_the_judge_catch_publishing_before_it_is_durable() -> None:
 
 
 def test_does_the_judge_catch_a_skipped_record() -> None:
-    """The mutant loses one record: the fold differs."""
+    """A transport that loses a record and does not say so: the fold differs."""
     stream = spec()
     store = Store(events(60))
     work = restore(store, stream)
     work.absorb([store.records(0, 20)], mode=Mode.LIVE)
-    work.absorb([store.records(21, store.end)], mode=Mode.LIVE)
+    work.absorb([replace(store.records(21, store.end), start=20)], mode=Mode.LIVE)
     finish(store, work)
     assert fold(store, stream, whole="whole") != []
+
+
+@pytest.mark.parametrize("start", [0, 13, 19, 21, 30])
+def test_are_records_that_do_not_go_on_refused(start: int) -> None:
+    """Left out or again: the partition is taken anew, and nothing of them was counted."""
+    stream = spec()
+    store = Store(events(60))
+    work = restore(store, stream)
+    work.absorb([store.records(0, 20)], mode=Mode.LIVE)
+    with pytest.raises(TransportLost, match=f"expected offset 20, got {start}"):
+        work.absorb([store.records(start, store.end)], mode=Mode.LIVE)
+    parts = [store.records(20, 25), store.records(start, store.end)]
+    with pytest.raises(TransportLost, match=f"expected offset 25, got {start}"):
+        work.absorb(parts, mode=Mode.LIVE)
+    finish(store, work)
+    assert fold(store, stream, whole="whole") == []
+
+
+def test_is_a_rebuild_fed_without_a_gap() -> None:
+    stream = spec()
+    store = Store(events(60))
+    work = restore(store, stream)
+    work.absorb([store.records(0, 20)], mode=Mode.LIVE)
+    work.engine.save = lambda *, most=None: []  # type: ignore[method-assign]
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    restoring = Restoring(stream, HOME, store.taken())
+    restoring.feed(store.records(0, 7))
+    with pytest.raises(TransportLost, match="expected offset 7, got 8"):
+        restoring.feed(store.records(8, 20))
 
 
 def test_does_the_judge_catch_a_release_published_twice_or_never() -> None:

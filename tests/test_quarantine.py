@@ -90,7 +90,7 @@ def work(made: StreamSpec) -> PartitionWork:
 def records(values: Sequence[Value], *, start: int = 0) -> Records:
     """Consecutive records of one key."""
     offsets = range(start, start + len(values))
-    return Records(HOME, offsets, [b"fr"] * len(values), values, start + len(values))
+    return Records(HOME, start, offsets, [b"fr"] * len(values), values, start + len(values))
 
 
 # -- what is set aside -----------------------------------------------------------------------------

@@ -394,7 +394,7 @@ class Endless(Between):
     async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """Nothing comes."""
         await asyncio.Event().wait()
-        yield Records(partition, (), (), (), start)
+        yield Records(partition, start, (), (), (), start)
 
 
 @running

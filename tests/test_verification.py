@@ -87,6 +87,7 @@ def test_is_a_sound_ledger_sound() -> None:
         ((*GOOD, line(4, 8, 16)), "block 4 where 3 was due"),
         ((*GOOD, line(3, 9, 16)), "slots [9, 16) where 8 was due"),
         ((*GOOD, line(3, 7, 16)), "slots [7, 16) where 8 was due"),
+        ((*GOOD, line(3, 8, 16, first=5)), "block 3 reads records 5 … 14, but 6 was read"),
         (GOOD[1:], "block 0 of a learner without an opening"),
         ((*GOOD, opening()), "block 0 (opening) again"),
         ((*GOOD, line(3, 8, 16, seq=2)), "commit_seq falls from 3 to 2"),

@@ -134,6 +134,29 @@ def test_does_a_lowered_limit_release_no_block_again(limit: str) -> None:
     assert fold(store, stream, whole="whole") == []
 
 
+@pytest.mark.parametrize("learner", [EVERY_SLOT, None], ids=["every slot", "long blocks"])
+def test_does_whoever_has_a_learner_keep_it_under_a_lowered_limit(
+    learner: sd.Leader | None,
+) -> None:
+    """In life as in a rebuild: a record that one of them refused would be in no sum, or in two."""
+    stream = spec(learner=learner)
+    lowered = replace(stream, most_key_bytes=4)
+    store = Store(events(60, keys=[b"fr", b"longer"]))
+    work = restore(store, stream)
+    work.absorb([store.records(0, 20)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    work = restore(store, lowered)
+    work.absorb([store.records(20, 40)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace(bytes_a_cut=1)).commit)
+    again = restore(store, lowered)
+    assert [again.engine.slots(key) for key in (b"fr", b"longer")] == [
+        work.engine.slots(key) for key in (b"fr", b"longer")
+    ]
+    finish(store, again)
+    assert judge(evidence(store)) == []
+    assert fold(store, stream, whole="whole") == []
+
+
 def test_says_nothing_what_was_drawn_and_is_not_public() -> None:
     """What waits for the next commit shows neither in its own name nor in its owner's (P8)."""
     names = [f"secret-{number}" for number in range(3)]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamdp.audit.exposure import unusable, vertices
 from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
-from streamdp.core.engine import Drawn, Engine, Rebuilding
+from streamdp.core.engine import Drawn, Engine, Kept, Rebuilding, recorded
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.learners import Leader
@@ -48,16 +48,14 @@ def observe(
     """All that can be observed of an engine that reads one content at one place."""
     engine = _engine(learner, estimates)
     seen: Observed = {}
-    drawn: dict[Drawn, int] = {}
+    drawn: dict[Drawn, Kept] = {}
     log = list(_story(learner, place, content))
     for number, batch in enumerate(log):
         try:
             releases = engine.apply_batch(batch)
         except StreamdpError as error:
             return seen | {f"batch {number}: refused": repr(error).encode()}
-        drawn.update(
-            (Drawn(r.key, r.identity.born, r.identity.block, r.kind), r.value) for r in releases
-        )
+        drawn |= recorded(releases)
         seen |= _of_releases(f"batch {number}: ", releases)
         seen |= _of_saves(f"save after batch {number}: ", engine.save(most=2))
     single = engine.apply(key_of(1), content)
@@ -70,10 +68,11 @@ def observe(
     without = {name: value for name, value in drawn.items() if name.block != 1}
     seen["error: a release missing"] = _said(lambda: _again(learner, estimates, log, without))
     seen["error: rows too many"] = _said(lambda: _again(learner, estimates, log, drawn, rows=99))
-    seen |= {
-        f"again: {name}": told
-        for name, told in _of_engine(_again(learner, estimates, log, drawn)).items()
-    }
+    try:
+        again = _of_engine(_again(learner, estimates, log, drawn))
+    except StreamdpError as error:
+        again = {"refused": repr(error).encode()}
+    seen |= {f"again: {name}": told for name, told in again.items()}
     return seen
 
 
@@ -132,7 +131,7 @@ def _again(
     learner: Leader,
     estimates: tuple[Estimate, ...],
     log: list[LossBatch],
-    drawn: dict[Drawn, int],
+    drawn: dict[Drawn, Kept],
     *,
     rows: int = _LIMIT,
 ) -> Engine:

@@ -1,12 +1,13 @@
 """Records → losses: one array for each batch, no object for each record.
 
 What a record is worth is decided by its format from its own bytes (P1, P2). A record whose key is
-longer than the stream allows gets no learner, like a key beyond the limit: keys are public.
+longer than the stream allows gets no learner, like a key beyond the limit: keys are public. Who has
+a learner keeps it when the limit is lowered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import chain
 from sys import maxsize
 
@@ -18,9 +19,16 @@ from streamdp.wire.formats import Format
 
 
 def decode(
-    format_: Format, records: Sequence[Records], *, most_key_bytes: int | None
+    format_: Format,
+    records: Sequence[Records],
+    *,
+    most_key_bytes: int | None,
+    known: Container[Key] = (),
 ) -> tuple[LossBatch, int]:
-    """Consecutive records of one partition as a batch; how many had a key that is too long."""
+    """Consecutive records of one partition as a batch; how many had a key that is too long.
+
+    A key that is `known` is not too long.
+    """
     keys: list[Key] = list(chain.from_iterable(part.keys for part in records))
     values: list[Value] = list(chain.from_iterable(part.values for part in records))
     offsets = np.fromiter(
@@ -28,7 +36,7 @@ def decode(
     )
     distinct, index = numbered(keys)
     most = maxsize if most_key_bytes is None else most_key_bytes
-    long = {key for key in distinct if key is not None and len(key) > most}
+    long = {key for key in distinct if key is not None and len(key) > most and key not in known}
     if long:
         kept = [at for at, key in enumerate(keys) if key not in long]
         keys, values = [keys[at] for at in kept], [values[at] for at in kept]

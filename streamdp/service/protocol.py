@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from streamdp.core.engine import Drawn, Engine, Rebuilding
+from streamdp.core.engine import Engine, Rebuilding, recorded
+from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode
@@ -73,15 +74,13 @@ class Restoring:
     def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken) -> None:
         self._spec, self._partition, self._taken = spec, partition, taken
         self._opening = open_partition(spec, partition, taken)
+        self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
         self._rebuilding = Rebuilding(
             spec.engine(partition.number),
             rows=list(saved.rows.items()) if continues else [],
-            releases={
-                Drawn(name.key, name.born, name.block, name.kind): each.release.value
-                for name, each in saved.releases.items()
-            }
+            releases=recorded(each.release for each in saved.releases.values())
             if continues
             else {},
         )
@@ -97,8 +96,10 @@ class Restoring:
         Who has a learner was decided when it was read first: a limit that was lowered since must
         not take a learner's slots away, for its blocks would end, and be drawn, a second time.
         """
+        check_goes_on(records, position=self._read)
         batch, _ = decode(self._spec.format, [records], most_key_bytes=None)
         self._rebuilding.feed(batch)
+        self._read = records.next_offset
 
     def finish(self) -> PartitionWork:
         """The partition at its committed position, ready to go on."""
@@ -151,16 +152,16 @@ class PartitionWork:
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
         latest = opening.commit_seq  # later than the checkpoint's: its releases are all public
-        for recorded in sorted(opening.saved.releases.values(), key=self._order):
-            identity = recorded.release.identity
+        for each in sorted(opening.saved.releases.values(), key=self._order):
+            identity = each.release.identity
             place = release_entry(identity)
-            gone = recorded.release.last_offset < saved_at.get(identity.key, 0)
+            gone = each.release.last_offset < saved_at.get(identity.key, 0)
             gone = gone or opening.new_epoch is not None
-            if recorded.commit_seq == latest:
-                entry = Entry(identity.key, place, b"", recorded.ledger, recorded.action)
+            if each.commit_seq == latest:
+                entry = Entry(identity.key, place, b"", each.ledger, each.action)
                 self._waiting.entries.append(entry)
                 self._waiting.held.append(gone)
-                self._waiting.shown.append([recorded.release])
+                self._waiting.shown.append([each.release])
             elif gone:
                 self._tombstones.append(place)
             else:
@@ -172,7 +173,16 @@ class PartitionWork:
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
-        batch, refused = decode(self.spec.format, records, most_key_bytes=self.spec.most_key_bytes)
+        position = self.engine.position
+        for part in records:
+            check_goes_on(part, position=position)
+            position = part.next_offset
+        batch, refused = decode(
+            self.spec.format,
+            records,
+            most_key_bytes=self.spec.most_key_bytes,
+            known=self.engine,
+        )
         self.keys_refused += refused
         self.slots += len(batch.losses)
         releases = self.engine.apply_batch(batch)
@@ -302,3 +312,19 @@ class PartitionWork:
             commit_seq=self.commit_seq,
         )
         return [(None, line)]
+
+
+def check_goes_on(records: Records, *, position: int) -> None:
+    """Refuse records that leave some out or come twice: each slot is counted once (P4).
+
+    Only who delivers them can be at fault, and a new taking asks for them anew.
+    """
+    if records.start != position:
+        raise TransportLost(
+            complaint(
+                f"partition {records.partition}",
+                "records do not go on where the ones before ended",
+                expected=f"offset {position}",
+                got=records.start,
+            )
+        )

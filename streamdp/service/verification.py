@@ -52,6 +52,7 @@ class _Learner:
 
     blocks: int = 0
     stop: int = 1
+    last: int = -1  # the latest record that a block read
     block: int = 0  # of the latest line
     kinds: set[str] = field(default_factory=set)  # of that block's lines
 
@@ -180,7 +181,12 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
             yield f"block {line.block} where {learner.blocks} was due"
         if line.start != learner.stop or line.stop <= line.start:
             yield f"slots [{line.start}, {line.stop}) where {learner.stop} was due"
-        learner.blocks, learner.stop = line.block + 1, line.stop
+        if line.first_offset < learner.last:
+            yield (
+                f"block {line.block} reads records {line.first_offset} … {line.last_offset},"
+                f" but {learner.last} was read"
+            )
+        learner.blocks, learner.stop, learner.last = line.block + 1, line.stop, line.last_offset
 
 
 def told(violations: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ a sound learner fails for fewer than one seed in 10⁶.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
@@ -36,7 +36,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.engine import Drawn, Engine, rebuild
+from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, Key, LossBatch, Release
 from streamdp.core.grid import UNIT
@@ -249,13 +249,13 @@ def _check_rebuilding(learner: Leader, log: LossBatch, whole: _Run) -> None:
     """Promise 8: saves from a third of the log, a crash at two thirds, then the rest."""
     save, crash = _SLOTS // 3, 2 * _SLOTS // 3
     engine = _engine(learner)
-    recorded = _recorded(engine.apply_batch(_part(log, 0, save)))
+    kept = recorded(engine.apply_batch(_part(log, 0, save)))
     rows = engine.save(most=2)
-    recorded |= _recorded(engine.apply_batch(_part(log, save, crash)))
+    kept |= recorded(engine.apply_batch(_part(log, save, crash)))
     again = rebuild(
         _engine(learner),
         rows=rows,
-        releases=recorded,
+        releases=kept,
         log=[_part(log, 0, crash)],
         position=engine.position,
         expected_rows=len(engine),
@@ -267,12 +267,6 @@ def _check_rebuilding(learner: Leader, log: LossBatch, whole: _Run) -> None:
         learner,
     )
     _require(dict(again.save()) == whole.rows, "a rebuilt engine has the rows that were", learner)
-
-
-def _recorded(releases: Iterable[Release]) -> dict[Drawn, int]:
-    """What a service keeps of releases."""
-    names = ((release.identity, release.value) for release in releases)
-    return {Drawn(name.key, name.born, name.block, name.kind): value for name, value in names}
 
 
 def _check_draws(learner: Leader) -> None:

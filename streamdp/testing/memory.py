@@ -39,6 +39,7 @@ from streamdp.ports import (
     Transport,
     Value,
     Verdict,
+    check_bytes,
 )
 from streamdp.testing.memory_log import Attempt, Member, MemoryLog
 
@@ -327,6 +328,7 @@ class MemoryProducer:
         self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
     ) -> None:
         """Append at once."""
+        check_bytes(topic, records)
         self._log.append(topic, records, partition=partition)
         await asyncio.sleep(0)
 

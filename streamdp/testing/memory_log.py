@@ -99,6 +99,7 @@ class InputPartition:
         after = self.offsets[high - 1] + 1 if high > low else start
         return Records(
             partition=partition,
+            start=start,
             offsets=self.offsets[low:high],
             keys=self.keys[low:high],
             values=self.values[low:high],

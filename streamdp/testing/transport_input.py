@@ -59,9 +59,15 @@ async def delivers_once_in_order(room: Room) -> None:
     room.expect("records", expected=ODD + numbered(700), got=[row[1:] for row in came])
     offsets = [row[0] for row in came]
     room.expect("rising offsets", expected=sorted(set(offsets)), got=offsets)
-    for batch, after in zip(batches, [*batches[1:], None], strict=True):
-        follows = after is None or batch.offsets[-1] < batch.next_offset <= after.offsets[0]
-        room.expect("next_offset lies between two batches", expected=True, got=follows)
+    spans = [taken.first_offset, *(batch.next_offset for batch in batches[:-1])]
+    room.expect(
+        "each batch begins where the one before ended",
+        expected=spans,
+        got=[batch.start for batch in batches],
+    )
+    for batch in batches:
+        within = all(batch.start <= offset < batch.next_offset for offset in batch.offsets)
+        room.expect("offsets lie within their batch's span", expected=True, got=within)
     room.expect("end offset", expected=taken.end_offset, got=worker.transport.end_offset(room.at()))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key, Verdict
 from streamdp.testing.transport_input import ODD
@@ -53,9 +55,13 @@ async def publications_begin_late(room: Room) -> None:
 
 
 async def producer(room: Room) -> None:
-    """A key stays in one partition, in order."""
+    """A key stays in one partition, in order; what is no bytes is refused, all of the call."""
     worker = await room.lone_worker(partitions=4)
     records = numbered(300)
+    odd: list[Any] = [("k", b"v"), (b"k", "v"), (b"k", 1.5), (b"k", bytearray(b"v"))]
+    for record in odd:
+        sent = room.send([(b"k", b"v"), record], partition=0)
+        await room.refuses("what is no bytes", InvalidConfig, sent)
     await room.send(records[:150])
     await room.send(records[150:])
     for number in range(4):

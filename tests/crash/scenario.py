@@ -193,7 +193,7 @@ class Scenario:
     def _log(self, spec: StreamSpec, number: int) -> Records:
         rows = self.input.sent.get(number, [])
         keys, values = [key for key, _ in rows], [value for _, value in rows]
-        return Records(Partition(spec.name, number), range(len(rows)), keys, values, len(rows))
+        return Records(Partition(spec.name, number), 0, range(len(rows)), keys, values, len(rows))
 
     def _fold(self, spec: StreamSpec, number: int, evidence: Evidence, whole: str) -> list[str]:
         batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)

@@ -128,7 +128,7 @@ class Site:
 
     def _fold(self, evidence: Evidence) -> list[str]:
         keys, values = [key for key, _ in self.sent], [value for _, value in self.sent]
-        log = Records(HOME, range(len(keys)), keys, values, len(keys))
+        log = Records(HOME, 0, range(len(keys)), keys, values, len(keys))
         batch, _ = decode(self.made.format, [log], most_key_bytes=self.made.most_key_bytes)
         return judge_fold(
             evidence,

@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
@@ -297,6 +298,38 @@ async def test_lag_without_progress_is_an_error_that_passes(
     await producer.send(topics.input, [(b"key", b"value")] * 3, partition=0)
     await producer.close()
     assert len(rows(await worker.collect(3))) == 3
+    await worker.transport.close()
+
+
+async def test_is_the_end_of_a_transaction_no_lag(
+    broker: Borrowed,
+    technology: KafkaTechnology,
+    monkeypatch: pytest.MonkeyPatch,
+    topics: StreamTopics,
+) -> None:
+    """A marker takes an offset, and an open transaction is nothing that could be read yet."""
+    monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.1)
+    worker = await _joined(technology, topics)
+    worker.transport.resume(_home(), 0)
+    upstream: Any = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap, transactional_id=f"{topics.app}.upstream"
+    )
+    await upstream.start()
+    async with upstream.transaction():
+        for _ in range(3):
+            await upstream.send(topics.input, b"value", b"key", partition=0)
+    assert len(rows(await worker.collect(3))) == 3
+    await worker.until(lambda _: worker.transport.end_offset(_home()) == 3)
+    await upstream.begin_transaction()
+    await upstream.send_and_wait(topics.input, b"value", b"key", partition=0)
+    for _ in range(10):
+        assert await worker.transport.poll(max_records=10, timeout=0.05) == []
+    assert worker.transport.end_offset(_home()) == 3
+    await upstream.commit_transaction()
+    (batch,) = await worker.collect(1)
+    assert (batch.start, list(batch.offsets)) == (3, [4])
+    await worker.until(lambda _: worker.transport.end_offset(_home()) == 5)
+    await upstream.stop()
     await worker.transport.close()
 
 

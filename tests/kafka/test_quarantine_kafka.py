@@ -55,7 +55,7 @@ async def test_does_a_broker_take_what_is_set_aside(
 def records(topics: StreamTopics) -> Records:
     """Three unusable records of three keys."""
     keys = [key for key, _ in events(3)]
-    return Records(Partition(topics.stream, 1), range(3), keys, [b"?"] * 3, 3)
+    return Records(Partition(topics.stream, 1), 0, range(3), keys, [b"?"] * 3, 3)
 
 
 async def test_is_a_quarantine_expanded_with_its_input(

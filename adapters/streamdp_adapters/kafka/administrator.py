@@ -141,12 +141,7 @@ class KafkaAdministrator:
                 first, end = await look.bounds(place)
                 partition = Partition(stream.stream, number)
                 start = max(first, end - share)
-                found.extend(
-                    [
-                        reading.columns(partition, records)
-                        async for records in look.batches(place, start, end)
-                    ]
-                )
+                found += [each async for each in look.columns(partition, place, start, end)]
         return found
 
     async def history(
@@ -162,8 +157,9 @@ class KafkaAdministrator:
                 first, end = await look.bounds(place)
                 start = max(first, after.get(number, 0))
                 if start < end:
-                    async for records in look.batches(place, start, end):
-                        yield reading.columns(Partition(stream.stream, number), records)
+                    partition = Partition(stream.stream, number)
+                    async for records in look.columns(partition, place, start, end):
+                        yield records
 
     async def _partitions(self, stream: StreamTopics) -> int:
         """How many partitions the input has; `InvalidConfig` if there is none."""

@@ -10,6 +10,8 @@ Rules:
 - The position that counts is the one after the last record that was delivered. After any error
   every partition goes back to it, because the client loses what it had already drained from
   other partitions, and skips one offset after a record that is too large.
+- What was asked for is delivered only to whom it was asked for: a partition that was resumed, or
+  given again by the group, while somebody waited on the client, goes back to its position.
 - The second failure in a row of one partition is reported and pauses it. An error that names no
   partition is hunted: partitions are asked one by one. Nothing is ever skipped or reset.
 - A consumer may stall without a word, so lag without progress is an error too. After it, and
@@ -23,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
@@ -65,17 +67,27 @@ _STRIKES = 2
 _ERRORS = 2
 _RESTART_SECONDS = 30.0
 
-Found = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Feed:
-    """A resumed partition: where it is, and how it has been doing."""
+    """A resumed partition: where it is, and how it has been doing; another one at each resume."""
 
     position: int
     strikes: int = 0
     seen: int = -1
     still: float = 0.0  # seconds of polling without progress
+    drained: int | None = None  # the end, as last stable, before which nothing is left to deliver
+
+
+Feeds = Mapping[int, Feed]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the client gave, and for whom it was asked."""
+
+    asked: Feeds
+    records: Mapping[TopicPartition, Sequence[ConsumerRecord]] = field(repr=False)
 
 
 class Membership:
@@ -195,6 +207,8 @@ class Membership:
             feed = self._feeds.get(number)
             if feed is None:
                 self._consumer.pause(self._place(number))
+            else:
+                self._feeds[number] = replace(feed)  # what was asked for before comes again
             # Seeking at once keeps the client from asking for a position, which it may not have.
             self._consumer.seek(self._place(number), 0 if feed is None else feed.position)
         if gone:
@@ -212,8 +226,9 @@ class Membership:
             return []
         if self._suspects:
             return await self._hunt(self._suspects.pop(), max_records)
+        asked = dict(self._feeds)
         try:
-            found = await self._consumer.getmany(max_records=max_records)
+            found = Found(asked, await self._consumer.getmany(max_records=max_records))
         except Exception as error:
             self._blame(error)
             return []
@@ -222,20 +237,25 @@ class Membership:
 
     async def wait(self, max_records: int, timeout: float) -> Found:
         """What comes, to be accepted or rewound; it may hang while the group rebalances."""
-        return await self._consumer.getmany(
-            timeout_ms=max(int(timeout * 1000), 1), max_records=max_records
+        asked, timeout_ms = dict(self._feeds), max(int(timeout * 1000), 1)
+        return Found(
+            asked, await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
         )
 
     def accept(self, found: Found) -> list[Records]:
-        """Count records as delivered."""
+        """Count records as delivered; what is stale is fetched again."""
         accepted = []
-        for place, records in found.items():
+        for place, records in found.records.items():
             feed = self._feeds.get(place.partition)
-            if feed is not None and records and records[0].offset >= feed.position:
-                batch = columns(self._partition(place.partition), records)
-                feed.position, feed.strikes = batch.next_offset, 0
-                accepted.append(batch)
-                self._silence = None
+            if feed is None or not records:
+                continue
+            if feed is not found.asked.get(place.partition) or records[0].offset < feed.position:
+                self._go_back(place, feed)
+                continue
+            batch = columns(self._partition(place.partition), records, start=feed.position)
+            feed.position, feed.strikes = batch.next_offset, 0
+            accepted.append(batch)
+            self._silence = None
         return accepted
 
     def settle(self, outcome: asyncio.Task[Found]) -> list[Records]:
@@ -255,15 +275,21 @@ class Membership:
     def rewind(self) -> None:
         """Go back to what was delivered, everywhere."""
         for number, feed in self._feeds.items():
-            if self._place(number) in self._consumer.assignment():
-                self._consumer.seek(self._place(number), feed.position)
+            self._go_back(self._place(number), feed)
+
+    def _go_back(self, place: TopicPartition, feed: Feed) -> None:
+        """Fetch again from where delivering ended."""
+        if place in self._consumer.assignment():
+            self._consumer.seek(place, feed.position)
 
     def end_offset(self, number: int) -> int | None:
-        """Where the next record will go, as last heard."""
-        place = self._place(number)
+        """Where the next record will go, as last heard; markers and what is undecided are none."""
+        place, feed = self._place(number), self._feeds.get(number)
         if place not in self._consumer.assignment():
             return None
-        end = self._consumer.highwater(place)
+        end = self._consumer.last_stable_offset(place)
+        if feed is not None and end is not None and end == feed.drained:
+            return feed.position
         return None if end is None else int(end)
 
     def first_offset(self, number: int) -> int | None:
@@ -276,8 +302,8 @@ class Membership:
 
     async def _hunt(self, number: int, max_records: int) -> list[Records]:
         """Ask one partition alone, record by record: what is before the trouble still comes."""
-        place = self._place(number)
-        if number not in self._feeds or place not in self._consumer.assignment():
+        place, asked = self._place(number), dict(self._feeds)
+        if number not in asked or place not in self._consumer.assignment():
             return []
         found: list[ConsumerRecord] = []
         try:
@@ -288,11 +314,11 @@ class Membership:
                 found += one[place]
         except Exception as error:
             if not found:
-                self._feeds[number].strikes = _STRIKES - 1
+                asked[number].strikes = _STRIKES - 1
                 self._blame(error, number)
                 return []
             self._suspects.append(number)  # it fails again at once, with nothing before it
-        batches = self.accept({place: found})
+        batches = self.accept(Found(asked, {place: found}))
         self.rewind()
         return batches
 
@@ -396,7 +422,7 @@ class Membership:
         end = self._consumer.last_stable_offset(place)
         idle = answered and end is not None and end <= position
         feed.still = 0.0 if idle or position != feed.seen else feed.still + passed
-        feed.seen = position
+        feed.seen, feed.drained = position, end if idle else None
         if feed.still > STALL_SECONDS:
             feed.still = 0.0
             raise TransportLost(

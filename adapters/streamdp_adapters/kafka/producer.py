@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.ports import Key, Value
+from streamdp.ports import Key, Value, check_bytes
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.sending import BATCH_BYTES, Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -40,6 +40,7 @@ class KafkaProducer:
         Without a partition, a key's records go where every Kafka client of the standard
         partitioner sends them, and those of the null key of one call to any one partition.
         """
+        check_bytes(topic, records)
         with troubles.translated(f"topic {topic}"):
             count = await self._count(topic)
             if partition is not None and not 0 <= partition < count:

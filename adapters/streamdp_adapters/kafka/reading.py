@@ -82,6 +82,14 @@ class Reader:
                     )
                 )
 
+    async def columns(
+        self, partition: Partition, place: TopicPartition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        """The same, as the port's columns."""
+        async for records in self.batches(place, start, stop):
+            yield (batch := columns(partition, records, start=start))
+            start = batch.next_offset
+
     async def last_value(self, place: TopicPartition) -> bytes | None:
         """The newest committed record's value, looking further back until there is one."""
         first, end = await self.bounds(place)
@@ -191,8 +199,8 @@ async def stretch(
         if start < first:
             raise expired(partition, start=start, first=first)
         try:
-            async for records in look.batches(place, start, min(stop, end)):
-                yield columns(partition, records)
+            async for records in look.columns(partition, place, start, min(stop, end)):
+                yield records
         except OffsetOutOfRangeError as error:
             first, _ = await look.bounds(place)
             raise expired(partition, start=start, first=first) from error
@@ -210,11 +218,12 @@ def expired(partition: Partition, *, start: int, first: int) -> StateMismatch:
     )
 
 
-def columns(partition: Partition, records: Sequence[ConsumerRecord]) -> Records:
-    """The client's records as the port's columns."""
+def columns(partition: Partition, records: Sequence[ConsumerRecord], *, start: int) -> Records:
+    """The client's records as the port's columns; `start` is what it was asked for."""
     offsets = [record.offset for record in records]
     return Records(
         partition=partition,
+        start=start,
         offsets=offsets,
         keys=[record.key for record in records],
         values=[record.value for record in records],

@@ -50,9 +50,8 @@ class Looker:
                     sight.gone.append((partition, self._gone(partition, start, head)))
                 elif limit > 0 and start < head.next:
                     records = _records(file, partition, head, start, head.next, limit)
-                    if records:
-                        sight.records.append(records)
-                        limit -= len(records)
+                    sight.records.append(records)
+                    limit -= len(records)
         return sight
 
     def range(
@@ -101,8 +100,7 @@ def _records(
         "SELECT id, key, value FROM record WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
         (base + start, base + stop, limit),
     ).fetchall()
-    if not rows:
-        return Records(partition, (), (), (), start)
-    ids, keys, values = zip(*rows, strict=True)
+    ids, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
     offsets = [at - base for at in ids]
-    return Records(partition, offsets, keys, values, offsets[-1] + 1)
+    end = stop if len(rows) < limit else offsets[-1] + 1
+    return Records(partition, start, offsets, keys, values, end)

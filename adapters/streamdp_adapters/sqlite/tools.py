@@ -19,6 +19,7 @@ from streamdp.ports import (
     Taken,
     Value,
     Verdict,
+    check_bytes,
 )
 from streamdp_adapters.sqlite.files import Desk, open_file, open_to_read
 from streamdp_adapters.sqlite.looking import Looker
@@ -102,6 +103,7 @@ class SqliteProducer:
         self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
     ) -> None:
         """Append all of them or, if it raises, none."""
+        check_bytes(topic, records)
         await self._desk.run(partial(self._send, topic, records, partition))
 
     def _send(

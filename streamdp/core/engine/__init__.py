@@ -6,7 +6,7 @@
 """
 
 from streamdp.core.engine.charges import Charges, Tariff
-from streamdp.core.engine.draws import Drawn, Recorded
+from streamdp.core.engine.draws import Drawn, Kept, Recorded, recorded
 from streamdp.core.engine.machine import Engine, configuration_digest, row_layout
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.rebuild import Rebuilding, rebuild
@@ -15,11 +15,13 @@ __all__ = [
     "Charges",
     "Drawn",
     "Engine",
+    "Kept",
     "NotPrivate",
     "Rebuilding",
     "Recorded",
     "Tariff",
     "configuration_digest",
     "rebuild",
+    "recorded",
     "row_layout",
 ]

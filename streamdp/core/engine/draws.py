@@ -7,7 +7,7 @@ that the engine's steps are the same code in life and in rebuilding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, Key
+from streamdp.core.events import ACTION, OPENING, Key, Release
 from streamdp.core.learners.leader import Leader
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, Randomness, uniform_integers
@@ -34,8 +34,26 @@ class Drawn(NamedTuple):
     kind: str
 
 
-Recorded = Mapping[Drawn, int]
-"""Recorded releases by name: the action's index or the estimate's grid value."""
+class Kept(NamedTuple):
+    """What was drawn, and over which records."""
+
+    value: int  # the action's index or the estimate's grid value
+    first_offset: int
+    last_offset: int
+
+
+Recorded = Mapping[Drawn, Kept]
+"""Recorded releases by name."""
+
+
+def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
+    """What a rebuild needs of releases."""
+    return {
+        Drawn(each.key, each.identity.born, each.identity.block, each.kind): Kept(
+            each.value, each.first_offset, each.last_offset
+        )
+        for each in releases
+    }
 
 
 class Draws(Protocol):
@@ -132,4 +150,4 @@ class FromRecord:
                     got="none",
                 )
             )
-        return np.array([self.recorded[name] for name in names], dtype=np.int64)
+        return np.array([self.recorded[name].value for name in names], dtype=np.int64)

@@ -110,6 +110,10 @@ class Engine:
         """How many keys have a learner."""
         return len(self._bank)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a key has a learner."""
+        return isinstance(key, bytes | None) and self._bank.row(key) is not None
+
     def apply(self, key: Key, losses: object, *, offset: int | None = None) -> Releases:
         """One slot. Losses that are no vector of K finite numbers are a null loss."""
         row = as_float32(losses, actions=len(self.learner.actions))

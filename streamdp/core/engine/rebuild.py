@@ -11,8 +11,8 @@ drawn anew: nobody has seen it.
 A key without a saved row starts at the `born` of its recorded opening; before that it was beyond
 the limit of rows.
 
-What was recorded must lie behind when all is read. A release that still lies ahead says that the
-log had a hole: its block would end, and be drawn, a second time (P5).
+What was recorded must lie behind when all is read, and be of the records that its block now has.
+Else the log had a hole, then or now, and a record would be drawn from a second time (P4, P5).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from streamdp.core import snapshot
 from streamdp.core.bank import CLEAN
-from streamdp.core.engine.draws import FromRecord, Recorded
+from streamdp.core.engine.draws import FromRecord, Recorded, recorded
 from streamdp.core.engine.machine import MOST_ROWS, Engine
 from streamdp.core.engine.plan import check, only
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import OPENING, Key, LossBatch
+from streamdp.core.events import OPENING, Key, LossBatch, Release
 from streamdp.core.schedule import LAST_SLOT
 
 Ints = NDArray[np.int64]
@@ -68,7 +68,9 @@ class Rebuilding:
         engine = self._engine
         check(batch, actions=len(engine.learner.actions), position=engine.position)
         wanted = only(batch, self._wanted(batch))
-        engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
+        waves = engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
+        for release in engine._released(waves):
+            self._check_records(release)
 
     def finish(self, *, position: int, rows: int) -> Engine:
         """The engine, at the committed position, if everything fits."""
@@ -86,6 +88,21 @@ class Rebuilding:
         engine.position = position
         engine.slots_refused = 0
         return engine
+
+    def _check_records(self, release: Release) -> None:
+        """A release was drawn over the records that its block has now."""
+        (found,) = recorded([release]).items()
+        name, now = found
+        then = self._releases[name]
+        if then != now:
+            raise StateMismatch(
+                complaint(
+                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
+                    "drawn over other records",
+                    expected=f"records {then.first_offset} … {then.last_offset}",
+                    got=f"{now.first_offset} … {now.last_offset}",
+                )
+            )
 
     def _check_blocks(self) -> None:
         """Every saved row is in the block that its next slot belongs to."""

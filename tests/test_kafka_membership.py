@@ -1,0 +1,158 @@
+"""Does a Kafka membership deliver every record once, whatever happens while it waits on its client?
+
+The client is scripted: it lets something happen in the middle of an ask, as an event loop does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from aiokafka.structs import TopicPartition
+
+from streamdp.core.errors import StreamdpError
+from streamdp.ports import Partition, Records, StreamTopics
+from streamdp_adapters.kafka import KafkaSettings, membership
+from streamdp_adapters.kafka.membership import Membership
+
+TOPICS = StreamTopics("shop", "home", "losses")
+PLACE = TopicPartition("losses", 0)
+END = 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a membership looks at."""
+
+    offset: int
+    key: bytes = b"k"
+    value: bytes = b"x"
+
+
+@dataclass
+class Client:
+    """A consumer with one partition of twenty records; each ask may have its own happening."""
+
+    happenings: list[Callable[[], None]] = field(default_factory=list)
+    position: int = 0
+    paused: bool = False
+
+    def assignment(self) -> set[TopicPartition]:
+        return {PLACE}
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self.position = offset
+
+    def pause(self, place: TopicPartition) -> None:
+        self.paused = True
+
+    def resume(self, place: TopicPartition) -> None:
+        self.paused = False
+
+    async def getmany(
+        self, *places: TopicPartition, timeout_ms: int = 0, max_records: int = 500
+    ) -> dict[TopicPartition, list[Record]]:
+        """What is there at once; what happens then, happens before anybody sees it."""
+        found = [Record(offset) for offset in range(self.position, END)][:max_records]
+        if self.paused or not found:
+            found = []
+        else:
+            self.position = found[-1].offset + 1
+        if self.happenings:
+            self.happenings.pop(0)()
+        return {PLACE: found} if found else {}
+
+
+@dataclass
+class Deaf:
+    """Listens to nothing."""
+
+    failures: list[StreamdpError] = field(default_factory=list)
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """As it should be."""
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """As it should be."""
+
+    def failed(self, partition: Partition, error: StreamdpError) -> None:
+        """To be looked at."""
+        self.failures.append(error)
+
+
+@pytest.fixture
+def client() -> Client:
+    """The scripted consumer."""
+    return Client()
+
+
+@pytest.fixture
+def member(client: Client, monkeypatch: pytest.MonkeyPatch) -> Membership:
+    """A membership that was given its partition, and resumed it at 10."""
+    monkeypatch.setattr(membership.Membership, "_new_consumer", lambda self: client)
+    made = Membership(
+        TOPICS, Deaf(), settings=KafkaSettings("nowhere:1"), worker="w", largest_input=1
+    )
+    made.assigned({0})
+    made.resume(0, 10)
+    return made
+
+
+def undecodable() -> None:
+    """An error that names no partition: from now on it is hunted."""
+    raise ValueError("decompression failed")
+
+
+def nothing() -> None:
+    """Nothing happens."""
+
+
+def given_again(member: Membership) -> None:
+    """The group takes everything and gives it back."""
+    member.revoked()
+    member.assigned({0})
+
+
+def taken_again(member: Membership) -> None:
+    """The worker lost a commit, left, took the partition, and resumes at what is durable."""
+    member.leave(0)
+    member.assigned({0})
+    member.resume(0, 7)
+
+
+def delivered(member: Membership, *, times: int) -> list[Records]:
+    """What some asks deliver."""
+
+    async def ask() -> list[Records]:
+        return [each for _ in range(times) for each in await member.ready(4)]
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("hunted", [False, True], ids=["asked", "hunted"])
+@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize(("what", "begin"), [(given_again, 10), (taken_again, 7)])
+def test_is_nothing_left_out_or_delivered_twice(
+    member: Membership,
+    client: Client,
+    hunted: bool,
+    moment: int,
+    what: Callable[[Membership], None],
+    begin: int,
+) -> None:
+    """Whenever it happens, what comes afterwards goes on from where it has to, without a gap."""
+    client.happenings = [undecodable] if hunted else []
+    client.happenings += [*[nothing] * moment, lambda: what(member)]
+    found = delivered(member, times=12)
+    first = next((at for at, each in enumerate(found) if each.start == begin), None)
+    assert first is not None
+    before, after = found[:first], found[first:]
+    assert _offsets(before) == list(range(10, 10 + len(_offsets(before))))
+    assert _offsets(after) == list(range(begin, END))
+    assert [each.start for each in after] == [begin, *(each.next_offset for each in after[:-1])]
+
+
+def _offsets(found: Sequence[Records]) -> list[int]:
+    return [offset for each in found for offset in each.offsets]
