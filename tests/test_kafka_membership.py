@@ -122,30 +122,35 @@ def taken_again(member: Membership) -> None:
     member.resume(0, 7)
 
 
-def delivered(member: Membership, *, times: int) -> list[Records]:
-    """What some asks deliver."""
+def delivered(member: Membership, how: str) -> list[Records]:
+    """What a dozen asks deliver."""
 
     async def ask() -> list[Records]:
-        return [each for _ in range(times) for each in await member.ready(4)]
+        if how == "waited":
+            return member.accept(await member.wait(4, 0.01))
+        return await member.ready(4)
 
-    return asyncio.run(ask())
+    async def all_of_them() -> list[Records]:
+        return [each for _ in range(12) for each in await ask()]
+
+    return asyncio.run(all_of_them())
 
 
-@pytest.mark.parametrize("hunted", [False, True], ids=["asked", "hunted"])
+@pytest.mark.parametrize("how", ["asked", "waited", "hunted"])
 @pytest.mark.parametrize("moment", range(4))
 @pytest.mark.parametrize(("what", "begin"), [(given_again, 10), (taken_again, 7)])
 def test_is_nothing_left_out_or_delivered_twice(
     member: Membership,
     client: Client,
-    hunted: bool,
+    how: str,
     moment: int,
     what: Callable[[Membership], None],
     begin: int,
 ) -> None:
     """Whenever it happens, what comes afterwards goes on from where it has to, without a gap."""
-    client.happenings = [undecodable] if hunted else []
+    client.happenings = [undecodable] if how == "hunted" else []
     client.happenings += [*[nothing] * moment, lambda: what(member)]
-    found = delivered(member, times=12)
+    found = delivered(member, how)
     first = next((at for at, each in enumerate(found) if each.start == begin), None)
     assert first is not None
     before, after = found[:first], found[first:]

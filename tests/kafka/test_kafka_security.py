@@ -14,7 +14,9 @@ from streamdp.ports import StreamTopics, Transport, Verdict
 from streamdp.testing.broker import Broker, Grant, Resource, Right, Security, own_broker
 from streamdp.testing.transport import CHECKS
 from streamdp.testing.transport_room import Heard
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
+from streamdp_adapters.kafka.owner import Owner
+from streamdp_adapters.kafka.transport import go_on
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
@@ -61,7 +63,7 @@ async def test_each_mechanism_connects(secure: Broker, tmp_path: Path, mechanism
     change: dict[str, object] = {"sasl_mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         token = tmp_path / "token"
-        token.write_text(_unsigned("alice"))
+        token.write_text(_unsigned(sub="alice"))
         change |= {"token_file": str(token), "username": None, "password": None}
     technology = KafkaTechnology(_settings(secure, **change))
     found = await technology.administrator().probe([])
@@ -70,9 +72,9 @@ async def test_each_mechanism_connects(secure: Broker, tmp_path: Path, mechanism
     ]
 
 
-def _unsigned(user: str) -> str:
+def _unsigned(**claims: object) -> str:
     """A token of the kind that only a test broker accepts."""
-    parts = [{"alg": "none"}, {"sub": user, "iat": 1_700_000_000, "exp": 4_000_000_000}]
+    parts = [{"alg": "none"}, {"iat": 1_600_000_000, "exp": 4_000_000_000} | claims]
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts]
     return b".".join([*encoded, b""]).decode()
 
@@ -107,6 +109,40 @@ async def test_a_wrong_credential_is_named_and_not_quoted(
             await step
         assert "xyzzy" not in str(refused.value)
     await transport.close()
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["no token", "", _unsigned(sub="alice", exp=1_700_000_000), _unsigned()],
+    ids=["garbage", "empty", "expired", "of nobody"],
+)
+async def test_a_refused_token_is_named_and_not_quoted(
+    secure: Broker, tmp_path: Path, token: str
+) -> None:
+    """The broker refuses it in a way that the client does not hear."""
+    path = tmp_path / "token"
+    path.write_text(token)
+    change = {"sasl_mechanism": "OAUTHBEARER", "username": None, "password": None}
+    settings = _settings(secure, **change, token_file=str(path))
+    technology = KafkaTechnology(settings)
+    (found,) = await technology.administrator().probe([])
+    assert (found.subject, found.verdict) == ("connection", Verdict.PROBLEM)
+    topics = StreamTopics("kit", "home", "kit.input")
+    for step in (
+        technology.transport(worker="w").join([topics], Heard()),
+        technology.producer().send("kit.input", [(b"k", b"v")]),
+        technology.administrator().check([topics]),
+        reading.durable(settings, topics, 0, owned_at=None),
+        _owner(settings, topics).take(),
+    ):
+        with pytest.raises(InvalidConfig, match=f"token of {path} is refused") as refused:
+            await step
+        assert not token or token not in str(refused.value)
+
+
+def _owner(settings: KafkaSettings, topics: StreamTopics) -> Owner:
+    """Whoever would take a partition."""
+    return Owner(topics, 0, settings=settings, worker="w", largest=1 << 20, reached=go_on)
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])

@@ -308,7 +308,7 @@ async def test_is_the_end_of_a_transaction_no_lag(
     topics: StreamTopics,
 ) -> None:
     """A marker takes an offset, and an open transaction is nothing that could be read yet."""
-    monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.5)
     worker = await _joined(technology, topics)
     worker.transport.resume(_home(), 0)
     upstream: Any = AIOKafkaProducer(

@@ -237,10 +237,15 @@ class Membership:
 
     async def wait(self, max_records: int, timeout: float) -> Found:
         """What comes, to be accepted or rewound; it may hang while the group rebalances."""
-        asked, timeout_ms = dict(self._feeds), max(int(timeout * 1000), 1)
-        return Found(
-            asked, await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
-        )
+        deadline = time.monotonic() + timeout
+        while True:
+            asked, left = dict(self._feeds), max(deadline - time.monotonic(), 0.001)
+            records = await self._consumer.getmany(
+                timeout_ms=max(int(left * 1000), 1), max_records=max_records
+            )
+            if not records or asked == self._feeds:
+                return Found(asked, records)
+            self.rewind()
 
     def accept(self, found: Found) -> list[Records]:
         """Count records as delivered; what is stale is fetched again."""

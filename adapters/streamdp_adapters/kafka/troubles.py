@@ -5,7 +5,9 @@ Everything foreign is translated here, once, at the edge:
 - *Who must act* decides: missing rights, topics and wrong credentials are the user's
   (`InvalidConfig`); a fenced producer is `Fenced`; everything else may pass (`TransportLost`).
 - The client hides why it cannot connect ("Unable to bootstrap") behind a log line, so `reach`
-  connects by hand and says it.
+  connects by hand and says it. It also takes a refused OAUTHBEARER token for accepted: the broker
+  answers it with a challenge that the client does not read, and then tells such a client of no
+  broker at all. So `reach` asks for the brokers too.
 - The client's debug lines quote keys and values, and would end up in logs that anyone reads:
   they are dropped. So is the harmless ``NotEnoughReplicasError … retrying`` of a new producer's
   first transactions on brokers of version 4; the last such line is kept for a message, in case
@@ -24,6 +26,7 @@ from typing import Protocol
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import errors as kafka
 from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.metadata import MetadataRequest
 
 from streamdp.core.errors import (
     Fenced,
@@ -51,6 +54,9 @@ _USERS = (
 _FENCED = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
 CLIENTS = (kafka.KafkaError, kafka.IllegalOperation, kafka.ConsumerStoppedError)
 """What the client raises; not all of it is of one family."""
+
+_UNCONNECTED = (kafka.KafkaConnectionError, kafka.NodeNotReadyError, AssertionError)
+"""What starting a client ends with when no server can be used; it asserts that it knows one."""
 
 _STOP_SECONDS = 5.0
 
@@ -111,9 +117,11 @@ async def start(client: Startable, settings: KafkaSettings) -> None:
     """Connect a client, or say why that cannot be; it is stopped again if it fails."""
     try:
         await client.start()
+        if isinstance(client, AIOKafkaConsumer) and not client._client.cluster.brokers():
+            raise kafka.NodeNotReadyError("no broker is known")
     except BaseException as error:
         await stop(client)
-        if isinstance(error, kafka.KafkaConnectionError):
+        if isinstance(error, _UNCONNECTED):
             await reach(settings)
         raise
 
@@ -178,13 +186,16 @@ async def reach(settings: KafkaSettings) -> None:
 
 
 async def _try_connection(host: str, port: int, arguments: Mapping[str, object]) -> None:
-    """Connect and authenticate, and leave nothing open.
+    """Connect, authenticate and ask for the brokers, and leave nothing open.
 
     The client leaves a refused TLS connection to be closed by the other side.
     """
     connection = AIOKafkaConnection(host, port, **arguments)
     try:
         await connection.connect()
+        told = await connection.send(MetadataRequest([]))
+        if not told.brokers and arguments.get("sasl_mechanism") == "OAUTHBEARER":
+            raise kafka.SaslAuthenticationFailed("refused, or expired")
     finally:
         closed = connection.close()
         protocol = connection._protocol
@@ -197,15 +208,7 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
     """What to tell the user about a server that could not be used."""
     where = f"kafka.bootstrap {server}"
     if isinstance(error, kafka.SaslAuthenticationFailed):
-        who = settings.username or settings.token_file
-        return InvalidConfig(
-            complaint(
-                where,
-                f"{settings.sasl_mechanism} credentials of {who} are refused",
-                expected="a user the cluster knows and the right password or token",
-                got=_said(error),
-            )
-        )
+        return _refused(where, settings, error)
     if isinstance(error, kafka.UnsupportedSaslMechanismError):
         return InvalidConfig(
             complaint(
@@ -225,10 +228,23 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
             )
         )
     other = isinstance(error, ConnectionResetError | kafka.KafkaConnectionError)
-    hint = f", or is it no {settings.security_protocol} listener?" if other else ""
+    token = settings.sasl_mechanism == "OAUTHBEARER"
+    unread = f", is the token of {settings.token_file} refused (expired?)" if token else ""
+    hint = f"{unread}, or is it no {settings.security_protocol} listener?" if other else ""
     return TransportLost(
         complaint(where, f"unreachable{hint}", expected="a broker's answer", got=_said(error))
     )
+
+
+def _refused(where: str, settings: KafkaSettings, error: BaseException) -> InvalidConfig:
+    """What to tell the user about a password or token that the cluster does not accept."""
+    if settings.sasl_mechanism == "OAUTHBEARER":
+        what = f"the token of {settings.token_file} is refused: has it expired?"
+        expected = "a token that the cluster accepts"
+    else:
+        what = f"{settings.sasl_mechanism} credentials of {settings.username} are refused"
+        expected = "a user the cluster knows and the right password"
+    return InvalidConfig(complaint(where, what, expected=expected, got=_said(error)))
 
 
 class Noise(logging.Filter):
