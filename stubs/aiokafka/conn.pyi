@@ -1,5 +1,7 @@
 import asyncio
 
+from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse
+
 class AIOKafkaProtocol:
     _transport: asyncio.WriteTransport | None
 
@@ -7,4 +9,5 @@ class AIOKafkaConnection:
     _protocol: AIOKafkaProtocol | None
     def __init__(self, host: str, port: int, **configs: object) -> None: ...
     async def connect(self) -> object: ...
+    async def send(self, request: MetadataRequest) -> MetadataResponse: ...
     def close(self) -> asyncio.Future[None]: ...
