@@ -110,11 +110,11 @@ def test_does_the_judge_catch_a_release_published_twice_or_never() -> None:
     [
         ("rolled back", "rolled back"),
         ("lost state", "the state is gone"),
-        ("lost input", "no longer retained"),
+        ("lost input", "no longer retained; going on needs a new epoch"),
         ("shorter input", "cut back"),
         ("fewer partitions", "partitions went away"),
         ("another epsilon", "needs a new epoch"),
-        ("older epoch", "epoch"),
+        ("older epoch", "deploy the newer one; expected epoch 2 or a later one, got 1"),
     ],
 )
 def test_does_a_partition_halt_rather_than_guess(broken: str, said: str) -> None:

@@ -49,7 +49,12 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
         return _without_checkpoint(spec, partition, taken, saved, line)
     checkpoint = saved.checkpoint
     if spec.epoch < checkpoint.epoch:
-        raise _halt(partition, "epoch", f"{checkpoint.epoch} or a later one", spec.epoch)
+        raise _halt(
+            partition,
+            "the configuration is of an earlier epoch than the state; deploy the newer one",
+            f"epoch {checkpoint.epoch} or a later one",
+            spec.epoch,
+        )
     if spec.epoch > max(checkpoint.epoch, line.epoch if line else 0):
         return _anew(partition, taken, saved, line, before=checkpoint.epoch)
     _check_continues(spec, partition, taken, checkpoint, line)
@@ -91,7 +96,7 @@ def _check_continues(
     if taken.first_offset > checkpoint.low_water:
         raise _halt(
             partition,
-            "input that a rebuild needs is no longer retained",
+            "input that a rebuild needs is no longer retained; going on needs a new epoch",
             f"offset {checkpoint.low_water}",
             f"{taken.first_offset} as the oldest",
         )
