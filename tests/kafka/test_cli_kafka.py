@@ -62,6 +62,17 @@ def test_are_missing_topics_told_at_once(config: Path) -> None:
     assert "missing: `streamdp topics create` makes the input" in run.stderr
 
 
+def test_is_a_session_that_the_cluster_refuses_the_users_error(config: Path) -> None:
+    """It does not pass: `run` ends and says which bounds there are, rather than try for ever."""
+    assert call(config, "topics", "create").returncode == 0
+    short = 'kind = "kafka"\nsession_timeout_ms = 5'
+    config.write_text(config.read_text().replace('kind = "kafka"', short))
+    run = call(config, "run")
+    assert run.returncode == 3
+    assert "the cluster refuses transport.session_timeout_ms" in run.stderr
+    assert "group.min.session.timeout.ms" in run.stderr
+
+
 def test_does_everything_work_from_nothing_to_a_proof(config: Path) -> None:
     """Topics, events, actions, state and ledger, with the service running meanwhile."""
     made = call(config, "topics", "create", "--json")

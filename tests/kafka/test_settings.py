@@ -40,21 +40,37 @@ def test_text_of_the_environment_becomes_the_right_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bootstrap": "nowhere"}, "kafka.bootstrap: not an address"),
-        ({"bootsrap": "x:1"}, "kafka.bootsrap: unknown"),
-        ({"security_protocol": "TLS"}, "kafka.security_protocol: unknown"),
-        ({"sasl_mechanism": "GSSAPI"}, "kafka.sasl_mechanism: unknown"),
-        ({"security_protocol": "SSL"}, "the protocol has none"),
+        ({"bootstrap": "nowhere"}, "transport.bootstrap: not an address"),
+        ({"bootsrap": "x:1"}, "transport.bootsrap: unknown"),
+        ({"security_protocol": "TLS"}, "transport.security_protocol: unknown"),
+        ({"sasl_mechanism": "GSSAPI"}, "transport.sasl_mechanism: unknown"),
+        ({"security_protocol": "SSL"}, "has no use for sasl_mechanism, username, password;"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "ca_file": __file__, "key_file": __file__},
+            "has no use for ca_file, key_file; expected SASL_SSL, or without",
+        ),
+        ({"token_file": __file__}, "transport.token_file: has no use with SCRAM-SHA-512"),
+        (
+            {"sasl_mechanism": "OAUTHBEARER", "token_file": __file__},
+            "transport.username: has no use with OAUTHBEARER",
+        ),
+        ({"password_file": __file__}, "password, password_file: which?"),
         (
             {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"},
             "would send the secret in the clear",
         ),
-        ({"sasl_mechanism": "OAUTHBEARER"}, "kafka.token_file: missing"),
         ({"username": None}, "wrong type"),
-        ({"password_file": "/nowhere"}, "kafka.password_file: no such file"),
-        ({"ca_file": "/nowhere"}, "kafka.ca_file: no such file"),
+        ({"ca_file": "/nowhere"}, "transport.ca_file: no such file"),
         ({"certificate_file": __file__}, "both or neither"),
+        ({"key_password_file": __file__}, "key_password_file: comes with key_file"),
+        (
+            dict.fromkeys(("certificate_file", "key_file"), __file__)
+            | {"key_password_file": "/nowhere"},
+            "transport.key_password_file: no such file",
+        ),
         ({"session_timeout_ms": "soon"}, "wrong type"),
+        ({"session_timeout_ms": -5}, "session_timeout_ms: no time; expected 1 to"),
+        ({"session_timeout_ms": 2**31}, "session_timeout_ms: no time; expected 1 to"),
     ],
 )
 def test_what_cannot_work_is_refused_without_naming_the_secret(
@@ -66,6 +82,20 @@ def test_what_cannot_work_is_refused_without_naming_the_secret(
     assert "xyzzy" not in str(refused.value)
 
 
+def test_a_password_file_that_is_not_there_is_refused() -> None:
+    by_file = {name: value for name, value in SASL.items() if name != "password"}
+    with pytest.raises(InvalidConfig, match=r"transport\.password_file: no such file"):
+        KafkaSettings.parse({**by_file, "password_file": "/nowhere"})
+
+
+def test_a_mechanism_without_what_it_needs_is_refused() -> None:
+    plain = {"bootstrap": "broker:9093", "security_protocol": "SASL_SSL"}
+    with pytest.raises(InvalidConfig, match=r"transport\.token_file: missing"):
+        KafkaSettings.parse({**plain, "sasl_mechanism": "OAUTHBEARER"})
+    with pytest.raises(InvalidConfig, match="username, password_file: missing"):
+        KafkaSettings.parse({**plain, "sasl_mechanism": "PLAIN", "username": "alice"})
+
+
 def test_secrets_are_in_no_repr() -> None:
     assert "xyzzy" not in repr(KafkaSettings.parse(SASL))
 
@@ -73,7 +103,7 @@ def test_secrets_are_in_no_repr() -> None:
 def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "ca.pem"
     bad.write_text("nothing")
-    with pytest.raises(InvalidConfig, match=r"kafka\.ca_file"):
+    with pytest.raises(InvalidConfig, match=r"transport\.ca_file"):
         KafkaSettings.parse({**SASL, "ca_file": str(bad)}).client()
 
 

@@ -2,7 +2,8 @@
 
 Rules:
 
-- Every key is known or refused. Secrets come from files (``password_file``, ``token_file``) or,
+- Every key is known or refused, and so is one that would have no effect: whoever gives a password
+  believes that it is used. Secrets come from files (``password_file``, ``token_file``) or,
   for tests, directly; they are never in a `repr`, a message or a log.
 - A password or token never crosses the network in the clear: PLAIN and OAUTHBEARER need TLS.
 - Certificates and host names are always checked; ``ca_file`` says by whom they are signed where
@@ -24,6 +25,11 @@ from streamdp.core.errors import InvalidConfig, complaint
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _IN_THE_CLEAR = ("PLAIN", "OAUTHBEARER")  # mechanisms that send the secret itself
+_OF_SASL = ("sasl_mechanism", "username", "password", "password_file", "token_file")
+_OF_TLS = ("ca_file", "certificate_file", "key_file", "key_password_file")
+_FILES = ("password_file", "token_file", *_OF_TLS)
+
+_LONGEST_MS = 2**31 - 1  # what a request can hold; the brokers' own bounds are narrower
 
 REQUEST_TIMEOUT_MS = 30_000
 """How long one request may take before the connection counts as lost."""
@@ -55,18 +61,21 @@ class KafkaSettings:
         self._one_of("security_protocol", self.security_protocol, PROTOCOLS)
         if not all(_is_address(server) for server in self.servers):
             self._refuse("bootstrap", "not an address", "host:port, host:port", self.bootstrap)
+        self._check_effect()
         if self.uses_sasl:
             self._check_sasl()
-        elif self.sasl_mechanism is not None:
-            self._refuse(
-                "sasl_mechanism", "the protocol has none", "SASL_SSL", self.security_protocol
-            )
         if (self.certificate_file is None) != (self.key_file is None):
             self._refuse("key_file", "comes with certificate_file", "both or neither", "one")
-        for name in ("password_file", "token_file", "ca_file", "certificate_file", "key_file"):
+        if self.key_password_file is not None and self.key_file is None:
+            self._refuse("key_password_file", "comes with key_file", "both or neither", "one")
+        for name in _FILES:
             path = getattr(self, name)
             if path is not None and not path.is_file():
                 self._refuse(name, "no such file", "a readable file", path)
+        if not 1 <= self.session_timeout_ms <= _LONGEST_MS:
+            self._refuse(
+                "session_timeout_ms", "no time", f"1 to {_LONGEST_MS}", self.session_timeout_ms
+            )
 
     @classmethod
     def parse(cls, table: Mapping[str, object]) -> KafkaSettings:
@@ -134,12 +143,27 @@ class KafkaSettings:
         except (ssl.SSLError, OSError) as error:
             raise InvalidConfig(
                 complaint(
-                    "kafka.ca_file, certificate_file, key_file",
+                    "transport.ca_file, certificate_file, key_file",
                     "cannot be used",
                     expected="PEM files that belong together",
                     got=error.strerror or type(error).__name__,
                 )
             ) from error
+
+    def _check_effect(self) -> None:
+        """Refuse what the protocol has no use for."""
+        for names, used, remedy in (
+            (_OF_SASL, self.uses_sasl, "SASL_SSL"),
+            (_OF_TLS, self.uses_tls, "SASL_SSL" if self.uses_sasl else "SSL"),
+        ):
+            given = [name for name in names if getattr(self, name) is not None]
+            if given and not used:
+                self._refuse(
+                    "security_protocol",
+                    f"has no use for {', '.join(given)}",
+                    f"{remedy}, or without them",
+                    self.security_protocol,
+                )
 
     def _check_sasl(self) -> None:
         """Refuse a mechanism without what it needs."""
@@ -149,13 +173,21 @@ class KafkaSettings:
                 "security_protocol", "would send the secret in the clear", "SASL_SSL",
                 self.security_protocol,
             )  # fmt: skip
-        if self.sasl_mechanism == "OAUTHBEARER":
+        by_token = self.sasl_mechanism == "OAUTHBEARER"
+        for name in ("username", "password", "password_file") if by_token else ("token_file",):
+            if getattr(self, name) is not None:
+                self._refuse(
+                    name, f"has no use with {self.sasl_mechanism}", "to be left out", "a value"
+                )
+        if by_token:
             if self.token_file is None:
                 self._refuse("token_file", "missing", "a file with the token", "nothing")
         elif self.username is None or (self.password is None and self.password_file is None):
             self._refuse(
                 "username, password_file", "missing", "both for SASL", "one or none of them"
             )
+        elif self.password is not None and self.password_file is not None:
+            self._refuse("password, password_file", "which?", "one of them", "both")
 
     @classmethod
     def _one_of(cls, name: str, value: str | None, allowed: tuple[str, ...]) -> None:
@@ -166,7 +198,7 @@ class KafkaSettings:
     @staticmethod
     def _refuse(name: str, what: str, expected: object, got: object) -> None:
         """Raise in the house's form."""
-        raise InvalidConfig(complaint(f"kafka.{name}", what, expected=expected, got=got))
+        raise InvalidConfig(complaint(f"transport.{name}", what, expected=expected, got=got))
 
 
 class TokenFile(AbstractTokenProvider):
@@ -187,7 +219,10 @@ def _read_secret(name: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(
             complaint(
-                f"kafka.{name}", "unreadable", expected=f"text in {path}", got=type(error).__name__
+                f"transport.{name}",
+                "unreadable",
+                expected=f"text in {path}",
+                got=type(error).__name__,
             )
         ) from error
 
@@ -211,6 +246,9 @@ def _converted(name: str, kind: str, value: object) -> object:
         return value
     raise InvalidConfig(
         complaint(
-            f"kafka.{name}", "of a wrong type", expected=expected.__name__, got=type(value).__name__
+            f"transport.{name}",
+            "of a wrong type",
+            expected=expected.__name__,
+            got=type(value).__name__,
         )
     )

@@ -92,6 +92,16 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
         return Fenced(
             complaint(where, "another process owns it", expected="to own it", got="fenced")
         )
+    if isinstance(error, kafka.InvalidSessionTimeoutError):
+        return InvalidConfig(
+            complaint(
+                where,
+                "the cluster refuses transport.session_timeout_ms",
+                expected="a time from its group.min.session.timeout.ms up to its "
+                "group.max.session.timeout.ms",
+                got=_said(error),
+            )
+        )
     if isinstance(error, _USERS):
         return InvalidConfig(
             complaint(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))
@@ -206,7 +216,7 @@ async def _try_connection(host: str, port: int, arguments: Mapping[str, object])
 
 def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) -> StreamdpError:
     """What to tell the user about a server that could not be used."""
-    where = f"kafka.bootstrap {server}"
+    where = f"transport.bootstrap {server}"
     if isinstance(error, kafka.SaslAuthenticationFailed):
         return _refused(where, settings, error)
     if isinstance(error, kafka.UnsupportedSaslMechanismError):
@@ -223,7 +233,7 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
             complaint(
                 where,
                 "no TLS that can be trusted",
-                expected="a TLS listener whose certificate kafka.ca_file signed",
+                expected="a TLS listener whose certificate transport.ca_file signed",
                 got=getattr(error, "verify_message", None) or error.reason or "no TLS",
             )
         )
