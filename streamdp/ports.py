@@ -116,6 +116,7 @@ class Taken:
     group_offset: int | None  # what a consumer group remembers: evidence, never trusted
     last_ledger_line: bytes | None  # the newest published ledger line of this partition
     partitions: int  # how many partitions the input has
+    remarks: Mapping[int, str] = field(default_factory=dict)  # beside the group's offsets, of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class Commit:
     actions: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)  # in this order
     ledger: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)
     low_water: int | None = None  # older input is not needed again; a transport may forget it
+    remark: str = ""  # kept beside the offset that the group remembers, for whoever takes any
 
 
 @dataclass(frozen=True, slots=True)

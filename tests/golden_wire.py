@@ -109,7 +109,14 @@ def saved() -> dict[bytes, bytes]:
     """A state as a partition leaves it, with something of an older epoch."""
     places = Entries("home", 0)
     point = state.Checkpoint(
-        next_offset=201, low_water=150, rows=2, commit_seq=9, epoch=2, digest="d1", partitions=4
+        next_offset=201,
+        low_water=150,
+        rows=2,
+        commit_seq=9,
+        epoch=2,
+        digest="d1",
+        partitions=4,
+        began_with=3,
     )
     entries = {
         places.checkpoint: state.encode_checkpoint(point),

@@ -46,14 +46,14 @@ async def joined(
     return transport, ears
 
 
-def step(number: int, **more: int) -> Commit:
+def step(number: int, *, low_water: int | None = None) -> Commit:
     mark = b"%d" % number
     return Commit(
         number,
         [(b"checkpoint", mark)],
         [(b"key " + mark, b"action " + mark)],
         [(b"key " + mark, b"line " + mark)],
-        **more,
+        low_water,
     )
 
 

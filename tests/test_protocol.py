@@ -14,12 +14,13 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.errors import StateMismatch, TransportLost
-from streamdp.ports import Taken
+from streamdp.ports import Partition, Taken
 from streamdp.service.opening import open_partition
 from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import Start
 from streamdp.testing.judge import judge
 from streamdp.wire.published import EpochMark, Mode, decode_ledger
+from streamdp.wire.state import Remark, encode_remark
 from tests.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
 from tests.streams import events, spec
 
@@ -156,6 +157,28 @@ def test_is_a_lost_state_recognised_by_the_group_alone() -> None:
     with pytest.raises(StateMismatch, match="the state is gone"):
         open_partition(spec(), HOME, taken)
     assert open_partition(spec(epoch=2), HOME, taken).position == 12
+    remarked = replace(taken, remarks={0: encode_remark(Remark(epoch=2, began_with=1))})
+    with pytest.raises(StateMismatch, match="epoch 3"):
+        open_partition(spec(epoch=2), HOME, remarked)
+    assert open_partition(spec(epoch=3), HOME, remarked).position == 12
+
+
+@pytest.mark.parametrize(
+    ("others", "position"),
+    [
+        ({}, 60),  # the stream's first start
+        ({0: encode_remark(Remark(epoch=1, began_with=4))}, 60),  # still that, another was first
+        ({0: encode_remark(Remark(epoch=1, began_with=2))}, 5),  # added
+        ({0: "nothing that we wrote", 1: ""}, 60),
+    ],
+)
+def test_does_a_partition_that_is_added_begin_at_its_first_record(
+    others: dict[int, str], position: int
+) -> None:
+    """`latest` is said of the stream: what comes to a new partition comes after its beginning."""
+    taken = Taken({}, 5, 60, None, None, 4, others)
+    opening = open_partition(spec(start=Start.LATEST), Partition("home", 3), taken)
+    assert opening.position == position
 
 
 @pytest.mark.parametrize(("start", "position"), [(Start.EARLIEST, 5), (Start.LATEST, 60)])

@@ -25,6 +25,7 @@ from streamdp.ports import (
     Taken,
     Transport,
 )
+from streamdp.service.spec import Start
 from streamdp.service.view import Reason, Status
 from streamdp.service.worker import OnHalt
 from streamdp.testing.faults import Dice, Plan
@@ -114,6 +115,22 @@ def test_is_every_block_released_once_through_rebalances(seed: int) -> None:
             await room.until(lambda: not any(room.wrong()))
 
     asyncio.run(run())
+
+
+@running
+async def test_is_everything_learned_that_comes_to_an_added_partition() -> None:
+    """`latest` leaves out what came before the stream; a partition that is new has nothing such."""
+    room = Room([spec(start=Start.LATEST)], partitions=1)
+    room.send("home", events(30, keys=KEYS))
+    async with room.worker() as worker:
+        await room.until(lambda: room.position(HOME0) == 30)
+    assert worker.view.part(HOME0).slots == 0
+    room.log.create(room.specs["home"].topics.input, partitions=2)
+    room.log.append(room.specs["home"].topics.input, events(40, keys=KEYS), partition=1)
+    async with room.worker() as worker:
+        await room.until(lambda: room.position(HOME1) == 40)
+    assert worker.view.part(HOME1).slots == 40
+    assert room.wrong(HOME1) == []
 
 
 @running

@@ -38,7 +38,14 @@ def read(entries: Mapping[bytes, bytes]) -> state.SavedState:
 def test_a_state_comes_back() -> None:
     found = read(saved())
     assert found.checkpoint == Checkpoint(
-        next_offset=201, low_water=150, rows=2, commit_seq=9, epoch=2, digest="d1", partitions=4
+        next_offset=201,
+        low_water=150,
+        rows=2,
+        commit_seq=9,
+        epoch=2,
+        digest="d1",
+        partitions=4,
+        began_with=3,
     )
     assert found.owner == Owner(owner="0f-1")
     assert found.rows == {b"fr": b"row of fr", None: b"row of null"}

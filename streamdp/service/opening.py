@@ -9,6 +9,10 @@ The position never moves back, by any way (P11). A new epoch begins behind all t
 of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
 old, lets no event be read for a second release. Offsets and charges belong to a topic, so a stream
 keeps its input for life.
+
+`start` is said of the stream: a partition that is added later begins at its first record, or what
+came before anybody heard of it would be learned by nobody. With how many partitions the stream
+began stands in each checkpoint, and beside the offsets that the group remembers.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Partition, Taken
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.wire.published import Charge, LedgerLine, decode_ledger
-from streamdp.wire.state import Checkpoint, SavedState, read_state
+from streamdp.wire.state import Checkpoint, SavedState, decode_remark, read_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Opening:
     rows: int
     saved: SavedState
     new_epoch: int | None  # the epoch before this one, if this taking begins one
+    began_with: int  # how many partitions there were when the stream began
 
 
 def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Opening:
@@ -65,6 +70,7 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
         rows=checkpoint.rows,
         saved=saved,
         new_epoch=None,
+        began_with=checkpoint.began_with,
     )
 
 
@@ -112,9 +118,13 @@ def _without_checkpoint(
 ) -> Opening:
     """A first start; or a state that was lost, which only a new epoch may pass."""
     if line is None and taken.group_offset is None:
-        first = taken.first_offset if spec.start is Start.EARLIEST else taken.end_offset
-        return Opening(first, first, 0, 0, saved, None)
-    before = 1 if line is None else line.epoch
+        began_with = _began_with(taken)
+        added = partition.number >= began_with
+        earliest = added or spec.start is Start.EARLIEST
+        first = taken.first_offset if earliest else taken.end_offset
+        return Opening(first, first, 0, 0, saved, None, began_with)
+    remark = decode_remark(taken.remarks.get(partition.number, ""))
+    before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
     if spec.epoch <= before:
         found = "a group offset" if line is None else f"a ledger line of commit {line.commit_seq}"
         raise _halt(
@@ -146,7 +156,14 @@ def _anew(
         rows=0,
         saved=saved,
         new_epoch=before,
+        began_with=saved.checkpoint.began_with if saved.checkpoint else _began_with(taken),
     )
+
+
+def _began_with(taken: Taken) -> int:
+    """How many partitions there were when the stream began, by what the others say."""
+    remarks = [decode_remark(text) for text in taken.remarks.values()]
+    return min([taken.partitions, *(remark.began_with for remark in remarks if remark)])
 
 
 def _check_end(partition: Partition, taken: Taken, position: int) -> None:

@@ -32,7 +32,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
-from streamdp.wire.state import Checkpoint, Recorded, encode_checkpoint
+from streamdp.wire.state import Checkpoint, Recorded, Remark, encode_checkpoint, encode_remark
 
 _MOST_GONE = 20_000
 """Entries that one cut takes away at most, so that a transaction stays short."""
@@ -139,6 +139,7 @@ class PartitionWork:
         self.keys_refused = 0
         self.slots = 0  # absorbed since the partition was taken
         self._partitions = partitions
+        self._began_with = opening.began_with
         self._entries = Entries(partition.stream, partition.number)
         self._drawn: list[tuple[Releases, Mode]] = []
         self._tombstones: list[bytes] = list(opening.saved.stale)
@@ -239,6 +240,7 @@ class PartitionWork:
                 actions=actions,
                 ledger=[*ledger, *self._epoch_mark()],
                 low_water=self.low_water,
+                remark=encode_remark(Remark(epoch=self.spec.epoch, began_with=self._began_with)),
             ),
             checkpoint=checkpoint,
             published=tuple(publishing.shown),
@@ -290,6 +292,7 @@ class PartitionWork:
             epoch=self.spec.epoch,
             digest=self.spec.digest,
             partitions=self._partitions,
+            began_with=self._began_with,
         )
 
     def _order(self, recorded: Recorded) -> tuple[int, int, int]:

@@ -265,6 +265,7 @@ def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
         group_offset=log.position(topics, number),
         last_ledger_line=lines[-1] if lines else None,
         partitions=log.partitions(topics.input),
+        remarks=log.remarks(topics),
     )
 
 

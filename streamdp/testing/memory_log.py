@@ -119,6 +119,7 @@ class MemoryLog:
         self._public: dict[Place, list[tuple[Attempt, Published]]] = {}
         self._state: dict[Place, dict[bytes, bytes]] = {}
         self._positions: dict[Place, int] = {}
+        self._remarks: dict[Place, str] = {}
         self._owners: dict[Place, int] = {}
         self._change = asyncio.Event()
 
@@ -242,6 +243,7 @@ class MemoryLog:
             else:
                 state[key] = value
         self._positions[place] = attempt.commit.next_offset
+        self._remarks[place] = attempt.commit.remark
         attempt.outcome = Outcome.COMMITTED
         self.ring()
 
@@ -260,6 +262,10 @@ class MemoryLog:
     def position(self, topics: StreamTopics, number: int) -> int | None:
         """What the group remembers: the position of the last commit."""
         return self._positions.get((topics.state, number))
+
+    def remarks(self, topics: StreamTopics) -> dict[int, str]:
+        """What stands beside the positions that the group remembers."""
+        return {n: text for (state, n), text in self._remarks.items() if state == topics.state}
 
     # --- what was visible -------------------------------------------------------------------
 

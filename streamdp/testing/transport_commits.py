@@ -8,6 +8,7 @@ taken its partition.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from streamdp.core.errors import Fenced, TransportLost
 from streamdp.ports import Commit, StreamTopics
@@ -36,14 +37,19 @@ async def commit_is_kept(room: Room) -> None:
 
 
 async def group_remembers(room: Room) -> None:
-    """The position of the last commit is there as evidence."""
-    worker = await room.lone_worker()
+    """The position of the last commit is there as evidence, its remark for every partition."""
+    worker = await room.lone_worker(partitions=3)
     await room.send(numbered(9), partition=0)
-    await worker.transport.take(room.at())
-    await worker.transport.commit(room.at(), step(3))
-    await worker.transport.commit(room.at(), step(7))
-    taken = await worker.transport.take(room.at())
-    room.expect("group offset", expected=7, got=taken.group_offset)
+    for number in range(2):
+        await worker.transport.take(room.at(number))
+        for count in (3, 7 - number):
+            commit = replace(step(count), remark=f"{number} at {count}")
+            await worker.transport.commit(room.at(number), commit)
+    remarks = {0: "0 at 7", 1: "1 at 6"}
+    for number, group_offset in enumerate([7, 6, None]):
+        taken = await worker.transport.take(room.at(number))
+        room.expect("group offset", expected=group_offset, got=taken.group_offset)
+        room.expect("remarks", expected=remarks, got=dict(taken.remarks))
 
 
 async def large_commit(room: Room) -> None:

@@ -66,6 +66,14 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epoch: Natural
     digest: str  # of the stream's configuration
     partitions: Positive  # of the input topic: more of them move keys
+    began_with: Positive  # how many it had when the stream began
+
+
+class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a partition tells the others: it stands beside the offset that their group remembers."""
+
+    epoch: Natural
+    began_with: Positive
 
 
 class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +118,19 @@ def record(release: Release, *, lines: Lines, mode: Mode, commit_seq: int) -> Re
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The value of a checkpoint entry."""
     return _encode(checkpoint)
+
+
+def encode_remark(remark: Remark) -> str:
+    """As text."""
+    return _encode(remark).decode()
+
+
+def decode_remark(text: str) -> Remark | None:
+    """What the group remembers is evidence and never trusted: what is no remark is none."""
+    try:
+        return _remark_decoder.decode(text)
+    except msgspec.MsgspecError:
+        return None
 
 
 def encode_owner(owner: Owner) -> bytes:
@@ -241,6 +262,7 @@ class _Readers(Struct):
 _encode = msgspec.json.Encoder().encode
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
 _owner_decoder = msgspec.json.Decoder(Owner)
+_remark_decoder = msgspec.json.Decoder(Remark)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)
 _readers_decoder = msgspec.json.Decoder(_Readers)
 

@@ -59,11 +59,16 @@ class AIOKafkaProducer:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_id: str
     ) -> None: ...
 
+class _Coordinator:
+    async def fetch_committed_offsets(
+        self, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
 class AIOKafkaConsumer:
     _closed: bool
     _client: AIOKafkaClient
     _fetcher: Fetcher
-    _coordinator: object
+    _coordinator: _Coordinator
     def __init__(self, *topics: str, **configs: object) -> None: ...
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

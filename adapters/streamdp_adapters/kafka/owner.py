@@ -145,7 +145,9 @@ class Owner:
         await self._producer.begin_transaction()
         self._reached("commit: begun", self._partition)
         position = {
-            TopicPartition(topics.input, self._number): OffsetAndMetadata(commit.next_offset, "")
+            TopicPartition(topics.input, self._number): OffsetAndMetadata(
+                commit.next_offset, commit.remark
+            )
         }
         actions = [(compacted_key(key), value) for key, value in commit.actions]
         with self._outbox() as out:

@@ -9,13 +9,13 @@ nothing. A position that does not move for `IDLE_SECONDS` is a loud failure.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
-from aiokafka.structs import ConsumerRecord, TopicPartition
+from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
 from streamdp.ports import Partition, Records, StreamTopics, Taken
@@ -90,6 +90,15 @@ class Reader:
             yield (batch := columns(partition, records, start=start))
             start = batch.next_offset
 
+    async def remembered(
+        self, topic: str, partitions: Iterable[int]
+    ) -> dict[int, OffsetAndMetadata]:
+        """What the group remembers of a topic's partitions."""
+        places = [TopicPartition(topic, number) for number in partitions]
+        # The client's own question for one offset drops what stands beside it.
+        found = await self.consumer._coordinator.fetch_committed_offsets(places)
+        return {place.partition: kept for place, kept in found.items() if kept.offset >= 0}
+
     async def last_value(self, place: TopicPartition) -> bytes | None:
         """The newest committed record's value, looking further back until there is one."""
         first, end = await self.bounds(place)
@@ -141,17 +150,18 @@ async def durable(
     async with reader(settings, names, where=where, group_id=group(topics)) as look:
         source = TopicPartition(topics.input, number)
         first, end = await look.bounds(source)
-        remembered = await look.consumer.committed(source)
         partitions = look.consumer.partitions_for_topic(topics.input) or ()
+        group_offsets = await look.remembered(topics.input, partitions)
         state = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
         last_line = await look.last_value(TopicPartition(topics.ledger, number))
     return Taken(
         state=state,
         first_offset=first,
         end_offset=end,
-        group_offset=remembered,
+        group_offset=group_offsets[number].offset if number in group_offsets else None,
         last_ledger_line=last_line,
         partitions=len(partitions),
+        remarks={each: kept.metadata for each, kept in group_offsets.items()},
     )
 
 

@@ -333,6 +333,7 @@ def as_taken(durable: Durable, seen: Witness) -> Taken:
         group_offset=max(positions, default=None),
         last_ledger_line=seen.last_ledger_line,
         partitions=durable.partitions,
+        remarks=durable.remarks,
     )
 
 

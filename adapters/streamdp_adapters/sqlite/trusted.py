@@ -35,7 +35,8 @@ TRUSTED = Kind(
       id INTEGER PRIMARY KEY, app TEXT NOT NULL, stream TEXT NOT NULL, number INTEGER NOT NULL,
       topic TEXT NOT NULL, owner INTEGER NOT NULL, worker TEXT NOT NULL,
       sequence INTEGER NOT NULL, published INTEGER NOT NULL,
-      position INTEGER, low_water INTEGER, UNIQUE (app, stream, number));
+      position INTEGER, low_water INTEGER, remark TEXT NOT NULL DEFAULT '',
+      UNIQUE (app, stream, number));
     CREATE TABLE state (part INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
       UNIQUE (part, key));
     CREATE TABLE outbox (id INTEGER PRIMARY KEY, part INTEGER NOT NULL, sequence INTEGER NOT NULL,
@@ -72,6 +73,7 @@ class Durable:
     head: Head
     position: int | None
     partitions: int
+    remarks: Mapping[int, str]
 
 
 class TrustedFile:
@@ -233,9 +235,16 @@ class TrustedFile:
                 )
                 _write_outbox(file, owner.part, publication)
             file.execute(
-                "UPDATE part SET sequence = ?, published = ?, position = ?,"
+                "UPDATE part SET sequence = ?, published = ?, position = ?, remark = ?,"
                 " low_water = coalesce(?, low_water) WHERE id = ?",
-                (sequence, published, commit.next_offset, commit.low_water, owner.part),
+                (
+                    sequence,
+                    published,
+                    commit.next_offset,
+                    commit.remark,
+                    commit.low_water,
+                    owner.part,
+                ),
             )
             if retain is not None:
                 _trim(file, topics.input, number, retain)
@@ -264,7 +273,12 @@ class TrustedFile:
             state = dict(
                 file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
             )
-            return Durable(state, heads[number], position, len(heads))
+            remarks = file.execute(
+                "SELECT number, remark FROM part"
+                " WHERE app = ? AND stream = ? AND position IS NOT NULL",
+                (topics.app, topics.stream),
+            )
+            return Durable(state, heads[number], position, len(heads), dict(remarks.fetchall()))
 
     def close(self) -> None:
         """Close the connection."""
