@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 from signal import SIGTERM, Signals
@@ -36,6 +36,7 @@ class Process:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         file_limit: int | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> Process:
         """`streamdp` with these arguments; with a limit no file may grow beyond it."""
 
@@ -45,7 +46,7 @@ class Process:
 
         process = cls(
             subprocess.Popen(
-                [*PROGRAM, *arguments],
+                [*program, *arguments],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={**os.environ, **(environment or {})},

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamdp.core.errors import (
     StreamdpError,
 )
-from streamdp.ports import Commit, Partition, StreamTopics
+from streamdp.ports import Commit, Partition, Reached, StreamTopics
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
+from streamdp_adapters.sqlite.transport import go_on
 
 TOPICS = StreamTopics(app="shop", stream="home", input="events")
 AT = Partition("home", 0)
@@ -37,10 +38,9 @@ def settings(folder: Path, **more: object) -> Settings:
 
 
 async def joined(
-    chosen: Settings, *, worker: str = "w", reached: Callable[[str, Partition], None] | None = None
+    chosen: Settings, *, worker: str = "w", reached: Reached = go_on
 ) -> tuple[SqliteTransport, Ears]:
-    extra = {} if reached is None else {"reached": reached}
-    transport = SqliteTransport(chosen, worker=worker, **extra)
+    transport = SqliteTransport(chosen, worker=worker, reached=reached)
     ears = Ears()
     await transport.join([TOPICS], ears)
     return transport, ears

@@ -2,7 +2,8 @@
 
 It does what the real service does with the transport: draw, make durable, then publish. Each round
 of a partition commits what is drawn for the next block and publishes what the last round recorded.
-A draw is fresh randomness, so that one made twice shows.
+A draw is fresh randomness, so that one made twice shows. It takes no lock: some of these fence each
+other from processes of their own, as on a file system that has none.
 
 The parent reads a line of JSON a job from standard input and answers with the child's exit code.
 """
@@ -26,6 +27,7 @@ from streamdp.ports import Commit, Partition, StreamTopics, Taken
 from streamdp.testing.faults import Kill
 from streamdp_adapters.sqlite import Settings, SqliteProducer, SqliteTransport
 from streamdp_adapters.sqlite import files as sqlite_files
+from streamdp_adapters.sqlite.lock import unlocked
 from streamdp_adapters.sqlite.published import Publication, Witness
 from streamdp_adapters.sqlite.transport import Tenure
 from streamdp_adapters.sqlite.trusted import Owner, TrustedFile
@@ -136,7 +138,9 @@ async def serve(job: dict[str, Any]) -> int:
     kill = Kill(job["step"], passage=job["passage"]) if "step" in job else None
     for _ in range(job.get("attempts", 1)):
         extra = {"reached": kill} if kill else {}
-        transport = SqliteTransport(settings, worker=f"worker {os.getpid()}", **extra)
+        transport = SqliteTransport(
+            settings, worker=f"worker {os.getpid()}", lock=unlocked, **extra
+        )
         try:
             await transport.join([TOPICS], Deaf())
             for number in range(PARTITIONS):

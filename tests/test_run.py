@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from streamdp.service.logs import EVENTS
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.published import Charge, decode_ledger
 from streamdp.wire.state import read_state
-from tests.processes import Process, ended_at_once, until
+from tests.processes import PROGRAM, Process, ended_at_once, until
 from tests.streams import events
 
 pytestmark = pytest.mark.slow
@@ -240,20 +241,46 @@ def test_does_a_hangup_reread_modes_and_nothing_else(shop: Shop) -> None:
     assert {line.epoch for line in lines} == {1}
 
 
-def test_does_a_second_process_take_over_cleanly(shop: Shop) -> None:
-    """The newest owner wins; the first one stops touching anything, and both end well."""
+def test_is_a_second_process_refused(shop: Shop) -> None:
+    """Exit code 3 and who has the files; the first goes on, and when it is killed another can."""
     shop.send(300)
     with shop.run() as first:
         first.hear("partition_running")
         with shop.run() as second:
+            assert second.ended() == 3
+        (told,) = second.said("failed")
+        holder = f"worker {socket.gethostname()}:{first.popen.pid}, process {first.popen.pid}"
+        assert f"stop that one first; expected a free file, got one locked by {holder}" in str(
+            told["detail"]
+        )
+        assert not second.said("joined")
+        shop.send(300, seed=2)
+        until(shop.is_read)
+        assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    with shop.run() as third:
+        shop.send(50, seed=3)
+        until(shop.is_read)
+        assert third.end() == 0
+    assert not first.said("partition_revoked")
+    assert shop.wrong() == []
+
+
+WITHOUT_LOCKS = (sys.executable, "-c", "import sys; sys.modules['fcntl'] = None; " + PROGRAM[-1])
+
+
+def test_does_a_fenced_process_end_where_there_are_no_locks(shop: Shop) -> None:
+    """The newest owner wins; the first one touches nothing more, and ends with exit code 3."""
+    shop.send(300)
+    with shop.run(program=WITHOUT_LOCKS) as first:
+        first.hear("partition_running")
+        with shop.run(program=WITHOUT_LOCKS) as second:
             second.hear("partition_running")
-            first.hear("partition_revoked")
             shop.send(300, seed=2)
-            until(shop.is_read)
-            assert first.end() == 0
-            shop.send(50, seed=3)
+            assert first.ended() == 3
             until(shop.is_read)
             assert second.end() == 0
+    (told,) = first.said("failed")
+    assert "fenced; let one process at a time work on these files" in str(told["detail"])
     assert shop.wrong() == []
 
 

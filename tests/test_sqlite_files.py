@@ -41,7 +41,7 @@ def test_the_trusted_file_is_the_owners_alone(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     trusted = {name for name in modes if name.startswith("trusted.db")}
-    assert trusted == {"trusted.db", "trusted.db-wal", "trusted.db-shm"}
+    assert trusted == {"trusted.db", "trusted.db-lock", "trusted.db-wal", "trusted.db-shm"}
     assert {modes[name] for name in trusted} == {0o600}
     assert modes["trusted.published.db"] == 0o644
 

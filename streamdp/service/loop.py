@@ -3,7 +3,8 @@
 One task polls and applies; each taken partition has a task of its own that takes, rebuilds and
 commits (`worker`). A partition that is assigned again waits until the task that had it before has
 left it: leaving late would take it from its successor. What ends the process: a drain, a full
-disk, an error of the transport as a whole, and, if the settings say so, a halted partition.
+disk, an error of the transport as a whole (such as `Fenced` from a poll: where there is no group
+nobody would ever give the partition back), and, if the settings say so, a halted partition.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from streamdp.core.errors import DiskFull, StreamdpError, TransportLost
+from streamdp.core.errors import DiskFull, Fenced, StreamdpError, TransportLost
 from streamdp.ports import Partition, Transport
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status, View
@@ -178,7 +179,7 @@ class Service:
             try:
                 await self._poll_once()
                 attempt = 0
-            except DiskFull:
+            except (DiskFull, Fenced):  # neither passes by itself
                 raise
             except TransportLost as error:
                 seconds = waits[min(attempt, len(waits) - 1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, reading
-from streamdp_adapters.sqlite.trusted import Head, heads_of
+from streamdp_adapters.sqlite.trusted import Head, Owner, heads_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Sight:
     """What one look has found, as of one moment."""
 
     heads: dict[Partition, Head] = field(default_factory=dict)
-    owners: dict[Partition, int] = field(default_factory=dict)
+    owners: dict[Partition, Owner] = field(default_factory=dict)
     records: list[Records] = field(default_factory=list)
     gone: list[tuple[Partition, StateMismatch]] = field(default_factory=list)
 
@@ -39,11 +39,11 @@ class Looker:
             for topics in streams:
                 for number, head in enumerate(heads_of(file, topics.input)):
                     sight.heads[Partition(topics.stream, number)] = head
-                for number, owner in file.execute(
-                    "SELECT number, owner FROM part WHERE app = ? AND stream = ?",
+                for number, *owner in file.execute(
+                    "SELECT number, id, owner, worker FROM part WHERE app = ? AND stream = ?",
                     (topics.app, topics.stream),
                 ):
-                    sight.owners[Partition(topics.stream, number)] = owner
+                    sight.owners[Partition(topics.stream, number)] = Owner(*owner)
             for partition, start in positions.items():
                 head = sight.heads[partition]
                 if start < head.first:

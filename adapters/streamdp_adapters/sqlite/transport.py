@@ -18,9 +18,10 @@ commit, when the published file is known to have it. The steps at which a test m
     commit: published    the published file has it, the worker has not heard
 
 Fencing is by number, as on a broker: the newest taker owns a partition, wherever it runs. There is
-no group: whoever joins is assigned everything, and a worker that was fenced hears `revoked` at
-once and is assigned nothing again until it is started anew. Two threads do the work, one for
-looking (`poll`, `read`) and one for writing, so that a commit in flight stops nobody.
+no group: whoever joins is assigned everything, and nothing is ever given back. So a second process
+is refused when it joins (`lock`), and a worker that was fenced all the same hears `revoked` at once
+and the next `poll` raises `Fenced`: it must end, not idle. Two threads do the work, one for looking
+(`poll`, `read`) and one for writing, so that a commit in flight stops nobody.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from functools import partial
 from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
 from streamdp.ports import Commit, Listener, Partition, Reached, Records, StreamTopics, Taken
 from streamdp_adapters.sqlite.files import Desk, open_file
+from streamdp_adapters.sqlite.lock import Lock, Release, locked
 from streamdp_adapters.sqlite.looking import Looker, Sight
 from streamdp_adapters.sqlite.pairing import Pair, open_pair
 from streamdp_adapters.sqlite.published import Witness
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
-from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Owner
+from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Owner, fenced
 
 STEPS = (
     "take: fenced",
@@ -67,10 +69,14 @@ class Tenure:
 class SqliteTransport:
     """One worker over a pair of files."""
 
-    def __init__(self, settings: Settings, *, worker: str, reached: Reached = go_on) -> None:
+    def __init__(
+        self, settings: Settings, *, worker: str, reached: Reached = go_on, lock: Lock = locked
+    ) -> None:
         self._settings = settings
         self._worker = worker
         self._reached = reached
+        self._lock = lock
+        self._unlock: Release | None = None
         self._writing = Desk("streamdp-sqlite-write")
         self._looking = Desk("streamdp-sqlite-look")
         self._pair: Pair | None = None
@@ -81,22 +87,28 @@ class SqliteTransport:
         self._positions: dict[Partition, int] = {}
         self._owned: dict[Partition, Tenure] = {}
         self._in_flight: dict[Partition, Tenure] = {}
+        self._fenced: dict[Partition, Fenced] = {}
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
-        """Open the files, check the inputs, and be assigned everything."""
+        """Open and lock the files, check the inputs, and be assigned everything."""
         names = [topics.stream for topics in streams]
         if len(set(names)) != len(names):
             raise InvalidConfig(
                 complaint("streams", "two of one name", expected="distinct names", got=names)
             )
-        self._pair = await self._writing.run(partial(open_pair, self._settings))
+        pair = await self._writing.run(self._open)
         self._looker = await self._looking.run(self._open_looker)
         for topics in streams:
-            await self._writing.run(partial(need_input, self._pair, self._settings, topics.input))
+            await self._writing.run(partial(need_input, pair, self._settings, topics.input))
         self._topics = {topics.stream: topics for topics in streams}
         self._listener = listener
         self._notice(await self._look({}, 0))
+
+    def _open(self) -> Pair:
+        pair = self._pair = open_pair(self._settings)
+        self._unlock = self._lock(self._settings.path, self._worker)
+        return pair
 
     def _open_looker(self) -> Looker:
         return Looker(open_file(self._settings.path, TRUSTED), self._settings.path)
@@ -109,7 +121,12 @@ class SqliteTransport:
         """Fence, publish what was recorded, and read what is durable."""
         self._forget(partition)
         topics = self._stream(partition)
-        tenure, taken = await self._writing.run(partial(self._take, topics, partition))
+        self._fenced.pop(partition, None)
+        try:
+            tenure, taken = await self._writing.run(partial(self._take, topics, partition))
+        except Fenced as error:
+            self._lose(partition, error)
+            raise
         self._owned[partition] = tenure
         if progress is not None:
             progress(len(taken.state))
@@ -146,8 +163,8 @@ class SqliteTransport:
         try:
             work = partial(self._commit, topics, partition, tenure, commit)
             after = await self._writing.run(work)
-        except Fenced:
-            self._revoke(partition)
+        except Fenced as error:
+            self._lose(partition, error)
             raise
         except BaseException:
             self._in_flight.pop(partition, None)
@@ -172,10 +189,10 @@ class SqliteTransport:
         if publication is None:
             return tenure
         if not pair.published.publish(topics, number, [publication]):
-            raise TransportLost(
+            raise Fenced(  # only a taker publishes what another has recorded
                 complaint(
                     f"{partition}",
-                    "published by another",
+                    "published by another; let one process at a time work on these files",
                     expected=f"commit {publication.sequence - 1}",
                     got=publication.sequence,
                 )
@@ -235,6 +252,8 @@ class SqliteTransport:
     def _deliver(self, asked: dict[Partition, int], sight: Sight) -> list[Records]:
         """What is still wanted of what was found; nothing can come between this and the caller."""
         self._notice(sight)
+        for fencing in self._fenced.values():
+            raise Fenced(str(fencing))
         unchanged = {p for p, offset in asked.items() if self._positions.get(p) == offset}
         for partition, error in sight.gone:
             if partition in unchanged and self._listener is not None:
@@ -253,8 +272,9 @@ class SqliteTransport:
         if new and self._listener is not None:
             self._listener.assigned(new)
         for partition, tenure in [*self._owned.items(), *self._in_flight.items()]:
-            if sight.owners.get(partition, 0) > tenure.owner.number:
-                self._revoke(partition)
+            now = sight.owners.get(partition)
+            if now is not None and now.number > tenure.owner.number:
+                self._lose(partition, fenced(f"{partition}", was=tenure.owner, now=now))
 
     # --- lag and limits ---------------------------------------------------------------------
 
@@ -283,10 +303,19 @@ class SqliteTransport:
         for partition in {*self._owned, *self._in_flight, *self._positions}:
             self._forget(partition)
         await self._looking.close(self._looker.close if self._looker else _nothing)
-        await self._writing.close(self._pair.close if self._pair else _nothing)
+        await self._writing.close(self._give_up)
 
-    def _revoke(self, partition: Partition) -> None:
+    def _give_up(self) -> None:
+        """Close the files, and let another process have them."""
+        if self._pair is not None:
+            self._pair.close()
+        if self._unlock is not None:
+            self._unlock()
+
+    def _lose(self, partition: Partition, error: Fenced) -> None:
+        """Another has it for good; the next poll says so."""
         self._forget(partition)
+        self._fenced[partition] = error
         if self._listener is not None:
             self._listener.revoked([partition])
 

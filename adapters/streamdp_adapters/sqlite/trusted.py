@@ -308,15 +308,21 @@ def _check_owner(file: sqlite3.Connection, topics: StreamTopics, number: int, ow
         "SELECT owner, worker, sequence FROM part WHERE id = ?", (owner.part,)
     ).fetchone()
     if row is None or row[0] != owner.number:
-        raise Fenced(
-            complaint(
-                f"{topics.stream}/{number}",
-                "fenced",
-                expected=f"owner {owner.number} ({owner.worker})",
-                got=f"owner {row[0]} ({row[1]})" if row else "none",
-            )
-        )
+        now = Owner(owner.part, row[0], row[1]) if row else None
+        raise fenced(f"{topics.stream}/{number}", was=owner, now=now)
     return int(row[2])
+
+
+def fenced(where: str, *, was: Owner, now: Owner | None) -> Fenced:
+    """What an owner is told when another has come: here nothing ever gives a partition back."""
+    return Fenced(
+        complaint(
+            where,
+            "fenced; let one process at a time work on these files",
+            expected=f"owner {was.number} ({was.worker})",
+            got=f"owner {now.number} ({now.worker})" if now else "none",
+        )
+    )
 
 
 def _write_state(file: sqlite3.Connection, part: int, commit: Commit) -> None:

@@ -1,0 +1,151 @@
+"""One process at a time on a pair of files: a lock of the operating system beside the trusted one.
+
+1. A worker's process holds it from `join` to `close`. A worker of another process is refused at
+   once and told who holds it: there is no group here that would ever give a partition back, so a
+   second process, however short, would end the first one's work for good.
+2. The kernel lets go of it when the process ends, however it ends: no restart waits for it.
+3. It is the process's: its workers share it, and fence each other. A forked child does not have it.
+4. It is on a file of its own (``home.db-lock``, mode 0600), which stays: removing it would let two
+   processes hold two of the same name, and on some systems a lock on the trusted file itself is in
+   the way of those that SQLite takes there.
+5. It keeps people from a mistake; what privacy rests on is the owner's number in the trusted file.
+   A system or file system without such locks goes on without one: whoever is fenced there ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+
+try:
+    import fcntl
+except ImportError:
+    IS_UNIX = False
+else:
+    IS_UNIX = True
+
+Release = Callable[[], None]
+Lock = Callable[[Path, str], Release]
+"""Takes the lock of a trusted file in a worker's name; what it returns lets go of it, once."""
+
+_LONGEST_NAME = 200  # bytes of the holder's name that are read
+
+_Identity = tuple[int, int]  # device and inode of a lock file
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lock that this process has, and how many of its workers share it."""
+
+    descriptor: int
+    workers: int = 1
+
+
+_held: dict[_Identity, _Held] = {}
+_turn = threading.Lock()
+
+
+def lock_of(path: Path) -> Path:
+    """The lock file of a trusted file, by whatever name that was reached."""
+    path = path.resolve()
+    return path.with_name(f"{path.name}-lock")
+
+
+def unlocked(path: Path, worker: str) -> Release:
+    """No lock at all, as where there is none to be had: what is left is fencing."""
+    return _nothing
+
+
+def locked(path: Path, worker: str) -> Release:
+    """The lock of a trusted file; `TransportLost` if another process has it."""
+    if not IS_UNIX:
+        return _nothing
+    with _turn:
+        descriptor = _opened(lock_of(path))
+        place = os.fstat(descriptor)
+        identity = (place.st_dev, place.st_ino)
+        if identity in _held:
+            os.close(descriptor)
+            _held[identity].workers += 1
+        elif _took(descriptor, path):
+            _held[identity] = _Held(descriptor)
+            _sign(descriptor, worker)
+        else:
+            return _nothing
+    return partial(_let_go, identity)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidConfig(
+            complaint(f"{path}", "cannot be opened", expected="a file we may use",
+                      got=error.strerror)
+        ) from error  # fmt: skip
+
+
+def _took(descriptor: int, path: Path) -> bool:
+    """Whether it is ours now; false where there are no locks. The descriptor is closed if not."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, _LONGEST_NAME, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise TransportLost(
+            complaint(
+                f"{path}",
+                "another process is at work on it: stop that one first",
+                expected="a free file",
+                got=f"one locked by {holder or 'an unnamed worker'}",
+            )
+        ) from None
+    except OSError:  # such as ENOLCK, ENOTSUP: this file system has none
+        os.close(descriptor)
+        return False
+    return True
+
+
+def _sign(descriptor: int, worker: str) -> None:
+    """Say who holds it; a full disk does not matter here."""
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"worker {worker}, process {os.getpid()}\n".encode(), 0)
+
+
+def _let_go(identity: _Identity) -> None:
+    """One worker fewer; the last one unlocks."""
+    with _turn:
+        held = _held.get(identity)
+        if held is None:  # this is a forked child
+            return
+        held.workers -= 1
+        if not held.workers:
+            del _held[identity]
+            with suppress(OSError):
+                os.ftruncate(held.descriptor, 0)
+            os.close(held.descriptor)
+
+
+def _disown() -> None:
+    """In a forked child: the lock stays its parent's, and goes when the parent does."""
+    global _turn  # another thread may have had it at the time of the fork
+    _turn = threading.Lock()
+    for held in _held.values():
+        os.close(held.descriptor)
+    _held.clear()
+
+
+def _nothing() -> None:
+    """Nothing was locked."""
+
+
+if IS_UNIX:
+    os.register_at_fork(after_in_child=_disown)
