@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import re
@@ -11,87 +10,21 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer
 
-from streamdp.cli import application, main
-from streamdp.ports import Partition
+from streamdp.cli import application
 from streamdp.service.config import Configuration, example
 from streamdp.service.run import Running, run, run_service
+from tests.calling import Streamdp, written
 from tests.conftest import ROOT
 from tests.services import Lines
 from tests.streams import events
-
-CONFIG = """
-app = "{app}"
-[transport]
-kind = "sqlite"
-path = "{folder}/shop.db"
-partitions = 2
-[topics.losses]
-budget = "3/4"
-partitions = 2
-[streams.home]
-input = "losses"
-start = "earliest"
-actions = ["a", "b", "c"]
-[streams.home.learner]
-epsilon = "1/2"
-schedule = "capped 3"
-[[streams.home.estimates]]
-name = "block_regret"
-epsilon = "1/4"
-min_length = 3
-"""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Its output, read."""
-        return json.loads(self.out)
-
-
-Streamdp = Callable[..., Ran]
-
-
-@pytest.fixture
-def streamdp(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Streamdp:
-    """The program, in this process."""
-
-    def call(*arguments: str, stdin: bytes = b"") -> Ran:
-        monkeypatch.setattr(sys, "argv", ["streamdp", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        assert isinstance(code, int | None)
-        told = capsys.readouterr()
-        return Ran(int(code or 0), told.out, told.err)
-
-    return call
-
-
-def written(folder: Path, *, app: str = "shop", name: str = "shop.toml") -> Path:
-    """A configuration in a folder."""
-    path = folder / name
-    path.write_text(CONFIG.format(folder=folder, app=app))
-    return path
 
 
 async def sent(configuration: Configuration, count: int) -> None:
@@ -256,100 +189,7 @@ def test_do_topics_get_made_checked_and_expanded(tmp_path: Path, streamdp: Strea
     assert streamdp("topics", *config).code == 2
 
 
-# -- send and watch ----------------------------------------------------------------------------
-
-
-def newest(path: Path, count: int) -> list[tuple[bytes | None, bytes | None]]:
-    """The newest input records of the first partition."""
-
-    async def looked() -> list[tuple[bytes | None, bytes | None]]:
-        configuration = Configuration.load(path, {})
-        tools = configuration.technology().administrator()
-        found = await tools.newest(configuration.topics()[0], count=2 * count)
-        await tools.close()
-        (records,) = [each for each in found if each.partition == Partition("home", 0)]
-        return list(zip(records.keys, records.values, strict=True))[-count:]
-
-    return asyncio.run(looked())
-
-
-def test_does_send_read_every_way_of_writing_events(
-    shop: Path, streamdp: Streamdp, tmp_path: Path
-) -> None:
-    """JSON as list, mapping or bare, CSV, NumPy: each encoded as the stream's format says."""
-    config = ("--config", str(shop), "--partition", "0")
-    lines = b'{"key": "fr", "losses": [0.1, 0.9, 1]}\n\n{"losses": {"b": 0.25}}\n[0, 0, 1]\n'
-    told = streamdp("send", *config, "--key", "any", stdin=lines)
-    assert (told.code, told.out) == (0, "3 records sent to losses\n")
-    assert newest(shop, 3) == [
-        (b"fr", b'{"losses":[0.1,0.9,1.0]}'),
-        (b"any", b'{"losses":[0.5,0.25,0.5]}'),
-        (b"any", b'{"losses":[0.0,0.0,1.0]}'),
-    ]
-    table = tmp_path / "events.csv"
-    table.write_text("key,c,a,b\nde,1,0,0.5\n")
-    assert streamdp("send", str(table), *config, "--json").json == {"topic": "losses", "records": 1}
-    array = tmp_path / "events.npy"
-    np.save(array, np.eye(3, dtype=np.float32)[:2])
-    assert streamdp("send", str(array), *config).code == 0
-    assert newest(shop, 3) == [
-        (b"de", b'{"losses":[0.0,0.5,1.0]}'),
-        (None, b'{"losses":[1.0,0.0,0.0]}'),
-        (None, b'{"losses":[0.0,1.0,0.0]}'),
-    ]
-    streamdp("send", *config, "--as-it-is", "--key", "it", stdin=b"\xff not json\n")
-    assert newest(shop, 1) == [(b"it", b"\xff not json")]
-
-
-def test_does_send_make_frames_of_one_key(shop: Path, streamdp: Streamdp) -> None:
-    """Consecutive rows of a key share a record, up to the rows that were asked for."""
-    shop.write_text(shop.read_text() + '[streams.home.format]\nname = "float32"\nframes = true\n')
-    lines = "".join(json.dumps({"key": key, "losses": [0, 0, 1]}) + "\n" for key in "aaaabb")
-    told = streamdp("send", "-c", str(shop), "--rows", "3", "--partition", "0",
-                    stdin=lines.encode())  # fmt: skip
-    assert told.out == "3 records sent to losses\n"
-    assert [(key, len(value or b"")) for key, value in newest(shop, 3)] == [
-        (b"a", 36),
-        (b"a", 12),
-        (b"b", 24),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b"[0, 0, 1]\nno json\n", "- line 2: is not JSON; expected an event a line, got another"),
-        (b"[0, 0, 1]\n[0, 2, 1]\n", "losses: cannot be sent; expected numbers in [0, 1]"),
-        (b"[0, 0]\n", "losses: wrong shape"),
-        (b'{"losses": "x"}\n', "- line 1: is no event"),
-        (b'["x", 0, 0]\n', "losses: wrong shape; expected 3 numbers for each event"),
-    ],
-)
-def test_is_what_cannot_be_sent_told(
-    shop: Path, streamdp: Streamdp, text: bytes, said: str
-) -> None:
-    """A producer's mistake is not repaired, and how many went before is said."""
-    told = streamdp("send", "-c", str(shop), stdin=text)
-    assert told.code == 2
-    assert said in told.err
-    assert "(0 records were sent before)" in told.err
-
-
-def test_is_a_file_told_that_cannot_be_read(shop: Path, streamdp: Streamdp, tmp_path: Path) -> None:
-    """Missing, without its columns, or something else."""
-    config = ("--config", str(shop))
-    assert "cannot be read" in streamdp("send", str(tmp_path / "none.csv"), *config).err
-    table = tmp_path / "table.csv"
-    table.write_text("a,b\n0,1\n")
-    assert "lacks columns; expected a, b, c, got c" in streamdp("send", str(table), *config).err
-    table.write_text("a,b,c\n0,1,x\n")
-    assert "line 2: is no event" in streamdp("send", str(table), *config).err
-    array = tmp_path / "array.npy"
-    np.save(array, np.zeros(3))
-    assert "is no table" in streamdp("send", str(array), *config).err
-    array.write_text("no array")
-    assert "is no NumPy file" in streamdp("send", str(array), *config).err
-    assert "--stream: which?" in streamdp("send", *config, "--stream", "shop").err
+# -- watch -------------------------------------------------------------------------------------
 
 
 def test_does_watch_show_the_actions_in_force(shop: Path, streamdp: Streamdp) -> None:

@@ -2,23 +2,24 @@
 
 What is read: JSON, one event a line (``{"key": "fr", "losses": [0.1, 0.9]}``, losses as a list or
 by action, or only the list), CSV with the actions' names as its header and maybe a column ``key``,
-or a NumPy file of rows. Each event is sent exactly once, in the order of its key; JSON of one
-width is a matter of the stream's format (``padding = "fixed"``).
+or a NumPy file of rows; a key that is not UTF-8 is ``key_base64``. `_events` has the rules. Each
+event is sent exactly once, in the order of its key; JSON of one width is a matter of the stream's
+format (``padding = "fixed"``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import csv
-import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from streamdp.cli._events import Event, events, refuse
+from streamdp.cli._printable import key_bytes
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
     AsJson,
@@ -33,20 +34,12 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from streamdp.core.errors import InvalidConfig
     from streamdp.ports import Technology
     from streamdp.wire.formats import Format
 
 T = TypeVar("T")
 
 BATCH = 1000  # records sent at once
-
-
-class Event(NamedTuple):
-    """One row of losses, and the key that it is about."""
-
-    key: bytes | None
-    losses: Sequence[float]
 
 
 def register(app: typer.Typer) -> None:
@@ -77,6 +70,9 @@ def send(
 ) -> None:
     """Write events, each exactly once, encoded as the stream's format says.
 
+    An event has losses, each from 0 to 1, and maybe a key: text ("key") or bytes ("key_base64").
+    Anything else is refused with file and line.
+
     Examples:
     echo '{"key": "fr", "losses": [0.1, 0.9, 0.3]}' | streamdp send --stream home
     streamdp send losses.npy --stream home --key fr --rows 256
@@ -84,7 +80,7 @@ def send(
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
-    default = None if key is None else key.encode()
+    default = None if key is None else key_bytes(key)
     with _opened(file) as source:
         if as_it_is:
             records: Iterable[tuple[bytes | None, bytes]] = (
@@ -92,8 +88,8 @@ def send(
             )
         else:
             format_ = configuration.format(topics.stream)
-            events = _events(file, source, actions=format_.actions, key=default)
-            records = _records(format_, events, rows)
+            read = events(file, source, actions=format_.actions, key=default)
+            records = _records(format_, read, rows)
         count = asyncio.run(_sent(technology, topics.input, records, partition))
     if as_json:
         print_json({"topic": topics.input, "records": count})
@@ -140,87 +136,22 @@ def _opened(file: str) -> Any:
     try:
         return Path(file).open("rb")
     except OSError as error:
-        raise _refused(file, "cannot be read", "a file", error.strerror) from None
-
-
-def _events(
-    file: str, source: BinaryIO, *, actions: tuple[str, ...], key: bytes | None
-) -> Iterator[Event]:
-    """The events of a file, by its name's ending."""
-    if file.endswith(".npy"):
-        return _from_numpy(file, source, key)
-    if file.endswith(".csv"):
-        return _from_csv(file, source, actions, key)
-    return _from_json(file, source, actions, key)
-
-
-def _from_json(
-    file: str, source: BinaryIO, actions: tuple[str, ...], key: bytes | None
-) -> Iterator[Event]:
-    for number, line in enumerate(source, 1):
-        if not line.strip():
-            continue
-        where = f"{file} line {number}"
-        try:
-            told = json.loads(line)
-        except ValueError:
-            raise _refused(where, "is not JSON", "an event a line", "another") from None
-        event = told if isinstance(told, dict) else {"losses": told}
-        losses, own = event.get("losses"), event.get("key")
-        if isinstance(losses, dict):
-            losses = [losses.get(action, 0.5) for action in actions]
-        if not isinstance(losses, list) or not isinstance(own, str | None):
-            raise _refused(where, "is no event", 'losses, and maybe a text as "key"', "another")
-        yield Event(key if own is None else own.encode(), losses)
-
-
-def _from_csv(
-    file: str, source: BinaryIO, actions: tuple[str, ...], key: bytes | None
-) -> Iterator[Event]:
-    table = csv.DictReader(line.decode() for line in source)
-    missing = [action for action in actions if action not in (table.fieldnames or [])]
-    if missing:
-        raise _refused(f"{file} line 1", "lacks columns", ", ".join(actions), ", ".join(missing))
-    for row in table:
-        own = row.get("key")
-        try:
-            losses = [float(row[action]) for action in actions]
-        except (TypeError, ValueError):
-            where = f"{file} line {table.line_num}"
-            raise _refused(where, "is no event", "a number for each action", "another") from None
-        yield Event(key if own is None else own.encode(), losses)
-
-
-def _from_numpy(file: str, source: BinaryIO, key: bytes | None) -> Iterator[Event]:
-    import numpy as np
-
-    try:
-        table = np.load(source, allow_pickle=False)
-    except ValueError:
-        raise _refused(file, "is no NumPy file", "an array of rows", "another") from None
-    if table.ndim != 2:
-        raise _refused(file, "is no table", "rows of losses", f"{table.ndim} dimensions")
-    for row in table:
-        yield Event(key, row)
+        refuse(file, "cannot be read", "a file", error.strerror)
 
 
 def _records(
-    format_: Format, events: Iterator[Event], rows: int
+    format_: Format, read: Iterator[Event], rows: int
 ) -> Iterator[tuple[bytes | None, bytes]]:
     """Consecutive events of a key as records of so many rows."""
     import numpy as np
 
-    for key, run in groupby(events, key=lambda event: event.key):
+    from streamdp.core.errors import InvalidConfig
+
+    for key, run in groupby(read, key=lambda event: event.key):
         for batch in _pieces(run, rows):
+            table = np.array([event.losses for event in batch], dtype=np.float32)
             try:
-                table = np.array([event.losses for event in batch], dtype=np.float32)
-            except (TypeError, ValueError):
-                expected = f"{len(format_.actions)} numbers for each event"
-                raise _refused("losses", "wrong shape", expected, "another") from None
-            yield key, format_.encode(table)
-
-
-def _refused(where: str, what: str, expected: str, got: object) -> InvalidConfig:
-    from streamdp.core.errors import InvalidConfig, complaint
-
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+                record = format_.encode(table)
+            except InvalidConfig as error:  # more rows than the format has in a record
+                raise InvalidConfig(f"{batch[0].where}: {error}") from None
+            yield key, record

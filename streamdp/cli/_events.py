@@ -1,0 +1,242 @@
+"""The events of a file, read strictly: JSON lines, CSV, or rows of a NumPy file.
+
+1. Nothing is repaired: what the service would clip, null or ignore, a producer has to mend.
+   Members, columns and actions that nobody knows are refused: a mistyped name loses what it names.
+2. Whatever is wrong is told with file and line, by names and types; no loss is ever quoted.
+3. A key is text (``key``), or base64 (``key_base64``) if it is not UTF-8, as in published lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
+
+from streamdp.cli._printable import word
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Actions = tuple[str, ...]
+
+MEMBERS = ("losses", "key", "key_base64")
+KEYS = MEMBERS[1:]
+MOST_NAMES = 10  # that a message lists
+
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value", float: "a number"}
+
+
+class Event(NamedTuple):
+    """One row of losses, the key that it is about, and where it stands."""
+
+    key: bytes | None
+    losses: Sequence[float]
+    where: str
+
+
+def events(file: str, source: BinaryIO, *, actions: Actions, key: bytes | None) -> Iterator[Event]:
+    """The events of a file, by its name's ending; `key` is of those that do not say theirs."""
+    if file.endswith(".npy"):
+        return _from_numpy(file, source, actions, key)
+    if file.endswith(".csv"):
+        return _from_csv(file, source, actions, key)
+    return _from_json(file, source, actions, key)
+
+
+def refuse(where: str, what: str, expected: object, got: object) -> NoReturn:
+    """Raise in the house's form."""
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    raise InvalidConfig(complaint(where, what, expected=expected, got=got)) from None
+
+
+# -- JSON ----------------------------------------------------------------------------------------
+
+
+def _from_json(file: str, source: BinaryIO, actions: Actions, key: bytes | None) -> Iterator[Event]:
+    for where, line in _lines(file, source):
+        if line.strip():
+            event = _members(where, line)
+            own = _key(where, event) if any(name in event for name in KEYS) else key
+            yield Event(own, _losses(where, event["losses"], actions), where)
+
+
+def _members(where: str, line: str) -> dict[str, Any]:
+    """An event's members; a list alone is its losses."""
+    try:
+        event = json.loads(line, parse_int=float)  # an integer may be longer than any float
+    except RecursionError:
+        refuse(where, "is no event", "losses, and maybe a key", "lists in lists without end")
+    except ValueError:
+        refuse(where, "is not JSON", "an event a line", "another")
+    if isinstance(event, list):
+        return {"losses": event}
+    if not isinstance(event, dict):
+        refuse(where, "is no event", "losses, and maybe a key", _kind(event))
+    for name in event:
+        if name not in MEMBERS:
+            refuse(where, "unknown member", " or ".join(MEMBERS), word(name))
+    if "losses" not in event:
+        refuse(where, "is no event", "losses", "none")
+    return event
+
+
+def _losses(where: str, told: object, actions: Actions) -> list[float]:
+    """The losses of all actions in order; one that is left out is ½, as in the service."""
+    if isinstance(told, dict):
+        for name in told.keys() - set(actions):
+            refuse(where, "unknown action", _names(actions), word(name))
+        told = [told.get(action, 0.5) for action in actions]
+    if not isinstance(told, list):
+        refuse(where, "losses are not usable", "a list, or an object by action", _kind(told))
+    if len(told) != len(actions):
+        refuse(where, "losses of another number", f"{len(actions)}, one an action", len(told))
+    return _checked(where, told, actions)
+
+
+def _key(where: str, event: dict[str, Any]) -> bytes | None:
+    """The key that an event says."""
+    if all(name in event for name in KEYS):
+        refuse(where, "two keys", " or ".join(KEYS), "both")
+    if "key_base64" in event:
+        return _from_base64(where, event["key_base64"])
+    own = event["key"]
+    if not isinstance(own, str | None):
+        refuse(f"{where}: key", "is not usable", "text or null", _kind(own))
+    try:
+        return None if own is None else own.encode()
+    except UnicodeEncodeError:
+        refuse(f"{where}: key", "is not usable", "text in Unicode", "half a surrogate pair")
+
+
+def _from_base64(where: str, own: object) -> bytes:
+    where = f"{where}: key_base64"
+    if not isinstance(own, str):
+        refuse(where, "is not usable", "text in base64", _kind(own))
+    try:
+        return b64decode(own, validate=True)
+    except ValueError:
+        refuse(where, "is not usable", "text in base64", "another text")
+
+
+# -- CSV -----------------------------------------------------------------------------------------
+
+
+def _from_csv(file: str, source: BinaryIO, actions: Actions, key: bytes | None) -> Iterator[Event]:
+    rows = csv.reader((line for _, line in _lines(file, source)), strict=True)
+    table = _rows(file, rows)
+    header = next(table, (f"{file} line 1", []))[1]
+    _check_header(f"{file} line 1", header, actions)
+    column = next((name for name in KEYS if name in header and name not in actions), None)
+    for where, fields in table:
+        if len(fields) != len(header):
+            refuse(where, "fields of another number", len(header), len(fields))
+        row = dict(zip(header, fields, strict=True))
+        own = key if column is None else _key(where, {column: row[column]})
+        yield Event(own, _checked(where, [_number(row[name]) for name in actions], actions), where)
+
+
+def _rows(file: str, rows: Any) -> Iterator[tuple[str, list[str]]]:
+    """The rows that are not empty, and where each ends."""
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            refuse(f"{file} line {rows.line_num}", "is no CSV", "fields and commas", error)
+        if row is None:
+            return
+        if row:
+            yield f"{file} line {rows.line_num}", row
+
+
+def _check_header(where: str, header: list[str], actions: Actions) -> None:
+    missing = [action for action in actions if action not in header]
+    if missing:
+        got = _names(header) or "nothing"
+        refuse(where, f"lacks columns: {_names(missing)}", _names(actions), got)
+    for at, name in enumerate(header):
+        if name not in actions and name not in KEYS:
+            refuse(where, "unknown column", "the actions, and key or key_base64", word(name))
+        if name in header[:at]:
+            refuse(where, "a column twice", "each once", word(name))
+    if all(name in header and name not in actions for name in KEYS):
+        refuse(where, "two keys", " or ".join(KEYS), "both")
+
+
+def _number(field: str) -> object:
+    """The number in a field, or the text that is there."""
+    try:
+        return float(field)
+    except ValueError:
+        return field
+
+
+# -- NumPy ---------------------------------------------------------------------------------------
+
+
+def _from_numpy(
+    file: str, source: BinaryIO, actions: Actions, key: bytes | None
+) -> Iterator[Event]:
+    table = _table(file, source)
+    if table.ndim != 2:
+        refuse(file, "is no table", "rows of losses", f"{table.ndim} dimensions")
+    if table.dtype.kind not in "fiub":
+        refuse(file, "is no table of losses", "numbers", f"dtype {table.dtype.name}")
+    if table.shape[1] != len(actions):
+        refuse(file, "columns of another number", f"{len(actions)}, one an action", table.shape[1])
+    good = ((table >= 0) & (table <= 1)).all(axis=1)
+    if not good.all():
+        at = int(good.argmin())
+        _checked(f"{file}[{at}]", table[at].astype(float).tolist(), actions)
+    for at, row in enumerate(table):
+        yield Event(key, row, f"{file}[{at}]")
+
+
+def _table(file: str, source: BinaryIO) -> NDArray[Any]:
+    from tokenize import TokenError
+
+    from numpy.lib.format import read_array
+
+    try:
+        return read_array(source, allow_pickle=False)
+    except MemoryError:
+        refuse(file, "is no NumPy file", "an array of rows", "one larger than the memory")
+    except (ValueError, EOFError, TypeError, SyntaxError, TokenError, OverflowError):
+        refuse(file, "is no NumPy file", "an array of rows", "another")
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _lines(file: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
+    """Each line of a text, and where it is."""
+    for number, line in enumerate(source, 1):
+        where = f"{file} line {number}"
+        try:
+            yield where, line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            refuse(where, "is no text", "UTF-8", "other bytes")
+
+
+def _checked(where: str, losses: list[Any], actions: Actions) -> list[float]:
+    """The same losses, if each is a number in [0, 1]."""
+    for action, loss in zip(actions, losses, strict=True):
+        if type(loss) is not float or not 0 <= loss <= 1:
+            got = "another number" if type(loss) is float and loss == loss else _kind(loss)
+            refuse(f"{where}: loss of {word(action)}", "cannot be sent", "a number in [0, 1]", got)
+    return losses
+
+
+def _kind(told: object) -> str:
+    """What something in a file is, without saying it."""
+    if told is None:
+        return "null"
+    return "NaN" if told != told else _KINDS[type(told)]
+
+
+def _names(names: Iterable[str]) -> str:
+    """The first of some names."""
+    found = list(names)
+    return ", ".join([*map(word, found[:MOST_NAMES]), *(["…"] if len(found) > MOST_NAMES else [])])
