@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import sqlite3
@@ -19,6 +20,7 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Commit
 from streamdp_adapters.sqlite import Settings, Sqlite, files
+from streamdp_adapters.sqlite.trusted import TRUSTED
 from tests.sqlite_pair import AT, joined, ledger, send, settings, step
 
 # --- privacy ------------------------------------------------------------------------------------
@@ -256,6 +258,62 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="writable folder"):
         asyncio.run(joined(settings(tmp_path / "nowhere")))
+
+
+def test_a_disk_that_turns_read_only_is_no_reason_to_try_again(tmp_path: Path) -> None:
+    """As when the kernel remounts a failing disk: everybody's trouble, not one step's."""
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        connection = transport._files().trusted._connection
+        connection.execute("PRAGMA query_only = ON")
+        with pytest.raises(DiskFull, match=r"trusted\.db: cannot be written.*READONLY"):
+            await transport.commit(AT, step(1))
+        connection.execute("PRAGMA query_only = OFF")
+        assert dict((await transport.take(AT)).state) == {}
+        await transport.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["SQLITE_IOERR_READ", "SQLITE_IOERR_FSYNC", "SQLITE_READONLY"])
+def test_a_disk_that_fails_is_told_from_what_may_pass(name: str) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode, error.sqlite_errorname = getattr(sqlite3, name), name
+    assert isinstance(files.mapped(error, Path("trusted.db")), DiskFull)
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_NOMEM
+    assert type(files.mapped(error, Path("trusted.db"))) is TransportLost
+
+
+def test_a_read_only_file_system_is_the_disk_s_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is closed to us is the user's to mend, as before."""
+
+    class ReadOnly:
+        f_flag = os.ST_RDONLY
+
+    asyncio.run(_filled(tmp_path))
+    (tmp_path / "trusted.db-wal").mkdir()  # SQLite cannot open it, whoever asks
+    with pytest.raises(InvalidConfig, match="CANTOPEN"):
+        asyncio.run(joined(settings(tmp_path)))
+    monkeypatch.setattr(os, "statvfs", lambda path: ReadOnly)
+    with pytest.raises(DiskFull, match="got a read-only file system"):
+        asyncio.run(joined(settings(tmp_path)))
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EIO])
+def test_a_file_that_the_disk_does_not_take_is_the_disk_s_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(DiskFull, match=os.strerror(code)):
+        files.open_file(tmp_path / "trusted.db", TRUSTED)
 
 
 def test_files_of_two_pairs_are_refused(tmp_path: Path) -> None:

@@ -189,5 +189,5 @@ def test_does_a_module_without_fcntl_import() -> None:
 def test_is_a_lock_file_that_cannot_be_opened_named(tmp_path: Path) -> None:
     """Somebody made it something else."""
     (tmp_path / "trusted.db-lock").mkdir()
-    with pytest.raises(InvalidConfig, match=r"trusted\.db-lock: cannot be opened"):
+    with pytest.raises(InvalidConfig, match=r"trusted\.db-lock: cannot be made"):
         asyncio.run(joined(settings(tmp_path)))

@@ -19,13 +19,14 @@ class ExitCode(IntEnum):
     CONFIGURATION = 2
     """Usage or configuration; nothing was started. Restarting will not help."""
     TRANSPORT = 3
-    """Unreachable, credentials, rights, topics that are missing or not as they must be."""
+    """Unreachable, credentials, rights, topics that are missing or not as they must be; or another
+    process has the embedded log."""
     STATE = 4
-    """State, ledger and log contradict each other; somebody must look."""
+    """State, ledger and log contradict each other, or a file is damaged; somebody must look."""
     BUDGET = 5
     """A charge was refused before anything was drawn."""
     DISK = 6
-    """No room to make a step durable; nothing that was durable is lost."""
+    """The disk is full, read-only or failing; nothing that was durable is lost."""
     CUT_OFF = 130
     """A second SIGINT or SIGTERM: stopped without draining, which is safe."""
 

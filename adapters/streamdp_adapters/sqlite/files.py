@@ -4,13 +4,15 @@
 2. The trusted file is made with mode 0600 (SQLite gives ``-wal`` and ``-shm`` the same), overwrites
    what it deletes (``secure_delete``) and never spills to temporary files.
 3. Every writing transaction is ``BEGIN IMMEDIATE``: whoever reads in it reads the latest.
-4. SQLite's errors are mapped here, once: a full disk is `DiskFull`, a damaged file `StateMismatch`,
-   a file that cannot be opened `InvalidConfig`, everything else `TransportLost`.
+4. SQLite's errors are mapped here, once: a full, read-only or failing disk is `DiskFull`, a damaged
+   file `StateMismatch`, a file that we may not open `InvalidConfig`, everything else
+   `TransportLost`. A disk that failed is not tried again: what it then calls durable may not be.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 import stat
@@ -39,7 +41,9 @@ WAL_KEPT = 64 << 20  # bytes of WAL that are kept for reuse after a checkpoint
 WIDTH = 40  # bits of an offset in a row number; the partition's id is above them
 
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+_NO_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_TAKEN_AWAY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DBMOVED}
 _CLOSED_TO_US = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_READONLY,
@@ -72,11 +76,37 @@ def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
         return StateMismatch(
             complaint(f"{path}", "is damaged", expected="an intact SQLite file", got=name)
         )
+    failing = code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_NOMEM
+    if failing or code in _TAKEN_AWAY:
+        return _no_disk(path, name)
     if code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return TransportLost(
             complaint(f"{path}", "is locked by another", expected=f"a turn in {BUSY:g} s", got=name)
         )
     return TransportLost(complaint(f"{path}", "failed", expected="a working file", got=name))
+
+
+def unmade(path: Path, error: OSError) -> StreamdpError:
+    """What it means that a file could neither be opened nor made."""
+    if error.errno in _NO_DISK:
+        return _no_disk(path, error.strerror)
+    return InvalidConfig(
+        complaint(f"{path}", "cannot be made", expected="a writable folder", got=error.strerror)
+    )
+
+
+def _no_disk(path: Path, got: object) -> DiskFull:
+    return DiskFull(
+        complaint(f"{path}", "cannot be written", expected="a disk that takes it", got=got)
+    )
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether nobody can write where this file is."""
+    try:
+        return bool(os.statvfs(path.resolve().parent).f_flag & os.ST_RDONLY)
+    except (OSError, AttributeError):  # it is gone, or this is not a Unix
+        return False
 
 
 def _told(error: sqlite3.Error) -> tuple[int, str]:
@@ -101,6 +131,8 @@ def _opening(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code, name = _told(error)
+        if code & 0xFF in _CLOSED_TO_US and _is_read_only(path):
+            raise _no_disk(path, "a read-only file system") from error
         if code & 0xFF in _CLOSED_TO_US:
             raise InvalidConfig(
                 complaint(f"{path}", "cannot be opened", expected="a file we may use", got=name)
@@ -185,9 +217,7 @@ def _make(path: Path, kind: Kind) -> None:
             ) from None
         return
     except OSError as error:
-        raise InvalidConfig(
-            complaint(f"{path}", "cannot be made", expected="a writable folder", got=error.strerror)
-        ) from error
+        raise unmade(path, error) from error
     os.close(descriptor)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:

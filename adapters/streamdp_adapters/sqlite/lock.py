@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.core.errors import TransportLost, complaint
+from streamdp_adapters.sqlite.files import unmade
 
 try:
     import fcntl
@@ -86,10 +87,7 @@ def _opened(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise InvalidConfig(
-            complaint(f"{path}", "cannot be opened", expected="a file we may use",
-                      got=error.strerror)
-        ) from error  # fmt: skip
+        raise unmade(path, error) from error
 
 
 def _took(descriptor: int, path: Path) -> bool:
