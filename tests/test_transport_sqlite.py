@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,33 @@ def test_old_input_is_kept_unless_asked_otherwise(tmp_path: Path) -> None:
         await transport.take(AT)
         await transport.commit(AT, step(50, low_water=50))
         assert (await transport.take(AT)).first_offset == 0
+        await transport.close()
+
+    asyncio.run(run())
+
+
+def test_is_a_hole_passed_without_a_wait(tmp_path: Path) -> None:
+    """Offsets that a lost file had given out are never given again; nobody waits for them."""
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        transport, _ = await joined(chosen)
+        await send(chosen, [(b"k", b"%d" % i) for i in range(3)])
+        await transport.take(AT)
+        file = sqlite3.connect(chosen.path)
+        with file:
+            file.execute("UPDATE input SET next = next + 4")
+        file.close()
+        transport.resume(AT, 0)
+        (records,) = await transport.poll(max_records=10, timeout=1)
+        assert (records.start, list(records.offsets), records.next_offset) == (0, [0, 1, 2], 7)
+        transport.resume(AT, 3)
+        (records,) = await transport.poll(max_records=10, timeout=1)
+        assert (records.start, len(records), records.next_offset) == (3, 0, 7)
+        assert await transport.poll(max_records=10, timeout=0) == []
+        await send(chosen, [(b"k", b"new")])
+        (records,) = await transport.poll(max_records=10, timeout=1)
+        assert (records.start, list(records.offsets), records.next_offset) == (7, [7], 8)
         await transport.close()
 
     asyncio.run(run())
