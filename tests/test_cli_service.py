@@ -8,10 +8,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 import typer
 
 from streamdp.cli import application
+from streamdp.ports import Key
 from streamdp.service.config import Configuration, example
 from streamdp.service.run import Running, run, run_service
 from tests.calling import Streamdp, written
@@ -26,16 +28,17 @@ from tests.conftest import ROOT
 from tests.services import Lines
 from tests.streams import events
 
+KEYS = (b"fr", b"de", b"it", None)
 
-async def sent(configuration: Configuration, count: int) -> None:
+
+async def sent(configuration: Configuration, count: int, keys: Sequence[Key]) -> None:
     """Some events, one in twenty of them garbage."""
     producer = configuration.technology().producer()
-    keys = [b"fr", b"de", b"it", None]
     await producer.send("losses", events(count, keys=keys))
     await producer.close()
 
 
-def learned(path: Path) -> None:
+def learned(path: Path, *, keys: Sequence[Key] = KEYS) -> None:
     """Run the service until everything is read, then drain it by a signal."""
     configuration = Configuration.load(path, {})
 
@@ -53,7 +56,7 @@ def learned(path: Path) -> None:
         await task
 
     async def work() -> None:
-        await sent(configuration, 400)
+        await sent(configuration, 400, keys)
         technology, log = configuration.technology(), Lines()
         ended = await run_service(configuration, technology=technology, log=log, faces=[stopping])
         assert ended is None
@@ -215,6 +218,30 @@ def test_does_watch_follow_until_interrupted(shop: Path) -> None:
     assert keys == {None, "de", "fr", "it"}
 
 
+def test_do_keys_neither_forge_lines_nor_command_a_terminal(
+    tmp_path: Path, streamdp: Streamdp
+) -> None:
+    """Whatever a producer writes is one word in one line, and no two keys look the same."""
+    forged = b"a\nfake   right   block 9, in force from slot 9"
+    keys = [forged, b"\x1b[2J", "\x9b2J\u202e".encode(), b"\xff", b"\\xff", b"(no key)", None]
+    learned(written(tmp_path), keys=keys)
+    config = ("-c", str(tmp_path / "shop.toml"))
+    for told in (streamdp("watch", *config, "--once"), streamdp("ledger", "show", *config)):
+        assert told.code == 0
+        assert all(line.isprintable() for line in told.out.split("\n"))
+        assert not any(line.startswith("fake") for line in told.out.splitlines())
+        shown = ['"a\\nfake   right', '"\\u001b[2J"', '"\\u009b2J\\u202e"', '"\\xff"', '"\\\\xff"']
+        for name in (*shown, '"(no key)"', " (no key) "):
+            assert name in f" {told.out}", name
+    for asked in ('"\\xff"', "\udcff"):
+        lines = streamdp("ledger", "show", *config, "--key", asked, "--json").out.splitlines()
+        assert {json.loads(line)["key_base64"] for line in lines} == {"/w=="}
+        assert streamdp("watch", *config, "--once", "--key", asked, "--json").json["key_base64"]
+    assert streamdp("watch", *config, "--once", "--key", forged.decode(), "--json").json["key"]
+    exact = streamdp("state", "inspect", *config, "--not-private")
+    assert all(line.isprintable() for line in exact.out.split("\n"))
+
+
 # -- ledger ------------------------------------------------------------------------------------
 
 
@@ -264,6 +291,34 @@ def test_does_verify_add_applications_that_read_one_topic(shop: Path, streamdp: 
         path.write_text(path.read_text().replace('"7/4"\nelsewhere = "1"', '"3/4"'))
         assert streamdp("ledger", "verify", "-c", str(path)).code == 0
     assert streamdp("ledger", "verify", "-c", str(shop), "-c", str(other)).code == 1
+
+
+def test_does_verify_refuse_a_delta(shop: Path, streamdp: Streamdp) -> None:
+    """A line that says it is not pure is no proof of a pure promise."""
+    with closing(sqlite3.connect(shop.with_name("shop.published.db"))) as file, file:
+        file.execute(
+            """UPDATE ledger SET value =
+            CAST(replace(CAST(value AS TEXT), '"delta":"0"', '"delta":"1/10"') AS BLOB)"""
+        )
+    told = streamdp("ledger", "verify", "-c", str(shop))
+    assert (told.code, "NOT PROVEN, see the violations" in told.out) == (1, True)
+    assert "δ is charged, where the promise is pure; expected 0, got 1/10" in told.out
+    assert not streamdp("ledger", "verify", "-c", str(shop), "--json").json["topics"][0]["kept"]
+
+
+def test_does_verify_read_each_ledger_once(
+    shop: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again it would look like every charge again; the variable counts like the option."""
+    told = streamdp("ledger", "verify", "-c", str(shop), "-c", str(shop))
+    assert (told.code, told.out) == (2, "")
+    assert (
+        "streams.home: a ledger twice; expected each once, got shop.home.ledger, as in" in told.err
+    )
+    monkeypatch.setenv("STREAMDP_CONFIG", str(shop))
+    assert "ε = 3/4, of a budget of 3/4" in streamdp("ledger", "verify").out
+    monkeypatch.setenv("STREAMDP_CONFIG", str(shop.with_name("none.toml")))
+    assert "none.toml: cannot be read" in streamdp("ledger", "verify").err
 
 
 # -- state and doctor --------------------------------------------------------------------------

@@ -72,6 +72,12 @@ def found(*records: Published) -> list[str]:
     return verification.violations
 
 
+def altered(record: Published, old: bytes, new: bytes) -> Published:
+    """The same with some text of its line in the place of another."""
+    assert old in record.value
+    return replace(record, value=record.value.replace(old, new))
+
+
 def test_is_a_sound_ledger_sound() -> None:
     """Openings, blocks that tile, epochs that begin behind everything."""
     assert found(*GOOD) == []
@@ -98,6 +104,10 @@ def test_is_a_sound_ledger_sound() -> None:
          "record 60 is read again, epoch 2 began after it"),
         ((line(0, 1, 1, kind=OPENING, first=0, last=0, epsilon="1"),), "opening that is charged"),
         ((Published(0, 7, None, b"no line"),), "unreadable"),
+        ((*GOOD[:3], altered(GOOD[3], b'"delta":"0"', b'"delta":"1/10"')),
+         "δ is charged, where the promise is pure; expected 0, got 1/10"),
+        ((altered(GOOD[0], b'"delta":"0"', b'"delta":"00/1"'), *GOOD[1:3],
+          altered(GOOD[3], b'"1/2"', b'"' + b"1" * 5000 + b'"')), "ε has 5000 characters"),
     ],
 )  # fmt: skip
 def test_is_what_breaks_a_ledger_found(records: tuple[Published, ...], said: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamdp.cli._printable import is_asked, key_word, printable, word
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
     AnyStream,
@@ -54,13 +55,12 @@ def show(
     configuration = load(config)
     streams = narrowed(configuration, stream)
     technology = opened(configuration, single_broker)
-    wanted = None if key is None else key.encode()
-    for line in wait_for(lambda: _lines(technology, streams, wanted, last)):
+    for line in wait_for(lambda: _lines(technology, streams, key, last)):
         typer.echo(line if as_json else _in_words(line))
 
 
 async def _lines(
-    technology: Technology, streams: Sequence[StreamTopics], key: bytes | None, last: int | None
+    technology: Technology, streams: Sequence[StreamTopics], key: str | None, last: int | None
 ) -> list[bytes]:
     """The lines that were asked for, in the order of their ledgers."""
     from collections import deque
@@ -70,7 +70,9 @@ async def _lines(
     try:
         for topics in streams:
             async for batch in publications.ledger(topics, follow=False):
-                found.extend(record.value for record in batch if key in (None, record.key))
+                found.extend(
+                    record.value for record in batch if key is None or is_asked(record.key, key)
+                )
     finally:
         await publications.close()
     return list(found)
@@ -81,15 +83,14 @@ def _in_words(value: bytes) -> str:
     from streamdp.wire.published import EpochMark, decode_ledger, key_bytes
 
     line = decode_ledger(value)
-    place = f"{line.stream}/{line.partition}"
+    place = f"{printable(line.stream)}/{line.partition}"
     if isinstance(line, EpochMark):
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
-    key = key_bytes(line)
-    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
-    drawn = line.estimate if isinstance(line.estimate, float) else line.action
-    told = "withheld" if line.withheld is True else str(drawn)
+    name, kind = key_word(key_bytes(line)), word(line.kind)
+    drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
+    told = "withheld" if line.withheld is True else drawn
     return (
-        f"{place:<12} {name:<20} block {line.block:<3} {line.kind:<14} ε {line.epsilon:<8}"
+        f"{place:<12} {name:<20} block {line.block:<3} {kind:<14} ε {line.epsilon:<8}"
         f" slots [{line.start}, {line.stop})  records {line.first_offset} … {line.last_offset}"
         f"  {told}"
     )
@@ -97,7 +98,13 @@ def _in_words(value: bytes) -> str:
 
 def verify(
     config: Annotated[
-        list[Path], typer.Option("--config", "-c", help="One for each application; repeat it.")
+        list[Path],
+        typer.Option(
+            "--config",
+            "-c",
+            envvar="STREAMDP_CONFIG",
+            help="One for each application; repeat it. (Several in the variable: a:b.)",
+        ),
     ] = [DEFAULT_CONFIG],  # noqa: B006  # typer copies it
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
@@ -112,6 +119,7 @@ def verify(
     from streamdp.service.verification import Verification, told
 
     configurations = [load(path) for path in config]
+    _check_once(configurations)
     verification = Verification()
     for configuration in configurations:
         technology = opened(configuration, single_broker)
@@ -136,6 +144,22 @@ async def _read(
         await publications.close()
 
 
+def _check_once(configurations: Sequence[Configuration]) -> None:
+    """Refuse to read a ledger twice: its second reading would look like every charge again."""
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    given: dict[str, Path] = {}
+    for configuration in configurations:
+        for topics in configuration.topics():
+            if topics.ledger in given:
+                where = f"--config {configuration.path}: streams.{topics.stream}"
+                got = f"{topics.ledger}, as in {given[topics.ledger]}"
+                raise InvalidConfig(
+                    complaint(where, "a ledger twice", expected="each once", got=got)
+                )
+            given[topics.ledger] = configuration.path
+
+
 def _budgets(
     configurations: Sequence[Configuration],
 ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
@@ -156,10 +180,12 @@ def _budgets(
 def _report(verdicts: Sequence[TopicVerdict], violations: list[str], as_json: bool) -> None:
     """What was found, for programs or for people."""
     if as_json:
-        print_json({"topics": [_as_dict(each) for each in verdicts], "violations": violations})
+        print_json(
+            {"topics": [_as_dict(each, violations) for each in verdicts], "violations": violations}
+        )
         return
     for violation in violations:
-        typer.echo(f"VIOLATION  {violation}")
+        typer.echo(f"VIOLATION  {printable(violation)}")
     for each in verdicts:
         beside = f" + {each.elsewhere} elsewhere" if each.elsewhere else ""
         typer.echo(
@@ -176,7 +202,7 @@ def _verdict(verdict: TopicVerdict, violations: list[str]) -> str:
     return "NOT PROVEN, see the violations" if violations else "kept"
 
 
-def _as_dict(verdict: TopicVerdict) -> dict[str, Any]:
+def _as_dict(verdict: TopicVerdict, violations: list[str]) -> dict[str, Any]:
     return {
         "topic": verdict.topic,
         "highest": str(verdict.highest),
@@ -184,5 +210,5 @@ def _as_dict(verdict: TopicVerdict) -> dict[str, Any]:
         "budget": str(verdict.budget),
         "lines": verdict.lines,
         "seeded_lines": verdict.seeded,
-        "kept": verdict.kept,
+        "kept": verdict.kept and not violations,
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamdp.cli._printable import printable
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
     NOT_PRIVATE,
@@ -149,4 +150,5 @@ def _print(found: list[dict[str, Any]]) -> None:
             if isinstance(value, dict):
                 value = ", ".join(f"{key} {each}" for key, each in value.items())
             if name != "partition":
-                typer.echo(f"  {name.replace('_', ' '):<18} {'none' if value is None else value}")
+                shown = "none" if value is None else printable(str(value))
+                typer.echo(f"  {name.replace('_', ' '):<18} {shown}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamdp.cli._printable import is_asked, key_word, word
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
     AsJson,
@@ -108,13 +109,14 @@ class _Printer:
     def show(self, line: ActionLine) -> None:
         """Print one line, at once."""
         key = self.key(line)
-        name = "(no key)" if key is None else key.decode(errors="backslashreplace")
-        if self._keys and name not in self._keys:
+        if self._keys and not any(is_asked(key, each) for each in self._keys):
             return
         if self._as_json:
             import msgspec
 
             typer.echo(msgspec.json.encode(line))
             return
-        told = "use the fallback action" if line.fallback is True else line.action
-        typer.echo(f"{name:<24} {told:<24} block {line.block}, in force from slot {line.stop}")
+        told = "use the fallback action" if line.fallback is True else word(line.action)
+        typer.echo(
+            f"{key_word(key):<24} {told:<24} block {line.block}, in force from slot {line.stop}"
+        )

@@ -7,7 +7,8 @@ What is held against the ledgers of the streams that were given:
 3. An epoch begins where its mark says: nothing before it is read again (P11).
 4. The charges of all streams and applications that read a record, added exactly, stay within the
    topic's budget. The sum is over slots, so overlapping ranges of records count at their worst.
-5. Lines drawn from a seed guarantee nothing.
+5. δ is 0 in every line: the promise is pure, and no budget would pay for anything else.
+6. Lines drawn from a seed guarantee nothing.
 
 Nothing here reads the configuration but budgets: a ledger is proof on its own.
 """
@@ -27,6 +28,9 @@ from streamdp.wire.published import Charge, EpochMark, decode_ledger
 
 MOST_TOLD = 20
 """Violations of one kind of place that are told in full; the rest are counted."""
+
+LONGEST = 1000
+"""Characters of an ε: far above all that we charge, below what Python refuses to read (4,300)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,9 @@ class Verification:
                 line = decode_ledger(record.value)
             except StateMismatch as error:
                 self._tell(where, str(error))
+                continue
+            if isinstance(line, Charge) and len(line.epsilon) > LONGEST:
+                self._tell(where, f"ε has {len(line.epsilon)} characters; expected ≤ {LONGEST}")
                 continue
             part = self._parts[stream.app, stream.stream, record.partition]
             for wrong in _follows(part, line):
@@ -160,6 +167,8 @@ def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
     if line.first_offset < part.position:
         yield f"record {line.first_offset} is read again, epoch {line.epoch} began after it"
     part.last = max(part.last, line.last_offset)
+    if line.delta.partition("/")[0].strip("0"):
+        yield f"δ is charged, where the promise is pure; expected 0, got {line.delta[:40]}"
     yield from _tiles(part, line)
 
 
