@@ -16,7 +16,7 @@ from streamdp.core.errors import (
     StateMismatch,
     TransportLost,
 )
-from streamdp.ports import Commit, Partition, Published, Records, Technology, Verdict
+from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Technology, Verdict
 from streamdp.testing.transport import CHECKS, Check
 from streamdp_adapters.sqlite import Sqlite
 from tests.sqlite_pair import AT, TOPICS, joined, ledger, send, settings, step
@@ -254,6 +254,50 @@ def test_a_missing_input_is_made_or_refused(tmp_path: Path) -> None:
             await joined(settings(tmp_path, partitions=0))
         _, ears = await joined(settings(tmp_path, partitions=2))
         assert len(ears.assigned_now) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "gone", [("trusted.db", "trusted.published.db"), ("trusted.published.db",)]
+)
+def test_looking_makes_nothing(tmp_path: Path, gone: tuple[str, ...]) -> None:
+    """A file that is not there is named, and still not there."""
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        await send(chosen, [(b"k", b"v")])
+        for name in gone:
+            (tmp_path / name).unlink()
+        before = sorted(tmp_path.iterdir())
+        administrator = Sqlite(chosen).administrator()
+        told = rf"{gone[0]}: is missing; `streamdp run`, .* make it; .* got no file"
+        with pytest.raises(InvalidConfig, match=told):
+            await administrator.peek(TOPICS, 0)
+        with pytest.raises(InvalidConfig, match=told):
+            await administrator.newest(TOPICS, count=1)
+        (finding,) = await administrator.check([TOPICS])
+        assert finding.verdict is Verdict.PROBLEM
+        await administrator.close()
+        assert sorted(tmp_path.iterdir()) == before
+
+    asyncio.run(run())
+
+
+def test_a_partition_or_an_input_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        await send(chosen, [(b"k", b"v")])
+        administrator, producer = Sqlite(chosen).administrator(), Sqlite(chosen).producer()
+        told = "no such partition; expected below 1, got 99"
+        with pytest.raises(InvalidConfig, match=told):
+            await administrator.peek(TOPICS, 99)
+        with pytest.raises(InvalidConfig, match=told):
+            await producer.send("events", [(b"k", b"v")], partition=99)
+        with pytest.raises(InvalidConfig, match="topic visits: is missing; expected create it"):
+            await administrator.peek(StreamTopics("shop", "home", "visits"), 0)
+        await administrator.close()
+        await producer.close()
 
     asyncio.run(run())
 

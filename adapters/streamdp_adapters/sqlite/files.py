@@ -185,8 +185,7 @@ def open_file(path: Path, kind: Kind) -> sqlite3.Connection:
 
 def open_to_read(path: Path, kind: Kind) -> sqlite3.Connection:
     """A connection that can only read a file of this kind; the file must be there."""
-    if not path.exists():
-        raise InvalidConfig(complaint(f"{path}", "is missing", expected=kind.name, got="no file"))
+    need(path, kind)
     with _opening(path):
         uri = f"{path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(
@@ -198,6 +197,19 @@ def open_to_read(path: Path, kind: Kind) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def need(path: Path, kind: Kind) -> None:
+    """Refuse to look into a file that is not there: looking makes nothing."""
+    if not path.exists():
+        raise InvalidConfig(
+            complaint(
+                f"{path}",
+                "is missing; `streamdp run`, `send` and `topics create` make it",
+                expected=kind.name,
+                got="no file",
+            )
+        )
 
 
 def _make(path: Path, kind: Kind) -> None:

@@ -21,7 +21,7 @@ from streamdp.ports import (
     Verdict,
     check_bytes,
 )
-from streamdp_adapters.sqlite.files import Desk, open_file, open_to_read
+from streamdp_adapters.sqlite.files import Desk, need, open_file, open_to_read
 from streamdp_adapters.sqlite.looking import Looker
 from streamdp_adapters.sqlite.pairing import Pair, open_pair
 from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED, PublishedReader
@@ -166,9 +166,9 @@ class SqliteAdministrator:
         return await self._desk.run(partial(self._check, streams))
 
     def _check(self, streams: Sequence[StreamTopics]) -> list[Finding]:
-        path = self._settings.path
-        if not path.exists():
-            return [Finding(f"{path}", Verdict.PROBLEM, "there is no such file: create it")]
+        for path in (self._settings.path, self._settings.published):
+            if not path.exists():
+                return [Finding(f"{path}", Verdict.PROBLEM, "there is no such file: create it")]
         findings = [self._room()]
         for topic in _names(streams):
             there = len(self._files().trusted.heads(topic))
@@ -215,7 +215,7 @@ class SqliteAdministrator:
         return await self._desk.run(partial(self._peek, stream, partition))
 
     def _peek(self, stream: StreamTopics, number: int) -> Taken:
-        pair = self._files()
+        pair = self._to_look_into()
         seen = pair.published.witness(stream, number)
         return as_taken(pair.trusted.durable(stream, number), seen)
 
@@ -224,7 +224,7 @@ class SqliteAdministrator:
         return await self._desk.run(partial(self._newest, stream, count))
 
     def _newest(self, stream: StreamTopics, count: int) -> list[Records]:
-        total = len(self._files().trusted.heads(stream.input))
+        total = len(self._to_look_into().trusted.heads(stream.input))
         looker = Looker(open_file(self._settings.path, TRUSTED), self._settings.path)
         try:
             each = -(-count // max(1, total))
@@ -239,8 +239,7 @@ class SqliteAdministrator:
     ) -> AsyncIterator[Records]:
         """The whole input, batch by batch, from the trusted file alone. NOT PRIVATE."""
         path = self._settings.path
-        if not path.is_file():
-            raise InvalidConfig(complaint(str(path), "missing", expected="a file", got="none"))
+        need(path, TRUSTED)
         looker = await self._desk.run(lambda: Looker(open_file(path, TRUSTED), path))
         try:
             heads = await self._desk.run(partial(looker.heads, stream))
@@ -260,6 +259,11 @@ class SqliteAdministrator:
         if self._pair is None:
             self._pair = open_pair(self._settings)
         return self._pair
+
+    def _to_look_into(self) -> Pair:
+        need(self._settings.path, TRUSTED)
+        need(self._settings.published, PUBLISHED)
+        return self._files()
 
     async def close(self) -> None:
         """Close the files."""

@@ -39,7 +39,7 @@ from streamdp_adapters.sqlite.looking import Looker, Sight
 from streamdp_adapters.sqlite.pairing import Pair, open_pair
 from streamdp_adapters.sqlite.published import Witness
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
-from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Owner, fenced
+from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Owner, fenced, missing
 
 STEPS = (
     "take: fenced",
@@ -345,9 +345,7 @@ def need_input(pair: Pair, settings: Settings, topic: str) -> int:
     if there:
         return there
     if settings.partitions < 1:
-        raise InvalidConfig(
-            complaint(f"topic {topic}", "is missing", expected="create it first", got="nothing")
-        )
+        raise missing(topic)
     pair.trusted.create(topic, settings.partitions)
     return settings.partitions
 

@@ -121,12 +121,8 @@ class TrustedFile:
         """
         with writing(self._connection, self._path) as file:
             heads = heads_of(file, topic)
-            if partition is not None and not 0 <= partition < len(heads):
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {topic}", "no such partition", expected=len(heads), got=partition
-                    )
-                )
+            if partition is not None:
+                _check_number(topic, heads, partition)
             shares: dict[int, list[tuple[Key, Value]]] = {}
             for record in records:
                 home = crc32(record[0] or b"") % len(heads) if partition is None else partition
@@ -256,15 +252,7 @@ class TrustedFile:
             if owner is not None:
                 _check_owner(file, topics, number, owner)
             heads = heads_of(file, topics.input)
-            if not 0 <= number < len(heads):
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {topics.input}",
-                        "no such partition",
-                        expected=len(heads),
-                        got=number,
-                    )
-                )
+            _check_number(topics.input, heads, number)
             row = file.execute(
                 "SELECT id, position FROM part WHERE app = ? AND stream = ? AND number = ?",
                 (topics.app, topics.stream, number),
@@ -291,6 +279,25 @@ def heads_of(file: sqlite3.Connection, topic: str) -> list[Head]:
         "SELECT id, first, next FROM input WHERE topic = ? ORDER BY number", (topic,)
     )
     return [Head(*row) for row in rows]
+
+
+def missing(topic: str) -> InvalidConfig:
+    """What is said of an input that nobody has made."""
+    return InvalidConfig(
+        complaint(f"topic {topic}", "is missing", expected="create it first", got="nothing")
+    )
+
+
+def _check_number(topic: str, heads: Sequence[Head], number: int) -> None:
+    """Refuse a partition that an input does not have."""
+    if not heads:
+        raise missing(topic)
+    if not 0 <= number < len(heads):
+        raise InvalidConfig(
+            complaint(
+                f"topic {topic}", "no such partition", expected=f"below {len(heads)}", got=number
+            )
+        )
 
 
 def _append(file: sqlite3.Connection, head: Head, records: Sequence[tuple[Key, Value]]) -> None:
