@@ -16,6 +16,7 @@ from streamdp.core.errors import StreamdpError
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.kafka import KafkaSettings, membership
 from streamdp_adapters.kafka.membership import Membership
+from streamdp_adapters.kafka.transport import KafkaTransport
 
 TOPICS = StreamTopics("shop", "home", "losses")
 PLACE = TopicPartition("losses", 0)
@@ -157,6 +158,21 @@ def test_is_nothing_left_out_or_delivered_twice(
     assert _offsets(before) == list(range(10, 10 + len(_offsets(before))))
     assert _offsets(after) == list(range(begin, END))
     assert [each.start for each in after] == [begin, *(each.next_offset for each in after[:-1])]
+
+
+def test_does_what_is_told_after_the_end_reach_nobody() -> None:
+    """A partition's task may end after its transport was closed."""
+
+    async def told_late() -> None:
+        transport = KafkaTransport(KafkaSettings("nowhere:1"), worker="w")
+        await transport.close()
+        transport.resume(Partition("home", 0), 10)
+        transport.pause(Partition("home", 0))
+        assert transport.end_offset(Partition("home", 0)) is None
+        assert transport.first_offset(Partition("home", 0)) is None
+        await transport.leave(Partition("home", 0))
+
+    asyncio.run(told_late())
 
 
 def _offsets(found: Sequence[Records]) -> list[int]:

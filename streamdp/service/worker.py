@@ -401,7 +401,8 @@ def check_sizes(spec: StreamSpec, transport: Transport) -> None:
             complaint(
                 f"streams.{spec.name}",
                 "its largest value does not fit (fewer actions, shorter names or keys help)",
-                expected=f"≤ {largest} bytes, what the transport takes",
+                expected=f"≤ {largest} bytes, what the topics that it writes to take"
+                " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
                 got=spec.largest_value,
             )
         )

@@ -9,6 +9,7 @@ What each part may do wrong and why it cannot hurt is in the part's own docstrin
    durable up to its owner record.
 3. `poll` asks the memberships in turn for what is at hand, and waits on all only when there is
    nothing. Nothing from a cluster that does not answer is an error.
+4. What is told or asked of a partition after `close` reaches nobody: its task may end later.
 
 The steps that a test can hold on to: ``take: fenced``, ``take: owned``, ``take: read``, ``poll``,
 ``commit: begun``, ``commit: sent``, ``commit: decided``.
@@ -99,7 +100,8 @@ class KafkaTransport:
             self._close_later(owner)
             raise
         self._owners[partition] = owner
-        self._memberships[partition.stream].heard(partition.number, first=taken.first_offset)
+        if (membership := self._memberships.get(partition.stream)) is not None:
+            membership.heard(partition.number, first=taken.first_offset)
         return taken
 
     def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
@@ -110,11 +112,13 @@ class KafkaTransport:
 
     def resume(self, partition: Partition, offset: int) -> None:
         """Let `poll` deliver this partition from `offset` on."""
-        self._memberships[partition.stream].resume(partition.number, offset)
+        if (membership := self._memberships.get(partition.stream)) is not None:
+            membership.resume(partition.number, offset)
 
     def pause(self, partition: Partition) -> None:
         """Let `poll` deliver nothing more of this partition."""
-        self._memberships[partition.stream].pause(partition.number)
+        if (membership := self._memberships.get(partition.stream)) is not None:
+            membership.pause(partition.number)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """What has come for the resumed partitions; empty after `timeout` seconds."""
@@ -143,7 +147,8 @@ class KafkaTransport:
         try:
             await owner.commit(commit)
         except Fenced:
-            self._memberships[partition.stream].fenced(partition.number)
+            if (membership := self._memberships.get(partition.stream)) is not None:
+                membership.fenced(partition.number)
             raise
         finally:
             if owner.lost and self._owners.get(partition) is owner:
@@ -151,15 +156,17 @@ class KafkaTransport:
 
     def largest_value(self, stream: str) -> int:
         """The most bytes that one value of a commit may have, with a key of up to 4 KiB."""
-        return self._limits[stream].derived - RECORD_ROOM - KEY_ROOM
+        return max(0, self._limits[stream].derived - RECORD_ROOM - KEY_ROOM)
 
     def end_offset(self, partition: Partition) -> int | None:
         """Where the next input record will go, as last heard."""
-        return self._memberships[partition.stream].end_offset(partition.number)
+        membership = self._memberships.get(partition.stream)
+        return None if membership is None else membership.end_offset(partition.number)
 
     def first_offset(self, partition: Partition) -> int | None:
         """The oldest retained input record, as last heard."""
-        return self._memberships[partition.stream].first_offset(partition.number)
+        membership = self._memberships.get(partition.stream)
+        return None if membership is None else membership.first_offset(partition.number)
 
     async def leave(self, partition: Partition) -> None:
         """Give one partition up."""
