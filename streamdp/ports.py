@@ -48,6 +48,7 @@ class StreamTopics:
     stream: str
     input: str
     quarantined: bool = False  # whether unusable records are set aside
+    largest_value: int = 0  # bytes that a value of what is derived may have; 0 if not known
 
     @property
     def actions(self) -> str:

@@ -87,6 +87,14 @@ def narrowed(configuration: Configuration, stream: str | None) -> list[StreamTop
     return configuration.topics() if stream is None else [chosen(configuration, stream)]
 
 
+def sized(configuration: Configuration, streams: Sequence[StreamTopics]) -> list[StreamTopics]:
+    """The same streams, with the largest value that their topics must take."""
+    from dataclasses import replace
+
+    specs = {each.stream: configuration.spec(each.stream, seeds=seeds(True)) for each in streams}
+    return [replace(each, largest_value=specs[each.stream].largest_value) for each in streams]
+
+
 @contextmanager
 def reaching() -> Iterator[None]:
     """What the transport refuses is not the configuration's fault: exit code 3."""

@@ -17,6 +17,7 @@ from streamdp.cli.common import (
     narrowed,
     opened,
     print_findings,
+    sized,
     wait_for,
 )
 
@@ -59,7 +60,7 @@ def doctor(
     streamdp doctor --quarantine 10
     """
     configuration = load(config)
-    streams = narrowed(configuration, stream)
+    streams = sized(configuration, narrowed(configuration, stream))
     technology = opened(configuration, single_broker)
     if sample is not None or quarantine is not None:
         typer.echo(NOT_PRIVATE, err=True)

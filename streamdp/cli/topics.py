@@ -15,6 +15,7 @@ from streamdp.cli.common import (
     load,
     opened,
     print_findings,
+    sized,
     wait_for,
 )
 
@@ -72,6 +73,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make what is missing, the inputs included; change nothing that is there.
+
+    What is there and is not as it must be is a problem: exit code 1.
 
     Example: streamdp topics create --config streamdp.toml --partitions 8
     """
@@ -134,13 +137,17 @@ def _do(
 ) -> None:
     """One of the administrator's works on all streams."""
     technology = opened(configuration, single_broker)
+    groups = [
+        (count, sized(configuration, streams))
+        for count, streams in _by_partitions(configuration, partitions)
+    ]
 
     async def done() -> list[Finding]:
         tools = technology.administrator()
         try:
             return [
                 finding
-                for count, streams in _by_partitions(configuration, partitions)
+                for count, streams in groups
                 for finding in await work(tools, streams, count)
             ]
         finally:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streamdp.testing.broker import Borrowed
 from tests.processes import PROGRAM, Process, until
@@ -71,6 +75,64 @@ def test_is_a_session_that_the_cluster_refuses_the_users_error(config: Path) -> 
     assert run.returncode == 3
     assert "the cluster refuses transport.session_timeout_ms" in run.stderr
     assert "group.min.session.timeout.ms" in run.stderr
+
+
+def test_is_a_look_at_a_state_that_is_not_there_refused_at_once(config: Path) -> None:
+    """Whether the topics are missing or only the partition."""
+    missing = call(config, "state", "inspect")
+    assert missing.returncode == 3
+    assert "-losses: missing; expected `streamdp topics create`" in missing.stderr
+    assert call(config, "topics", "create").returncode == 0
+    beyond = call(config, "state", "inspect", "--partition", "5")
+    assert beyond.returncode == 3
+    assert "no such partition; expected below 2, got 5" in beyond.stderr
+
+
+def test_is_a_topic_that_somebody_else_has_made_looked_at(config: Path, broker: Borrowed) -> None:
+    """A ledger that forgets and a state too small for a commit: said where topics are made."""
+    made = json.loads(call(config, "topics", "create", "--json").stdout)
+    ledger, state = (
+        next(name for each in made if (name := each["subject"].split()[1]).endswith(role))
+        for role in (".ledger", ".state")
+    )
+    asyncio.run(
+        altered(
+            broker.bootstrap,
+            {
+                ledger: {"cleanup.policy": "delete", "retention.ms": "1000"},
+                state: {"cleanup.policy": "compact", "max.message.bytes": "200"},
+            },
+        )
+    )
+    for command in ("create", "check"):
+        again = call(config, "topics", command, "--json")
+        assert again.returncode == 1
+        wrong = {
+            each["subject"]: each["detail"]
+            for each in json.loads(again.stdout)
+            if each["verdict"] == "problem"
+        }
+        assert wrong[f"topic {ledger}: retention.ms"].startswith("expected -1, got 1000")
+        least = re.fullmatch(
+            r"expected at least (\d+), got 200; .*", wrong[f"topic {state}: max.message.bytes"]
+        )
+        assert least is not None
+        assert int(least[1]) > 10_000
+    run = call(config, "run")
+    assert run.returncode == 3
+    assert f"topic {state}: max.message.bytes: expected at least" in run.stderr
+    assert "loop_exception" not in run.stderr
+
+
+async def altered(bootstrap: str, settings: dict[str, dict[str, str]]) -> None:
+    """What somebody else has done to topics."""
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await client.start()
+    for topic, configs in settings.items():
+        await client.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs)]
+        )
+    await client.close()
 
 
 def test_does_everything_work_from_nothing_to_a_proof(config: Path) -> None:

@@ -25,14 +25,21 @@ SERVICE = (
     Grant(Resource.GROUP, "kit", (Right.READ,)),
     Grant(Resource.TRANSACTION, "kit", (Right.WRITE,)),
 )
+USERS = {"alice": "xyzzy-a", "bob": "xyzzy-b", "carol": "xyzzy-c"}
 
 
 @pytest.fixture(scope="module")
 def secure() -> Iterator[Broker]:
     """A broker with users of very different rights."""
-    with own_broker(security=Security({"alice": "xyzzy-a", "bob": "xyzzy-b"})) as broker:
+    with own_broker(security=Security(USERS)) as broker:
         broker.allow("alice", *SERVICE, Grant(Resource.TOPIC, "kit", (Right.CREATE,)))
         broker.allow("bob", Grant(Resource.TOPIC, "kit", (Right.DESCRIBE_CONFIGS, Right.READ)))
+        for role, *rights in (
+            ("input", Right.READ, Right.DESCRIBE_CONFIGS),
+            ("actions", Right.READ),
+            ("ledger", Right.READ, Right.DESCRIBE_CONFIGS),
+        ):
+            broker.allow("carol", Grant(Resource.TOPIC, f"kit.blind.{role}", tuple(rights)))
         yield broker
 
 
@@ -175,6 +182,28 @@ async def test_the_doctor_finds_the_missing_rights(secure: Broker) -> None:
     await transport.join([topics], Heard())
     with pytest.raises(InvalidConfig, match="GroupAuthorizationFailedError"):
         await _poll_on(transport)
+    await transport.close()
+
+
+async def test_a_topic_that_may_not_be_looked_at_hides_no_other(secure: Broker) -> None:
+    """Carol may not see the state at all, nor the settings of the actions."""
+    topics = StreamTopics("kit", "blind", "kit.blind.input")
+    await KafkaTechnology(_settings(secure)).administrator().create([topics], partitions=1)
+    as_carol = KafkaTechnology(_settings(secure, username="carol", password="xyzzy-c"))
+    checked = await as_carol.administrator().check([topics])
+    assert {each.subject: each.detail for each in checked if each.verdict is Verdict.PROBLEM} == {
+        "topic kit.blind.actions: DescribeConfigs": "no right to DescribeConfigs: grant it to this "
+        "user, so that the topic can be checked",
+        "topic kit.blind.state: Describe": "no right to Describe: grant it to this user, so that "
+        "the topic can be checked",
+    }
+    assert "topic kit.blind.ledger: retention.ms" in {each.subject for each in checked}
+    tried = {each.subject: each.verdict for each in await as_carol.administrator().probe([topics])}
+    assert tried["topic kit.blind.ledger: read"] is Verdict.GOOD
+    assert tried["topic kit.blind.state: read"] is Verdict.PROBLEM
+    transport = as_carol.transport(worker="carol")
+    with pytest.raises(InvalidConfig, match=r"topic kit\.blind\.state: Describe: no right"):
+        await transport.join([topics], Heard())
     await transport.close()
 
 

@@ -507,9 +507,9 @@ def test_the_printed_commands_make_what_the_promise_needs() -> None:
     ):
         assert part in ledger
     manifest = [json.loads(line[2:]) for line in lines if line.startswith("# {")]
-    assert [item["topic"] for item in manifest] == [
-        "clicks", "shop.home.actions", "shop.home.ledger", "shop.home.state",
-    ]  # fmt: skip
+    names = ["clicks", *(f"shop.home.{role}" for role in ("actions", "ledger", "state"))]
+    assert [item["topic"] for item in manifest] == names
+    assert manifest[0]["config"]["retention.ms"] == str(7 * 24 * 3600 * 1000)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,11 @@ from streamdp_adapters.kafka import doctor, reading
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
     REPLICAS,
+    Described,
+    Hidden,
     Wanted,
     administration,
+    compared,
     describe,
     describe_shapes,
     findings,
@@ -45,25 +48,28 @@ class KafkaAdministrator:
     ) -> Sequence[Finding]:
         """Make what is missing, the input included, and change nothing that is there.
 
-        An input that is there decides how many partitions its derived topics get.
+        An input that is there decides how many partitions its derived topics get. What is there
+        and is not as it must be is a problem; one that this user may not look at is only said.
         """
         done: list[Finding] = []
         async with administration(self._settings) as client:
-            there = await describe_shapes(client, self._names(streams))
+            shapes = await describe_shapes(client, self._names(streams))
+            there = await describe(client, list(shapes)) if shapes else {}
             for stream in streams:
-                count = there.get(stream.input, (partitions, 0))[0]
+                count = shapes.get(stream.input, (partitions, 0))[0]
                 for topic in wanted(stream, self._settings):
                     if topic.name in there:
-                        done.append(Finding(f"topic {topic.name}", Verdict.GOOD, "was there"))
+                        done += _was_there(topic, there, source=stream.input)
+                    if topic.name in shapes:
                         continue
                     new = NewTopic(topic.name, count, topic.replicas, topic_configs=topic.settings)
                     answer = await client.create_topics([new])
                     _raise_first(answer.topic_errors)
-                    there[topic.name] = (count, topic.replicas)
+                    shapes[topic.name] = (count, topic.replicas)
                     done.append(
                         Finding(f"topic {topic.name}", Verdict.CHANGED, _shape(topic, count))
                     )
-            await _until_seen(client, {name: shape[0] for name, shape in there.items()})
+            await _until_seen(client, {name: shape[0] for name, shape in shapes.items()})
         return done
 
     async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
@@ -126,6 +132,7 @@ class KafkaAdministrator:
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """What is durable of a partition just now, without fencing its owner."""
+        await self._require(stream, partition)
         return await reading.durable(self._settings, stream, partition, owned_at=None)
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
@@ -163,15 +170,33 @@ class KafkaAdministrator:
 
     async def _partitions(self, stream: StreamTopics) -> int:
         """How many partitions the input has; `InvalidConfig` if there is none."""
+        return (await self._present([stream.input]))[stream.input][0]
+
+    async def _require(self, stream: StreamTopics, partition: int) -> None:
+        """Refuse a look at what is not there: a client would ask for it until its time is up."""
+        there = await self._present([stream.input, stream.state, stream.ledger])
+        for name, (count, _) in there.items():
+            if partition >= count:
+                raise InvalidConfig(
+                    complaint(
+                        f"topic {name}", "no such partition", expected=f"below {count}",
+                        got=partition,
+                    )
+                )  # fmt: skip
+
+    async def _present(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """How many partitions and replicas topics have; `InvalidConfig` if one is missing."""
         async with administration(self._settings) as client:
-            there = await describe_shapes(client, [stream.input])
-        if stream.input not in there:
-            raise InvalidConfig(
-                complaint(
-                    f"topic {stream.input}", "missing", expected="an input", got="no such topic"
-                )
-            )
-        return there[stream.input][0]
+            there = await describe_shapes(client, names)
+        for name in names:
+            if name not in there:
+                raise InvalidConfig(
+                    complaint(
+                        f"topic {name}", "missing", expected="`streamdp topics create`",
+                        got="no such topic",
+                    )
+                )  # fmt: skip
+        return {name: there[name] for name in names}
 
     async def close(self) -> None:
         """Nothing is held between calls."""
@@ -204,6 +229,19 @@ class KafkaAdministrator:
         for name, value in topic.settings.items():
             parts += ["--config", f"{name}={value}"]
         return shlex.join(parts)
+
+
+def _was_there(
+    topic: Wanted, there: Mapping[str, Described | Hidden], *, source: str
+) -> list[Finding]:
+    """What is wrong with a topic that somebody else has made."""
+    is_there = there[topic.name]
+    if not isinstance(is_there, Described) or is_there.settings is None:
+        detail = "was there, unchecked: no right to DescribeConfigs"
+        return [Finding(f"topic {topic.name}", Verdict.WARNING, detail)]
+    found = compared(topic, there, source=source)
+    wrong = [finding for finding in found if finding.verdict is not Verdict.GOOD]
+    return wrong or [Finding(f"topic {topic.name}", Verdict.GOOD, "was there")]
 
 
 def _shape(topic: Wanted, partitions: int) -> str:

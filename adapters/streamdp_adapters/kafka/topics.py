@@ -9,7 +9,9 @@
 
 Replication ≥ 3, min ISR ≥ 2 and no unclean election, because a state that rolls back would draw
 again what was published. ``single_broker`` accepts one copy, for trials. The derived topics have
-as many partitions as the input.
+as many partitions as the input, and take the largest value that a commit may bring.
+
+What this user may not see of a topic is a problem of that topic, said beside those of the others.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     NoError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     for_code,
 )
@@ -29,6 +32,7 @@ from aiokafka.errors import (
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Finding, StreamTopics, Verdict
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 REPLICAS = 3
@@ -36,7 +40,9 @@ MIN_IN_SYNC = 2
 
 _LARGEST = "max.message.bytes"
 _FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
-_FOR_A_WEEK = {"retention.ms": str(7 * 24 * 3600 * 1000), "retention.bytes": str(1 << 30)}
+_WEEK_MS = str(7 * 24 * 3600 * 1000)
+_FOR_A_WEEK = {"retention.ms": _WEEK_MS, "retention.bytes": "-1"}  # as brokers do unless told
+_SPARINGLY = {"retention.ms": _WEEK_MS, "retention.bytes": str(1 << 30)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Wanted:
     replicas: int
     in_sync: int
     proposed: Mapping[str, str] = field(default_factory=dict)  # retention that may be another
+    least: int = 0  # bytes that its largest batch must have room for
 
     @property
     def settings(self) -> dict[str, str]:
@@ -73,11 +80,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A topic as it is."""
+    """A topic as it is, as far as this user may see it."""
 
     partitions: int
     replicas: int
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] | None  # None: without the right to see them
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A topic that this user may not see at all; it may be missing too."""
 
 
 def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
@@ -89,9 +101,11 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
         (topics.ledger, "ledger", "delete", _FOR_EVER),
         (topics.state, "state", "compact", {}),
     ]
-    found = [Wanted(*shape, replicas=replicas, in_sync=in_sync) for shape in shapes]
+    least = topics.largest_value + KEY_ROOM + RECORD_ROOM
+    found = [Wanted(*shape, replicas=replicas, in_sync=in_sync, least=least) for shape in shapes]
+    found[0] = replace(found[0], proposed=_FOR_A_WEEK, least=0)
     if topics.quarantined:
-        aside = replace(found[0], name=topics.quarantine, role="quarantine", proposed=_FOR_A_WEEK)
+        aside = replace(found[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
         found.append(aside)
     return found
 
@@ -109,13 +123,17 @@ async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdmin
             await client.close()
 
 
-async def describe(client: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, Described]:
-    """What is there of these topics; one that is missing is missing here too."""
-    shapes = await describe_shapes(client, names)
-    found = await _settings(client, list(shapes))
-    return {
+async def describe(
+    client: AIOKafkaAdminClient, names: Sequence[str]
+) -> dict[str, Described | Hidden]:
+    """What there is to see of these topics; one that is missing is missing here too."""
+    shapes = await _shapes(client, names)
+    seen = {name: shape for name, shape in shapes.items() if shape is not None}
+    found = await _settings(client, list(seen))
+    there: dict[str, Described | Hidden] = {name: Hidden() for name in shapes}
+    return there | {
         name: Described(partitions, replicas, found[name])
-        for name, (partitions, replicas) in shapes.items()
+        for name, (partitions, replicas) in seen.items()
     }
 
 
@@ -124,82 +142,118 @@ async def describe_shapes(
 ) -> dict[str, tuple[int, int]]:
     """How many partitions and replicas each topic has; a missing one is missing here too."""
     shapes: dict[str, tuple[int, int]] = {}
+    for name, shape in (await _shapes(client, names)).items():
+        if shape is None:
+            raise TopicAuthorizationFailedError(name)
+        shapes[name] = shape
+    return shapes
+
+
+async def _shapes(
+    client: AIOKafkaAdminClient, names: Sequence[str]
+) -> dict[str, tuple[int, int] | None]:
+    """The same; None of a topic that this user may not see."""
+    shapes: dict[str, tuple[int, int] | None] = {}
     for topic in await client.describe_topics(list(dict.fromkeys(names))):
-        error = for_code(topic["error_code"])
-        if error is UnknownTopicOrPartitionError:
-            continue
-        if error is not NoError:
+        error, parts = for_code(topic["error_code"]), topic["partitions"]
+        if error is TopicAuthorizationFailedError:
+            shapes[topic["topic"]] = None
+        elif error is NoError:
+            shapes[topic["topic"]] = (len(parts), min(len(part["replicas"]) for part in parts))
+        elif error is not UnknownTopicOrPartitionError:
             raise error(topic["topic"])
-        parts = topic["partitions"]
-        shapes[topic["topic"]] = (len(parts), min(len(part["replicas"]) for part in parts))
     return shapes
 
 
 async def _settings(
     client: AIOKafkaAdminClient, names: Sequence[str]
-) -> dict[str, Mapping[str, str]]:
-    """The settings in force of these topics."""
+) -> dict[str, Mapping[str, str] | None]:
+    """The settings in force of these topics; None where this user may not see them."""
     if not names:
         return {}
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-    found: dict[str, Mapping[str, str]] = {}
+    found: dict[str, Mapping[str, str] | None] = {}
     for answer in await client.describe_configs(resources):
         for code, message, _, name, entries in answer.resources:
             error = for_code(code)
-            if error is not NoError:
+            if error not in (NoError, TopicAuthorizationFailedError):
                 raise error(f"describing the settings of {name}: {message}")
-            found[name] = {entry[0]: entry[1] or "" for entry in entries}
+            may = error is NoError
+            found[name] = {entry[0]: entry[1] or "" for entry in entries} if may else None
     return found
 
 
 def findings(
-    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described]
+    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described | Hidden]
 ) -> Iterator[Finding]:
     """Everything that is to be seen of a stream's topics, good and bad."""
-    source = there.get(stream.input)
     for topic in wanted(stream, settings):
-        is_there = there.get(topic.name)
-        subject = f"topic {topic.name}"
-        if is_there is None:
+        if topic.name in there:
+            yield from compared(topic, there, source=stream.input)
+        else:
             yield Finding(
-                subject,
+                f"topic {topic.name}",
                 Verdict.PROBLEM,
                 f"missing: `streamdp topics create` makes the {topic.role}",
             )
-            continue
-        yield from _compared(subject, topic, is_there)
-        if source is not None and is_there.partitions != source.partitions:
-            yield Finding(
-                f"{subject}: partitions",
-                Verdict.PROBLEM,
-                f"expected as many as the input, {source.partitions}, got {is_there.partitions}; "
-                "`streamdp topics expand` adds what is missing",
-            )
 
 
-def _compared(subject: str, topic: Wanted, there: Described) -> Iterator[Finding]:
+def compared(
+    topic: Wanted, there: Mapping[str, Described | Hidden], *, source: str
+) -> Iterator[Finding]:
+    """What a topic that is there is against what it must be."""
+    subject, is_there, input_ = f"topic {topic.name}", there[topic.name], there.get(source)
+    if isinstance(is_there, Hidden):
+        yield _hidden(subject, "Describe")
+        return
+    if is_there.settings is None:
+        yield _hidden(subject, "DescribeConfigs")
+    else:
+        yield from _compared(subject, topic, is_there.settings)
+    yield _judged(
+        f"{subject}: replication", f"at least {topic.replicas}", is_there.replicas,
+        is_there.replicas >= topic.replicas, _trial(topic),
+    )  # fmt: skip
+    if isinstance(input_, Described) and is_there.partitions != input_.partitions:
+        yield Finding(
+            f"{subject}: partitions",
+            Verdict.PROBLEM,
+            f"expected as many as the input, {input_.partitions}, got {is_there.partitions}; "
+            "`streamdp topics expand` adds what is missing",
+        )
+
+
+def _hidden(subject: str, right: str) -> Finding:
+    """A right that is missing."""
+    detail = f"no right to {right}: grant it to this user, so that the topic can be checked"
+    return Finding(f"{subject}: {right}", Verdict.PROBLEM, detail)
+
+
+def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Iterator[Finding]:
     """What a topic's settings are against what they must be."""
-    policy = ",".join(sorted(there.settings.get("cleanup.policy", "").split(",")))
+    policy = ",".join(sorted(settings.get("cleanup.policy", "").split(",")))
     compacted = topic.role == "input" and "compact" in policy
     why = "; compaction removes slots by content" if compacted else ""
     yield _judged(f"{subject}: cleanup.policy", topic.cleanup, policy, policy == topic.cleanup, why)
-    yield _judged(
-        f"{subject}: replication", f"at least {topic.replicas}", there.replicas,
-        there.replicas >= topic.replicas, _trial(topic),
-    )  # fmt: skip
-    in_sync = int(there.settings.get("min.insync.replicas") or 0)
+    in_sync = int(settings.get("min.insync.replicas") or 0)
     yield _judged(
         f"{subject}: min.insync.replicas", f"at least {topic.in_sync}", in_sync,
         in_sync >= topic.in_sync, _trial(topic),
     )  # fmt: skip
-    unclean = there.settings.get("unclean.leader.election.enable", "")
+    unclean = settings.get("unclean.leader.election.enable", "")
     yield _judged(
         f"{subject}: unclean.leader.election.enable", "false", unclean, unclean == "false",
         "; it would roll back what was published",
     )  # fmt: skip
     for name, value in topic.kept.items():
-        got = there.settings.get(name, "")
+        got = settings.get(name, "")
         yield _judged(f"{subject}: {name}", value, got, got == value, "; it is kept for good")
+    if topic.least:
+        largest = int(settings.get(_LARGEST) or 0)
+        yield _judged(
+            f"{subject}: {_LARGEST}", f"at least {topic.least}", largest, largest >= topic.least,
+            "; a commit would not fit",
+        )  # fmt: skip
 
 
 def _trial(topic: Wanted) -> str:
@@ -239,10 +293,13 @@ async def examine(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> d
 
 
 def _limits(
-    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described]
+    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described | Hidden]
 ) -> Limits:
-    """The largest batches of a stream's topics."""
-    sizes = {
-        topic.role: int(there[topic.name].settings[_LARGEST]) for topic in wanted(stream, settings)
-    }
+    """The largest batches of a stream's topics, once nothing is wrong with them."""
+    sizes: dict[str, int] = {}
+    for topic in wanted(stream, settings):
+        is_there = there[topic.name]
+        assert isinstance(is_there, Described), "what is hidden is a problem"
+        assert is_there.settings is not None, "what is hidden is a problem"
+        sizes[topic.role] = int(is_there.settings[_LARGEST])
     return Limits(input=sizes.pop("input"), derived=min(sizes.values()))
