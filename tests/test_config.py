@@ -18,6 +18,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration, Seeds, Tables, example
 from streamdp.service.spec import Start
 from streamdp.service.worker import LoopSettings
+from streamdp.wire.formats import checked_names
 from streamdp.wire.published import Mode
 
 SHOP = """
@@ -121,6 +122,13 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
          "streams.home.format.layout: not allowed"),
         (('input = "feedback"', 'input = "clicks"'), 'topics."clicks": no budget for the input'),
         (('input = "feedback"', "input = 3"), "streams.home.input: not usable; expected string"),
+        (('budget = "1"', 'budget = "1"\npartitions = true'),
+         "topics.feedback.partitions: not usable; expected a number, got true"),
+        (('start = "earliest"', 'start = "latest"\nepoch = true'), "epoch: not usable; expect"),
+        (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
+        (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
+         "http.listen: no address; expected host:port, to 65535, got 'h:945693'"),
+        (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:²"}'), "expected host:port, to"),
     ],
 )  # fmt: skip
 def test_is_what_is_wrong_said_with_where_expected_and_got(
@@ -272,6 +280,87 @@ def test_does_the_environment_override_the_file(tmp_path: Path) -> None:
 def test_is_a_wrong_variable_named(tmp_path: Path, variable: str, value: str, said: str) -> None:
     """Unknown variables are as fatal as unknown keys."""
     assert said in refused(shop(tmp_path), {variable: value})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("STREAMS__HOME__LEARNER__EPSILON", "x", ": not a number"),
+        ("STREAMS__HOME__LEARNER", '{recipe = "x"}', ": streams.home.learner.recipe: unknown"),
+        ("STREAMS__HOME__SEED", "1", ": a seed protects nobody"),
+        ("STREAMS__HOME__ACTIONS", '["a"]', ": count; expected 2"),
+        ("STREAMS__HOME__ACTIONS", '["a", "a"]', ": a name twice"),
+        (
+            "STREAMS__HOME__FALLBACK_ACTION",
+            "z",
+            ": no action; expected one of the actions, got 'z'",
+        ),
+        (
+            "TOPICS__FEEDBACK__BUDGET",
+            "1/4",
+            ": the streams that read the topic may charge a record",
+        ),
+        ("TRANSPORT__KIND", "rabbit", ": unknown; expected kafka or sqlite, got rabbit"),
+        ("TRANSPORT__PUBLISHED", "shop.db", ": is the trusted file"),
+        ("TRANSPORT", '{kind = "kafka"}', ": transport.bootstrap: missing"),
+    ],
+)
+def test_is_the_variable_named_that_a_wrong_value_came_from(
+    tmp_path: Path, variable: str, value: str, said: str
+) -> None:
+    """Whoever finds it wrong: the learner, the transport, or the sum of all charges."""
+    name = f"STREAMDP__{variable}"
+    assert refused(shop(tmp_path), {name: value}).startswith(name + said)
+
+
+def test_is_the_variable_named_whatever_a_transport_wants(tmp_path: Path) -> None:
+    """A file that is not there, and what is said of the table as a whole."""
+    kafka = ('kind = "sqlite"\npath = "shop.db"', 'kind = "kafka"\nbootstrap = "b:1"')
+    secure = 'security_protocol = "SASL_SSL"\nsasl_mechanism = "PLAIN"\nusername = "u"'
+    path = shop(tmp_path, instead=(kafka[0], f"{kafka[1]}\n{secure}"))
+    environment = {"STREAMDP__TRANSPORT__PASSWORD_FILE": "/nope"}
+    told = refused(path, environment)
+    assert told.startswith("STREAMDP__TRANSPORT__PASSWORD_FILE: no such file; expected")
+    told = refused(shop(tmp_path), {"STREAMDP__TRANSPORT__ROOT": "1"})
+    assert told.startswith(f"{path} and STREAMDP__TRANSPORT__ROOT: transport: unknown key")
+
+
+def test_is_a_variable_named_that_makes_a_stream(tmp_path: Path) -> None:
+    """A mistyped name is not the file's fault; a whole stream may come from variables."""
+    path, name = shop(tmp_path), "STREAMDP__STREAMS__HOMEX__"
+    told = refused(path, {f"{name}EPOCH": "2"}).splitlines()
+    assert told[0].startswith(
+        f"{name}EPOCH: streams.homex.input: missing, and {path} has no streams.homex; expected the"
+    )
+    assert all(line.startswith(f"{name}EPOCH: streams.homex.") for line in told)
+    whole = {"INPUT": "feedback", "START": "latest", "ACTIONS": '["a", "b"]',
+             "LEARNER__EPSILON": "1/4"}  # fmt: skip
+    found = Configuration.load(path, {name + key: value for key, value in whole.items()})
+    assert [spec.name for spec in found.specs()] == ["home", "homex"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TRANSPORT", "kafka://u:hunter2@h"),
+        ("TRANSPORT", '["hunter2"]'),
+        ("TRANSPORT__KIND", "kafka://u:hunter2@h"),
+        ("TRANSPORT__KIND", '["hunter2"]'),
+        ("STREAMS__HOME__SEED", '["hunter2"]'),
+    ],
+)
+def test_is_what_may_be_a_secret_never_quoted(tmp_path: Path, variable: str, value: str) -> None:
+    """Whatever stands where a transport's table or a seed ought to be."""
+    told = refused(shop(tmp_path), {f"STREAMDP__{variable}": value})
+    assert told.startswith(f"STREAMDP__{variable}")
+    assert "hunter2" not in told
+    assert "Table" not in told
+
+
+def test_is_an_option_told_that_a_format_without_options_has_not() -> None:
+    """It expects none, and says so."""
+    with pytest.raises(InvalidConfig, match="format: unknown option; expected none, got x"):
+        checked_names({"x": 1}, where="format", known=())
 
 
 def test_are_secrets_in_no_message_and_no_repr(tmp_path: Path) -> None:

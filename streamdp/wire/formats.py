@@ -139,7 +139,7 @@ def checked_option(value: object, *, where: str, allowed: tuple[Setting, ...]) -
 def checked_names(options: Mapping[str, object], *, where: str, known: tuple[str, ...]) -> None:
     """Refuse options that the format does not have."""
     for unknown in sorted(set(options) - set(known)):
-        expected = " or ".join(known)
+        expected = " or ".join(known) or "none"
         raise InvalidConfig(complaint(where, "unknown option", expected=expected, got=unknown))
 
 

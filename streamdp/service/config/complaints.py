@@ -1,7 +1,8 @@
 """What is wrong with a configuration, one line for each thing: where, what, expected, got.
 
 All that pydantic found is told at once. What stands in the open tables (a transport's password
-among them) is never validated here, so never quoted here.
+among them) is never validated here, so never quoted here; nor is anything that stands where a
+transport's table or a seed ought to be.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.service.config.environment import Origins
+from streamdp.service.config.environment import Origins, Place
 
 Detail = Mapping[str, Any]
 """What pydantic says of one thing that is wrong."""
@@ -33,12 +34,14 @@ def _lines(
 ) -> Iterator[str]:
     for detail in details:
         place = tuple(str(part) for part in detail["loc"] if part != "[key]")
-        variable = origins.get(place)
-        where = variable or f"{file}: {'.'.join(place)}"
-        yield _line(where, detail, place, model)
+        line = _line(origins.where(file, place), detail, place, model)
+        made = origins.table(place)
+        if made is not None and detail["type"] == "missing":
+            line = line.replace(": missing;", f": missing, and {file} has no {'.'.join(made)};", 1)
+        yield line
 
 
-def _line(where: str, detail: Detail, place: tuple[str, ...], model: type[BaseModel]) -> str:
+def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
         case "extra_forbidden":
@@ -50,12 +53,20 @@ def _line(where: str, detail: Detail, place: tuple[str, ...], model: type[BaseMo
             return f"{where}{told}" if told.startswith(":") else f"{where}: {told}"
         case "string_pattern_mismatch":
             expected = "letters, digits, _ and -"
+        case "model_type" | "dict_type":
+            expected = "a table"
         case _:
             expected = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return complaint(where, "not usable", expected=expected, got=_shown(detail["input"]))
+    got = "another" if _is_secret(place) else shown(detail["input"])
+    return complaint(where, "not usable", expected=expected, got=got)
 
 
-def _shown(value: object) -> str:
+def _is_secret(place: Place) -> bool:
+    """Whether what stands there may be, or hold, a secret."""
+    return place[0] == "transport" or (place[0] == "streams" and place[2:3] == ("seed",))
+
+
+def shown(value: object) -> str:
     """A value in a few characters."""
     if isinstance(value, str | int | float):
         text = repr(value)
@@ -63,7 +74,7 @@ def _shown(value: object) -> str:
     return type(value).__name__
 
 
-def _known(model: type[BaseModel], place: tuple[str, ...]) -> str:
+def _known(model: type[BaseModel], place: Place) -> str:
     """The keys of the table that a place is in, or the one that was probably meant."""
     table = _table(model, place[:-1])
     names = list(table.model_fields) if table is not None else []
@@ -71,14 +82,14 @@ def _known(model: type[BaseModel], place: tuple[str, ...]) -> str:
     return close[0] if close else "one of " + ", ".join(names)
 
 
-def _description(model: type[BaseModel], place: tuple[str, ...]) -> str:
+def _description(model: type[BaseModel], place: Place) -> str:
     """What a missing key is for."""
     table = _table(model, place[:-1])
     field = None if table is None else table.model_fields.get(place[-1])
     return field.description or "a value" if field is not None else "a value"
 
 
-def _table(model: type[BaseModel], place: tuple[str, ...]) -> type[BaseModel] | None:
+def _table(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
     """The type of the table at a place."""
     found: Any = model
     for part in place:

@@ -15,9 +15,10 @@ relative to the working directory.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from importlib.metadata import entry_points
@@ -32,7 +33,7 @@ from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomn
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config.complaints import as_ours
-from streamdp.service.config.environment import overlaid
+from streamdp.service.config.environment import PREFIX, Origins, overlaid
 from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
 from streamdp.service.exact import Exact
 from streamdp.service.protocol import Pace
@@ -44,6 +45,10 @@ from streamdp.wire.published import Mode
 
 TRANSPORTS = "streamdp.transports"
 """The entry-point group of technologies."""
+
+
+_NAME = re.compile(r"[\w-]{1,40}")
+_SETTING = re.compile(r"transport\.(\w+)(?=: )")
 
 
 class Seeds(Enum):
@@ -59,6 +64,7 @@ class Configuration:
 
     path: Path
     tables: Tables
+    origins: Origins = field(default_factory=Origins, repr=False, compare=False)
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str] = os.environ) -> Self:
@@ -68,7 +74,7 @@ class Configuration:
             tables = Tables.model_validate(tree)
         except ValidationError as error:
             raise as_ours(error, model=Tables, file=str(path), origins=origins) from None
-        found = cls(path, tables)
+        found = cls(path, tables, origins)
         found.check_names()
         found.check_budgets()
         return found
@@ -126,7 +132,8 @@ class Configuration:
             raise InvalidConfig(
                 complaint(where, "not one list", expected="actions or actions_file", got=got)
             )
-        found = stream.actions or _lines(stream.actions_file, where=f"{where}_file")
+        listed = self._where(name, "actions_file")
+        found = stream.actions or _lines(stream.actions_file, where=listed)
         if len(found) > stream.limits.most_actions:
             expected = f"at most {stream.limits.most_actions} (limits.most_actions)"
             raise InvalidConfig(complaint(where, "too many", expected=expected, got=len(found)))
@@ -170,10 +177,14 @@ class Configuration:
         table = self.tables.transport
         for entry in entry_points(group=TRANSPORTS, name=table.kind):
             factory: type[Technology] = entry.load()
-            return factory.from_settings({**table.settings, **settings}, app=self.app)
+            try:
+                return factory.from_settings({**table.settings, **settings}, app=self.app)
+            except InvalidConfig as error:
+                raise self._of_transport(error) from error
         known = " or ".join(sorted(entry.name for entry in entry_points(group=TRANSPORTS)))
-        where = f"{self.path}: transport.kind"
-        raise InvalidConfig(complaint(where, "unknown", expected=known, got=table.kind))
+        where = self._place("transport", "kind")
+        got = table.kind if _NAME.fullmatch(table.kind) else "what is no name"  # an address, maybe
+        raise InvalidConfig(complaint(where, "unknown", expected=known, got=got))
 
     def loop_settings(self) -> LoopSettings:
         """How the service paces itself."""
@@ -237,12 +248,18 @@ class Configuration:
             told += [f"elsewhere {table.elsewhere}"] if table.elsewhere else []
             raise InvalidConfig(
                 complaint(
-                    f'{self.path}: topics."{topic}".budget',
+                    self._budget(topic),
                     "the streams that read the topic may charge a record more than that",
                     expected=f"a total of at most {table.budget}",
                     got=f"{total}: {'; '.join(told)}",
                 )
             )
+
+    def _budget(self, topic: str) -> str:
+        """The place of a topic's budget, whose name may have dots."""
+        place = ("topics", topic, "budget")
+        quoted = f'{self.path}: topics."{topic}".budget'
+        return self._place(*place) if place in self.origins.values else quoted
 
     def charged(self, topic: str) -> Fraction:
         """What all streams that read a topic charge each of its records."""
@@ -274,26 +291,45 @@ class Configuration:
             )
         return SeededRandomness(seed)
 
+    def _place(self, *place: str) -> str:
+        """A place as a message names it: by the file, or by the variable that it came from."""
+        return self.origins.where(self.path, place)
+
     def _where(self, name: str, key: str) -> str:
-        return f"{self.path}: streams.{name}.{key}"
+        return self._place("streams", name, key)
+
+    def _of_transport(self, error: InvalidConfig) -> InvalidConfig:
+        """What a technology refuses, which knows its settings but not where they came from."""
+        told = str(error)
+        said = _SETTING.match(told)
+        if said is not None:
+            return InvalidConfig(f"{self._place('transport', said[1])}{told[said.end() :]}")
+        where = " and ".join([str(self.path), *self.origins.within(("transport",))])
+        return InvalidConfig(f"{where}: {told}")
 
     def _within(self, name: str) -> _Within:
-        return _Within(f"{self.path}: streams.{name}")
+        return _Within(self.path, self.origins, f"streams.{name}.")
 
 
+@dataclass(frozen=True, slots=True)
 class _Within:
-    """Says in an error from below which stream it is about."""
+    """Says in an error from below which stream it is about, or which variable."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    path: Path
+    origins: Origins
+    stream: str
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, InvalidConfig) and not str(error).startswith(self._where):
-            told = str(error).removeprefix(self._where.partition(": ")[2] + ".")
-            raise InvalidConfig(f"{self._where}.{told}") from None
+        if isinstance(error, InvalidConfig):
+            told = str(error)
+            if not told.startswith((f"{self.path}: ", PREFIX)):
+                key, colon, rest = told.removeprefix(self.stream).partition(": ")
+                place = tuple(f"{self.stream}{key}".split("."))
+                told = f"{self.origins.where(self.path, place)}{colon}{rest}"
+            raise InvalidConfig(told) from None
 
 
 def _read(path: Path) -> dict[str, Any]:

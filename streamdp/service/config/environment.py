@@ -3,13 +3,15 @@
 Each part of a variable's name, parted by two underscores, is a table or key. Case does not matter,
 and where the file has a name with hyphens an underscore stands for them. A value is text, read as
 its key wants it; one that begins with ``[`` or ``{`` is read as TOML. Unknown names are refused
-like unknown keys, and errors name the variable.
+like unknown keys, and errors name the variable: also of what is in a list or table that a variable
+gave, and of a table that no file has, which a mistyped name makes.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamdp.core.errors import InvalidConfig, complaint
@@ -17,18 +19,51 @@ from streamdp.core.errors import InvalidConfig, complaint
 PREFIX = "STREAMDP__"
 
 Tree = dict[str, Any]
-Origins = dict[tuple[str, ...], str]
-"""Which variable a value came from."""
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Which variable each value came from, and each table that the file does not have."""
+
+    values: dict[Place, str] = field(default_factory=dict)
+    tables: dict[Place, str] = field(default_factory=dict)
+
+    def where(self, file: object, place: Place) -> str:
+        """How a message names a place: by its variable, if a variable is why it is as it is.
+
+        >>> Origins({("http",): "STREAMDP__HTTP"}).where("x.toml", ("http", "listen"))
+        'STREAMDP__HTTP: http.listen'
+        """
+        if place in self.values:
+            return self.values[place]
+        dotted = ".".join(place)
+        for length in range(len(place), 0, -1):
+            variable = self.values.get(place[:length]) or self.tables.get(place[:length])
+            if variable is not None:
+                return f"{variable}: {dotted}"
+        return f"{file}: {dotted}"
+
+    def table(self, place: Place) -> Place | None:
+        """The table around a place that only a variable made."""
+        above = (place[:length] for length in range(1, len(place) + 1))
+        return next((each for each in above if each in self.tables), None)
+
+    def within(self, place: Place) -> list[str]:
+        """The variables that say something of a table."""
+        return [name for at, name in self.values.items() if at[: len(place)] == place]
 
 
 def overlaid(tree: Tree, environment: Mapping[str, str]) -> tuple[Tree, Origins]:
     """The file's tree with the environment's values in it, and where these came from.
 
-    >>> overlaid({"streams": {"my-home": {"epoch": 1}}}, {"STREAMDP__STREAMS__MY_HOME__EPOCH": "2"})
+    >>> tree = {"streams": {"my-home": {"epoch": 1}}}
+    >>> tree, origins = overlaid(tree, {"STREAMDP__STREAMS__MY_HOME__EPOCH": "2"})
+    >>> tree, origins.values
     ({'streams': {'my-home': {'epoch': '2'}}}, {('streams', 'my-home', 'epoch'): \
 'STREAMDP__STREAMS__MY_HOME__EPOCH'})
     """
-    origins: Origins = {}
+    origins = Origins()
     for variable in sorted(name for name in environment if name.startswith(PREFIX)):
         parts = variable.removeprefix(PREFIX).split("__")
         if not all(parts):
@@ -36,24 +71,43 @@ def overlaid(tree: Tree, environment: Mapping[str, str]) -> tuple[Tree, Origins]
                 complaint(variable, "no key", expected=f"{PREFIX}TABLE__KEY", got="an empty part")
             )
         value = _value(variable, environment[variable])
-        tree, place = _put(tree, parts, value, variable)
-        origins[place] = variable
+        place = _named(tree, parts)
+        for length in range(1, len(place)):
+            if not _has(tree, place[:length]):
+                origins.tables[place[:length]] = variable
+        tree = _put(tree, place, value, variable)
+        origins.values[place] = variable
     return tree, origins
 
 
-def _put(
-    tree: Tree, parts: list[str], value: object, variable: str
-) -> tuple[Tree, tuple[str, ...]]:
-    """A copy of the tree with a value at a place, and the place by the tree's own names."""
-    name = next((key for key in tree if _same(key, parts[0])), parts[0].lower())
-    if len(parts) == 1:
-        return {**tree, name: value}, (name,)
+def _named(tree: object, parts: list[str]) -> Place:
+    """A variable's parts by the tree's own names, as far as it has them."""
+    if not parts:
+        return ()
+    names = tree if isinstance(tree, dict) else {}
+    name = next((key for key in names if _same(key, parts[0])), parts[0].lower())
+    return (name, *_named(names.get(name), parts[1:]))
+
+
+def _has(tree: object, place: Place) -> bool:
+    """Whether something is there."""
+    for name in place:
+        if not isinstance(tree, dict) or name not in tree:
+            return False
+        tree = tree[name]
+    return True
+
+
+def _put(tree: Tree, place: Place, value: object, variable: str) -> Tree:
+    """A copy of the tree with a value at a place."""
+    name, *rest = place
+    if not rest:
+        return {**tree, name: value}
     below = tree.get(name, {})
     if not isinstance(below, dict):
         got = f"{type(below).__name__} at {name}"
         raise InvalidConfig(complaint(variable, "no such table", expected="a table", got=got))
-    changed, place = _put(below, parts[1:], value, variable)
-    return {**tree, name: changed}, (name, *place)
+    return {**tree, name: _put(below, tuple(rest), value, variable)}
 
 
 def _same(key: str, part: str) -> bool:

@@ -9,6 +9,7 @@ Every key is explained in ``example.toml`` beside this file; a test holds the tw
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from streamdp.core.calibration import parse_epsilon
+from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.leader import DEFAULT_RECIPE
+from streamdp.service.config.complaints import shown
 from streamdp.service.spec import Start
 from streamdp.service.worker import OnHalt
 from streamdp.wire.published import Mode
@@ -25,6 +28,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 """Names become part of topic names, of addresses and of metric labels; `.` parts them there."""
 
 _CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+_PORT = re.compile(r"[0-9]{1,5}")
 _OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
 
 
@@ -40,16 +44,28 @@ def _as_table(value: object) -> object:
 
 def _address(value: str) -> str:
     """A host and a port."""
-    host, colon, port = value.rpartition(":")
-    if not (host and colon and port.isdigit() and int(port) < 1 << 16):
-        raise ValueError("no address; expected host:port")
+    host, _, port = value.rpartition(":")
+    if not (host and _PORT.fullmatch(port) and int(port) < 1 << 16):
+        raise InvalidConfig(
+            complaint("", "no address", expected="host:port, to 65535", got=shown(value))
+        )
+    return value
+
+
+def _number(value: object) -> object:
+    """What may be a number: ``true`` is not 1."""
+    if isinstance(value, bool):
+        raise InvalidConfig(
+            complaint("", "not usable", expected="a number", got=str(value).lower())
+        )
     return value
 
 
 Exact = Annotated[Fraction, BeforeValidator(_exact)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Number = BeforeValidator(_number)
+Count = Annotated[int, Field(ge=1), Number]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
 Address = Annotated[str, AfterValidator(_address)]
 
 
@@ -126,10 +142,10 @@ class LimitsTable(BaseModel):
     model_config = _CLOSED
 
     most_keys: Count = Field(default=1_000_000, description="learners per partition")
-    most_key_bytes: Annotated[int, Field(ge=1, le=65_536)] = Field(
+    most_key_bytes: Annotated[int, Field(ge=1, le=65_536), Number] = Field(
         default=1024, description="a record with a longer key gets no learner"
     )
-    most_actions: Annotated[int, Field(ge=2)] = Field(
+    most_actions: Annotated[int, Field(ge=2), Number] = Field(
         default=10_000, description="refuse a longer list of actions"
     )
 
@@ -153,14 +169,14 @@ class StreamTable(BaseModel):
     fallback_action: str | None = Field(
         default=None, description="what readers use where there is no action"
     )
-    gap: Annotated[float, Field(gt=0, le=1)] | None = Field(
+    gap: Annotated[float, Field(gt=0, le=1), Number] | None = Field(
         default=None, description="Δ, how much worse the second-best action is, for regret bounds"
     )
     quarantine: bool = Field(
         default=False, description="set unusable records aside, for an operator: NOT PRIVATE"
     )
     limits: LimitsTable = Field(default=LimitsTable(), description="what the stream may take")
-    seed: str | int | None = Field(
+    seed: Annotated[str | int | None, Number] = Field(
         default=None, description="for tests, with --insecure-seed: nothing is guaranteed"
     )
 
