@@ -198,9 +198,11 @@ async def test_a_topic_that_may_not_be_looked_at_hides_no_other(secure: Broker) 
         "the topic can be checked",
     }
     assert "topic kit.blind.ledger: retention.ms" in {each.subject for each in checked}
-    tried = {each.subject: each.verdict for each in await as_carol.administrator().probe([topics])}
-    assert tried["topic kit.blind.ledger: read"] is Verdict.GOOD
-    assert tried["topic kit.blind.state: read"] is Verdict.PROBLEM
+    tried = {each.subject: each.detail for each in await as_carol.administrator().probe([topics])}
+    assert tried["topic kit.blind.ledger: read"] == "may read"
+    assert tried["topic kit.blind.state: read"] == "refused: no right to Read, nor to see it"
+    identity = tried["transactional id kit.blind.0"]
+    assert identity.startswith("refused: TransactionalIdAuthorizationFailed")
     transport = as_carol.transport(worker="carol")
     with pytest.raises(InvalidConfig, match=r"topic kit\.blind\.state: Describe: no right"):
         await transport.join([topics], Heard())

@@ -7,17 +7,17 @@
   0 is looked up besides, which needs the right to describe it.
 - Rights to read are tried by asking for one record.
 - What is not there is not tried: the client would ask for it until time is up. Whoever checks the
-  topics says that they are missing.
+  topics says that they are missing. What may not be seen is not tried either: every right on a
+  topic brings the one to see it, so all are missing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import CoordinationType
-from aiokafka.errors import UnknownTopicOrPartitionError, for_code
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
@@ -25,7 +25,7 @@ from streamdp.ports import Finding, StreamTopics, Verdict
 from streamdp_adapters.kafka import reading, troubles
 from streamdp_adapters.kafka.owner import group, transactional_id
 from streamdp_adapters.kafka.settings import KafkaSettings
-from streamdp_adapters.kafka.topics import administration, wanted
+from streamdp_adapters.kafka.topics import administration, seen_shapes, wanted
 
 _PROBE_SECONDS = 20.0
 """How long one probe may take."""
@@ -36,39 +36,42 @@ async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> lis
     connection = await _try("connection", "connected and authenticated", troubles.reach(settings))
     found = [connection]
     if connection.verdict is Verdict.GOOD:
-        missing = await _missing(settings, streams)
+        there = await _there(settings, streams)
         for stream in streams:
-            found += [finding async for finding in _rights(settings, stream, missing)]
+            found += [finding async for finding in _rights(settings, stream, there)]
     return found
 
 
-async def _missing(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> set[str]:
-    """The topics that are not there; one that this user may not see is not among them."""
+async def _there(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> dict[str, bool]:
+    """The topics that are there, and whether this user may see them."""
     names = [topic.name for stream in streams for topic in wanted(stream, settings)]
     if not names:  # the client would ask for all that there are
-        return set()
+        return {}
     async with administration(settings) as client:
-        told = await client.describe_topics(list(dict.fromkeys(names)))
-    return {
-        topic["topic"]
-        for topic in told
-        if for_code(topic["error_code"]) is UnknownTopicOrPartitionError
-    }
+        shapes = await seen_shapes(client, names)
+    return {name: shape is not None for name, shape in shapes.items()}
 
 
 async def _rights(
-    settings: KafkaSettings, stream: StreamTopics, missing: set[str]
+    settings: KafkaSettings, stream: StreamTopics, there: Mapping[str, bool]
 ) -> AsyncIterator[Finding]:
     """What the service will do with a stream, tried one by one."""
     for topic in (stream.input, stream.state, stream.ledger):
-        if topic not in missing:
-            yield await _try(f"topic {topic}: read", "may read", _read(settings, topic))
+        if topic in there:
+            subject = f"topic {topic}: read"
+            if there[topic]:
+                yield await _try(subject, "may read", _read(settings, topic))
+            else:
+                yield Finding(subject, Verdict.PROBLEM, "refused: no right to Read, nor to see it")
     aside = [stream.quarantine] if stream.quarantined else []
     for topic in (stream.state, stream.actions, stream.ledger, *aside):
-        if topic not in missing:
+        if topic in there:
             subject = f"topic {topic}: write in a transaction"
-            yield await _try(subject, "may write", _write(settings, stream, topic))
-    if stream.input not in missing:
+            if there[topic]:
+                yield await _try(subject, "may write", _write(settings, stream, topic))
+            else:
+                yield Finding(subject, Verdict.PROBLEM, "refused: no right to Write, nor to see it")
+    if there.get(stream.input, False):
         subject = f"group {group(stream)}: commit"
         yield await _try(subject, "may commit", _write(settings, stream, None))
     own = transactional_id(stream, 0)
@@ -82,7 +85,7 @@ async def _try(subject: str, good: str, step: Awaitable[None]) -> Finding:
             with troubles.translated(subject):
                 await step
     except InvalidConfig as error:
-        return Finding(subject, Verdict.PROBLEM, str(error))
+        return Finding(subject, Verdict.PROBLEM, troubles.refusal(error))
     except (StreamdpError, TimeoutError) as error:
         what = str(error) if isinstance(error, TransportLost) else "no answer in time"
         return Finding(subject, Verdict.PROBLEM, what)

@@ -127,7 +127,7 @@ async def describe(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, Described | Hidden]:
     """What there is to see of these topics; one that is missing is missing here too."""
-    shapes = await _shapes(client, names)
+    shapes = await seen_shapes(client, names)
     seen = {name: shape for name, shape in shapes.items() if shape is not None}
     found = await _settings(client, list(seen))
     there: dict[str, Described | Hidden] = {name: Hidden() for name in shapes}
@@ -142,14 +142,14 @@ async def describe_shapes(
 ) -> dict[str, tuple[int, int]]:
     """How many partitions and replicas each topic has; a missing one is missing here too."""
     shapes: dict[str, tuple[int, int]] = {}
-    for name, shape in (await _shapes(client, names)).items():
+    for name, shape in (await seen_shapes(client, names)).items():
         if shape is None:
             raise TopicAuthorizationFailedError(name)
         shapes[name] = shape
     return shapes
 
 
-async def _shapes(
+async def seen_shapes(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, tuple[int, int] | None]:
     """The same; None of a topic that this user may not see."""

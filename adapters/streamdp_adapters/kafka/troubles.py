@@ -117,6 +117,12 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
 _REMEDIES = "the topics to exist and this user to have the rights (see `streamdp doctor`)"
 
 
+def refusal(error: InvalidConfig) -> str:
+    """What the cluster refused, for whoever is looking at the cause already."""
+    why = error.__cause__
+    return f"refused: {_said(why)}" if isinstance(why, _USERS) else str(error)
+
+
 def _said(error: BaseException) -> str:
     """The error's name and words; the client's words name topics and nodes, never content."""
     words = str(error)
