@@ -19,6 +19,7 @@ The life of a partition, in this order:
 A `commit` is atomic: after a crash either all of it is durable and visible or none of it. When it
 raises `TransportLost` its outcome is unknown: the partition must be taken again. `Fenced` means
 that another process has taken it; the transport announces the partition again if it comes back.
+Where nothing would ever give it back, the next `poll` raises `Fenced` too: the process must end.
 
 A `Technology` is what an entry point of ``streamdp.transports`` names: it opens transports,
 readers, producers and the administrator's tools on one cluster or file.
