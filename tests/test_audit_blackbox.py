@@ -15,6 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import inf, log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,8 +130,8 @@ def test_is_a_dropped_record_refuted(monkeypatch: Patch) -> None:
     """A service that leaves unusable records out ends the block later: a release is missing."""
     decode = batches.decode
 
-    def dropping(format_: Format, records: Sequence[Records], *, most_key_bytes: int | None):  # type: ignore[no-untyped-def]
-        batch, refused = decode(format_, records, most_key_bytes=most_key_bytes)
+    def dropping(format_: Format, records: Sequence[Records], **limits: Any):  # type: ignore[no-untyped-def]
+        batch, refused = decode(format_, records, **limits)
         keep = np.asarray(np.isfinite(batch.losses).all(axis=1))
         columns = (batch.index[keep], batch.losses[keep], batch.offsets[keep])
         return type(batch)(batch.keys, *columns), refused

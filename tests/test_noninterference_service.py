@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,9 +166,9 @@ def redecode(patch: Patch, change: Callable[[LossBatch], LossBatch]) -> None:
     decode = protocol.decode  # type: ignore[attr-defined]
 
     def changed(
-        format_: Format, records: Sequence[Records], *, most_key_bytes: int | None
+        format_: Format, records: Sequence[Records], **limits: Any
     ) -> tuple[LossBatch, int]:
-        batch, refused = decode(format_, records, most_key_bytes=most_key_bytes)
+        batch, refused = decode(format_, records, **limits)
         return change(batch), refused
 
     patch.setattr(protocol, "decode", changed)

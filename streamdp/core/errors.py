@@ -37,7 +37,7 @@ class Fenced(TransportLost):
 
 
 class DiskFull(TransportLost):
-    """There is no room to make a step durable; nothing that was durable is lost."""
+    """A disk is full, read-only or failing; nothing that was durable is lost."""
 
 
 def complaint(where: str, what: str, *, expected: object, got: object) -> str:

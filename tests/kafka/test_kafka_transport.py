@@ -322,8 +322,7 @@ async def test_is_the_end_of_a_transaction_no_lag(
     await worker.until(lambda _: worker.transport.end_offset(_home()) == 3)
     await upstream.begin_transaction()
     await upstream.send_and_wait(topics.input, b"value", b"key", partition=0)
-    for _ in range(10):
-        assert await worker.transport.poll(max_records=10, timeout=0.05) == []
+    assert await worker.transport.poll(max_records=10, timeout=0.5) == []
     assert worker.transport.end_offset(_home()) == 3
     await upstream.commit_transaction()
     (batch,) = await worker.collect(1)
