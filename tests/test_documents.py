@@ -70,7 +70,7 @@ def test_the_runbook_quotes_what_a_halted_partition_says() -> None:
     table = entry.partition("\n### ")[0]
     said = "".join(
         path.read_text()
-        for folder in ("streamdp/service", "adapters/streamdp_adapters")
+        for folder in ("streamdp", "adapters/streamdp_adapters")
         for path in (ROOT / folder).rglob("*.py")
     )
     quoted = [quote.partition(";")[0] for quote in re.findall(r'"([^"]+)"', table)]
