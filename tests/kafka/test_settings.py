@@ -41,6 +41,11 @@ def test_text_of_the_environment_becomes_the_right_type(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"bootstrap": "nowhere"}, "transport.bootstrap: not an address"),
+        ({"bootstrap": "b:1, kafka://u:xyzzy@h"}, "expected host:port, host:port, got another as"),
+        ({"bootstrap": "u:xyzzy@h:1"}, "transport.bootstrap: not an address"),
+        ({"bootstrap": "b:945693"}, "transport.bootstrap: not an address"),
+        ({"bootstrap": "b:0"}, "transport.bootstrap: not an address"),
+        ({"bootstrap": "b:²"}, "transport.bootstrap: not an address"),
         ({"bootsrap": "x:1"}, "transport.bootsrap: unknown"),
         ({"security_protocol": "TLS"}, "transport.security_protocol: unknown"),
         ({"sasl_mechanism": "GSSAPI"}, "transport.sasl_mechanism: unknown"),
@@ -84,8 +89,9 @@ def test_what_cannot_work_is_refused_without_naming_the_secret(
 
 def test_a_password_file_that_is_not_there_is_refused() -> None:
     by_file = {name: value for name, value in SASL.items() if name != "password"}
-    with pytest.raises(InvalidConfig, match=r"transport\.password_file: no such file"):
-        KafkaSettings.parse({**by_file, "password_file": "/nowhere"})
+    with pytest.raises(InvalidConfig, match=r"transport\.password_file: no such file") as refused:
+        KafkaSettings.parse({**by_file, "password_file": "xyzzy"})  # the secret in its place
+    assert "xyzzy" not in str(refused.value)
 
 
 def test_a_mechanism_without_what_it_needs_is_refused() -> None:

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -28,6 +29,8 @@ _IN_THE_CLEAR = ("PLAIN", "OAUTHBEARER")  # mechanisms that send the secret itse
 _OF_SASL = ("sasl_mechanism", "username", "password", "password_file", "token_file")
 _OF_TLS = ("ca_file", "certificate_file", "key_file", "key_password_file")
 _FILES = ("password_file", "token_file", *_OF_TLS)
+_OF_SECRETS = ("password_file", "token_file", "key_password_file")
+_ADDRESS = re.compile(r"[^@/\s]+:([0-9]{1,5})")
 
 _LONGEST_MS = 2**31 - 1  # what a request can hold; the brokers' own bounds are narrower
 
@@ -59,8 +62,11 @@ class KafkaSettings:
     def __post_init__(self) -> None:
         """Refuse what cannot work, each with its remedy."""
         self._one_of("security_protocol", self.security_protocol, PROTOCOLS)
-        if not all(_is_address(server) for server in self.servers):
-            self._refuse("bootstrap", "not an address", "host:port, host:port", self.bootstrap)
+        for at, server in enumerate(self.servers, 1):
+            if not _is_address(server):  # which is not quoted: a URL may have a password in it
+                self._refuse(
+                    "bootstrap", "not an address", "host:port, host:port", f"another as number {at}"
+                )
         self._check_effect()
         if self.uses_sasl:
             self._check_sasl()
@@ -71,7 +77,8 @@ class KafkaSettings:
         for name in _FILES:
             path = getattr(self, name)
             if path is not None and not path.is_file():
-                self._refuse(name, "no such file", "a readable file", path)
+                got = "none there" if name in _OF_SECRETS else path  # or is it the secret itself?
+                self._refuse(name, "no such file", "a readable file", got)
         if not 1 <= self.session_timeout_ms <= _LONGEST_MS:
             self._refuse(
                 "session_timeout_ms", "no time", f"1 to {_LONGEST_MS}", self.session_timeout_ms
@@ -229,8 +236,8 @@ def _read_secret(name: str, path: Path) -> str:
 
 def _is_address(server: str) -> bool:
     """Whether it looks like host:port."""
-    host, colon, port = server.rpartition(":")
-    return bool(host and colon and port.isdigit())
+    found = _ADDRESS.fullmatch(server)
+    return found is not None and 1 <= int(found[1]) < 1 << 16
 
 
 def _converted(name: str, kind: str, value: object) -> object:
