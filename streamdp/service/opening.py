@@ -2,8 +2,8 @@
 
 Epoch, digest, that the ledger knows no commit that the checkpoint does not, and that the input from
 `low_water` on is still there. Where they contradict each other the partition halts
-(`StateMismatch`); it never resets an offset and never skips. The one way out of a halt is a larger
-`epoch` in the configuration.
+(`StateMismatch`); it never resets an offset and never skips. The way out is a larger `epoch` in the
+configuration; where not even that could be sure to read no event twice, a stream of another name.
 
 The position never moves back, by any way (P11). A new epoch begins behind all that anything knows
 of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
@@ -98,7 +98,12 @@ def _check_continues(
             spec.digest,
         )
     if taken.partitions < checkpoint.partitions:
-        raise _halt(partition, "partitions went away", checkpoint.partitions, taken.partitions)
+        raise _halt(
+            partition,
+            "partitions went away: the input is another; a stream of another name may read it",
+            checkpoint.partitions,
+            taken.partitions,
+        )
     if taken.first_offset > checkpoint.low_water:
         raise _halt(
             partition,

@@ -362,7 +362,7 @@ class Membership:
             return
         self.pause(number)
         partition = self._partition(number)
-        remedy = "repair the input, or start a new epoch behind it"
+        remedy = "repair the input, or delete its records up to there and begin a new epoch"
         self._listener.failed(
             partition,
             StateMismatch(
