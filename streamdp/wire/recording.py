@@ -3,8 +3,8 @@
 The same bytes as `state.record` and `state.encode_recorded` make of each release, a test says so,
 at a third of the cost. Most of a line is equal for all releases of a kind, so the plain encoder
 is asked once, with marks for the numbers and the key, and its answer becomes a template. What was
-drawn comes last in each line; the ends for each action are asked of the plain encoder too, when an
-action is first drawn. Estimates, whose ends are all different, go the plain way.
+drawn comes last in each line; the ends for each action are asked of the plain encoder too, once for
+many commits. Estimates, whose ends are all different, go the plain way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release, Releases
@@ -87,7 +88,7 @@ class _Kind:
 
     def __post_init__(self) -> None:
         """Ask the plain encoder once and put places where the marks are."""
-        plain = self._marked(0)
+        plain = self._marked()
         drawn, _, _ = plain.recorded.split(b"\n")
         named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
         read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
@@ -104,9 +105,7 @@ class _Kind:
         """One release of this kind; the numbers are born, block, offsets and slots."""
         ends = self._ends.get(value)
         if ends is None:
-            plain = self._marked(value)
-            end = None if plain.action is None else plain.action[len(_head(plain.action)) :]
-            ends = self._ends[value] = (plain.ledger[len(_head(plain.ledger)) :], end)
+            ends = self._ends[value] = _ends(self.lines, self.mode, self._kind, value)
         born, block, first, last, start, stop = numbers
         named = (key_field(key), born, block, first, last, start, stop)
         ledger = self._ledger % named + ends[0]
@@ -116,13 +115,26 @@ class _Kind:
         place = self._place % (born, block, written_key(key))
         return Entry(key, place, recorded, ledger, action)
 
-    def _marked(self, value: int) -> Entry:
-        """A release of this value, as the plain encoder writes it, with marks."""
-        of = self.releases
-        kind, epsilon = of.kinds[self.code], Fraction(of.charges[self.code])
-        identity = Identity(of.stream, of.partition, _KEY, of.epoch, _BORN, _BLOCK, kind)
-        release = Release(identity, value, _START, _STOP, _FIRST, _LAST, epsilon)
+    @property
+    def _kind(self) -> str:
+        return self.releases.kinds[self.code]
+
+    def _marked(self) -> Entry:
+        """A release as the plain encoder writes it, with marks."""
+        of, epsilon = self.releases, Fraction(self.releases.charges[self.code])
+        identity = Identity(of.stream, of.partition, _KEY, of.epoch, _BORN, _BLOCK, self._kind)
+        release = Release(identity, 0, _START, _STOP, _FIRST, _LAST, epsilon)
         return _plainly(release, lines=self.lines, mode=self.mode, commit_seq=self.commit_seq)
+
+
+@lru_cache(maxsize=4096)
+def _ends(lines: Lines, mode: Mode, kind: str, value: int) -> tuple[bytes, bytes | None]:
+    """What follows the head of a ledger line and of an action of this value."""
+    identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
+    release = Release(identity, value, 1, 1, 0, 0, Fraction(0))
+    ledger = lines.ledger(release, mode=mode, commit_seq=0)
+    action = lines.action(release, mode=mode)
+    return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]
 
 
 def _head(line: bytes) -> bytes:
