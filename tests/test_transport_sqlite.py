@@ -18,7 +18,7 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Technology, Verdict
 from streamdp.testing.transport import CHECKS, Check
-from streamdp_adapters.sqlite import Sqlite
+from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.sqlite_pair import AT, TOPICS, joined, ledger, send, settings, step
 
 
@@ -246,6 +246,13 @@ def test_records_come_soon(tmp_path: Path) -> None:
 def test_a_bad_setting_is_named(mapping: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidConfig, match=named):
         Sqlite.from_settings(mapping, app="shop")
+
+
+def test_an_environment_gives_numbers_as_text() -> None:
+    chosen = Settings.from_mapping({"path": "a.db", "partitions": "2", "retain": "100"})
+    assert (chosen.partitions, chosen.retain) == (2, 100)
+    with pytest.raises(InvalidConfig, match=r"transport.retain: no count"):
+        Settings.from_mapping({"path": "a.db", "retain": "-1"})
 
 
 def test_a_missing_input_is_made_or_refused(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ def _path(settings: Mapping[str, object], name: str) -> Path:
 
 def _count(settings: Mapping[str, object], name: str) -> int:
     value = settings[name]
+    if isinstance(value, str) and value.isdecimal():  # an environment gives text for everything
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidConfig(
             complaint(f"transport.{name}", "no count", expected="a whole number", got=repr(value))
