@@ -33,7 +33,7 @@ from streamdp.service.logs import watch_loop
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.view import View
 from streamdp.service.worker import Worker
-from streamdp.wire import published
+from streamdp.wire import published, recording
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Mode
 from tests.neighbours import Course, Observed, differences, on_memory, on_sqlite
@@ -149,6 +149,7 @@ def test_is_nothing_larger_for_one_action_than_for_another() -> None:
 
 def test_is_a_line_without_padding_caught(monkeypatch: Patch) -> None:
     monkeypatch.setattr(published, "_filled", lambda line, spaces: line)
+    monkeypatch.setattr(recording, "_ends", recording._ends.__wrapped__)  # it remembers
     lives = [on_memory(Course(script=n), at=EARLY, content=JSON["a vector"]) for n in range(2)]
     assert "commits" in differences(shape(lives[0]), shape(lives[1]))
 
