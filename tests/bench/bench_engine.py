@@ -5,10 +5,9 @@
 Prints tables and, if asked, writes them as JSON. `apply_batch` (plan, charge, quantise, sum, draw,
 columnar releases; system randomness) is compared with `np.add.reduce(A, axis=0)` over the same
 float32 array, which neither clips nor looks for bad values nor knows keys. Ratios compare medians
-of runs that alternate within one process. Bytes per key count everything that is alive after 10^6
-keys came: bank, ledger, dictionary, numbers and the key objects themselves (`tracemalloc`); beside
-it stands by how much the resident memory of a process of its own grew, after unused memory of the
-allocator was given back where that is possible.
+of runs that alternate within one process. Bytes per key are by how much the resident memory of a
+process of its own grew when 10^6 keys came, all included: bank, ledger, dictionary, numbers and
+the key objects themselves; unused memory of the allocator is given back where that is possible.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import gc
 import json
 import statistics
 import sys
-import tracemalloc
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -168,14 +166,6 @@ def resident() -> int:
     return pages * 4096
 
 
-def _living_bytes(actions: int) -> float:
-    tracemalloc.start()
-    machine = populated(actions)
-    gc.collect()
-    living = tracemalloc.get_traced_memory()[0]
-    return living / len(machine)
-
-
 def _resident_bytes(actions: int) -> float:
     before = resident()
     machine = populated(actions)
@@ -187,14 +177,11 @@ def memory(rounds: int) -> list[dict[str, Any]]:
     table = []
     for actions in (2, 10, 100):
         with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-            living, grown = (
-                pool.apply(measure, (actions,)) for measure in (_living_bytes, _resident_bytes)
-            )
+            grown = pool.apply(_resident_bytes, (actions,))
         table.append(
             {
                 "run": f"K = {actions}",
-                "living_bytes_per_key": round(living),
-                "resident_bytes_per_key": round(grown),
+                "bytes_per_key": round(grown),
                 "target": 1.5 * actions * 8 + 200,
             }
         )

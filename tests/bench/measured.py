@@ -44,7 +44,7 @@ def engine(tables: Mapping[str, Rows]) -> Lines:
     yield "the same with 1,000 keys", f"{batches['1000 keys']:.1f} ×"
     (born,) = tables["births"]
     yield "16 slots of each of 100,000 new keys", f"{born['slots_per_second'] / 1e6:.1f} M slots/s"
-    sizes = " / ".join(f"{row['living_bytes_per_key']:,}" for row in tables["memory"])
+    sizes = " / ".join(f"{row['bytes_per_key']:,}" for row in tables["memory"])
     yield "bytes a key, all included, K = 2 / 10 / 100", sizes
 
 
