@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from streamdp.ports import Key, Partition, Published, Records, Value
@@ -149,27 +149,27 @@ class Scenario:
 
     # -- judging -----------------------------------------------------------------------------
 
-    def evidence(self, spec: StreamSpec, number: int) -> Evidence:
-        """What can be seen of one partition."""
+    def evidence(self, spec: StreamSpec) -> list[Evidence]:
+        """What can be seen of each partition."""
 
         async def read() -> tuple[list[Published], list[Published]]:
             reader = self.place.technology().publications()
-            found: tuple[list[Published], list[Published]] = ([], [])
-            for into, source in zip(
-                found,
-                (
-                    reader.actions(spec.topics, follow=False),
-                    reader.ledger(spec.topics, follow=False),
-                ),
-                strict=True,
-            ):
-                async for batch in source:
-                    into.extend(record for record in batch if record.partition == number)
+            shown = reader.actions(spec.topics, follow=False)
+            actions = [record async for batch in shown for record in batch]
+            lines = reader.ledger(spec.topics, follow=False)
+            ledger = [record async for batch in lines for record in batch]
             await reader.close()
-            return found
+            return actions, ledger
 
         actions, ledger = asyncio.run(read())
-        return Evidence(Partition(spec.name, number), actions, ledger)
+        return [
+            Evidence(
+                Partition(spec.name, number),
+                [record for record in actions if record.partition == number],
+                [record for record in ledger if record.partition == number],
+            )
+            for number in range(self.place.partitions)
+        ]
 
     def findings(
         self, seen: dict[tuple[str, int], list[bytes]] | None = None, *, whole: str = "whole"
@@ -177,13 +177,9 @@ class Scenario:
         """Everything that the judge holds against any partition."""
         found = []
         for spec in self.place.specs():
-            for number in range(self.place.partitions):
-                evidence = self.evidence(spec, number)
+            for number, evidence in enumerate(self.evidence(spec)):
                 if seen is not None:
-                    shown = seen.get((spec.name, number), [])
-                    evidence = Evidence(
-                        evidence.partition, evidence.actions, evidence.ledger, shown
-                    )
+                    evidence = replace(evidence, seen=seen.get((spec.name, number), []))
                 found += judge(evidence)
                 found += self._counts(spec, number, evidence)
                 if spec.randomness.seeded:
