@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,24 @@ def test_does_growing_need_the_rows_but_once() -> None:
     column.grow(40_000)
     assert column._memory is memory
     assert len(memory or b"") == 40_000 * 100 * 8
+
+
+class Small(mmap.mmap):
+    """Memory on a kernel without huge pages."""
+
+    def madvise(self, *asked: int) -> None:
+        """Refuse, as such a kernel does."""
+        raise OSError(22, "Invalid argument")
+
+
+def test_is_a_kernel_without_huge_pages_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "mmap", Small)
+    column = Column(np.int64, (4,))
+    column.grow(100_000)
+    assert isinstance(column._memory, Small)
+    column.array[:] = 5
+    column.grow(200_000)
+    assert (column.array[:100_000] == 5).all()
 
 
 def test_do_systems_that_cannot_extend_memory_copy(monkeypatch: pytest.MonkeyPatch) -> None:

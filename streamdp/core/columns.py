@@ -10,6 +10,7 @@ array, and on systems other than Linux, it is copied instead.
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,7 +68,8 @@ class Column:
             return np.zeros((rows, *self.shape), dtype=self.kind)
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._memory = mmap.mmap(-1, self._bytes(rows), flags=private)
-        self._memory.madvise(mmap.MADV_HUGEPAGE)  # as numpy asks for its own
+        with suppress(OSError):  # as numpy asks for its own; a kernel may have none
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
         return self._view(rows)
 
     def _view(self, rows: int) -> Array:

@@ -30,6 +30,8 @@ from streamdp_adapters.kafka.topics import (
     describe,
     describe_shapes,
     findings,
+    no_such_partition,
+    no_such_topic,
     wanted,
 )
 
@@ -177,12 +179,7 @@ class KafkaAdministrator:
         there = await self._present([stream.input, stream.state, stream.ledger])
         for name, (count, _) in there.items():
             if partition >= count:
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {name}", "no such partition", expected=f"below {count}",
-                        got=partition,
-                    )
-                )  # fmt: skip
+                raise no_such_partition(name, partition, count=count)
 
     async def _present(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         """How many partitions and replicas topics have; `InvalidConfig` if one is missing."""
@@ -190,12 +187,7 @@ class KafkaAdministrator:
             there = await describe_shapes(client, names)
         for name in names:
             if name not in there:
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {name}", "missing", expected="`streamdp topics create`",
-                        got="no such topic",
-                    )
-                )  # fmt: skip
+                raise no_such_topic(name)
         return {name: there[name] for name in names}
 
     async def close(self) -> None:

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
-from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key, Value, check_bytes
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.sending import BATCH_BYTES, Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
-from streamdp_adapters.kafka.topics import administration, describe_shapes
+from streamdp_adapters.kafka.topics import (
+    administration,
+    describe_shapes,
+    no_such_partition,
+    no_such_topic,
+)
 
 SEND_SECONDS = 60.0
 """How long a call of `send` may go without an acknowledgement."""
@@ -44,12 +48,7 @@ class KafkaProducer:
         with troubles.translated(f"topic {topic}"):
             count = await self._count(topic)
             if partition is not None and not 0 <= partition < count:
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {topic}", "no such partition", expected=f"below {count}",
-                        got=partition,
-                    )
-                )  # fmt: skip
+                raise no_such_partition(topic, partition, count=count)
             out = Outbox(await self._connected())
             shares = _shares(records, count) if partition is None else {partition: records}
             try:
@@ -81,12 +80,7 @@ class KafkaProducer:
             async with administration(self._settings) as client:
                 there = await describe_shapes(client, [topic])
             if topic not in there:
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {topic}", "missing", expected="`streamdp topics create`",
-                        got="no such topic",
-                    )
-                )  # fmt: skip
+                raise no_such_topic(topic)
             self._partitions[topic] = there[topic][0]
         return self._partitions[topic]
 

@@ -149,6 +149,22 @@ async def describe_shapes(
     return shapes
 
 
+def no_such_topic(name: str) -> InvalidConfig:
+    """The error of a topic that nobody has made."""
+    return InvalidConfig(
+        complaint(
+            f"topic {name}", "missing", expected="`streamdp topics create`", got="no such topic"
+        )
+    )
+
+
+def no_such_partition(name: str, number: int, *, count: int) -> InvalidConfig:
+    """The error of a number beyond a topic's partitions."""
+    return InvalidConfig(
+        complaint(f"topic {name}", "no such partition", expected=f"below {count}", got=number)
+    )
+
+
 async def seen_shapes(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, tuple[int, int] | None]:
