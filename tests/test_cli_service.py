@@ -20,11 +20,14 @@ import pytest
 import typer
 
 from streamdp.cli import application
+from streamdp.cli.watch import _rank
 from streamdp.ports import Key
 from streamdp.service.config import Configuration, example
 from streamdp.service.run import Running, run, run_service
+from streamdp.wire.published import decode_action
 from tests.calling import Streamdp, written
 from tests.conftest import ROOT
+from tests.publishing import action, release
 from tests.services import Lines
 from tests.streams import events
 
@@ -203,6 +206,13 @@ def test_does_watch_show_the_actions_in_force(shop: Path, streamdp: Streamdp) ->
     only = streamdp("watch", "-c", str(shop), "--once", "--key", "fr", "--json").json
     assert (only["key"], only["type"]) == ("fr", "action")
     assert streamdp("watch", "-c", str(shop), "--once", "--key", "none").out == ""
+
+
+def test_does_watch_rank_partitions_as_readers_do() -> None:
+    """A key's learner of a later epoch answers, however many slots an older one has seen."""
+    old = decode_action(action(release(b"fr", 0, block=5, stop=99)).value)
+    new = decode_action(action(release(b"fr", 1, epoch=2, partition=1)).value)
+    assert max(old, new, key=_rank) is new
 
 
 def test_does_watch_follow_until_interrupted(shop: Path) -> None:

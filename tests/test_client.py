@@ -51,6 +51,17 @@ def test_does_reading_again_never_bring_back_an_old_action() -> None:
     assert known.answers[b"fr"].block == 4
 
 
+@given(st.permutations(range(3)))
+def test_does_the_first_learned_action_replace_the_opening(order: list[int]) -> None:
+    """Both are of block 0; in whatever order they come, in one partition or beside another."""
+    opening, first = release(b"fr", 0), release(b"fr", 1, kind="action", stop=2)
+    other = release(b"fr", 2, partition=5)
+    assert table(opening, first).answers[b"fr"].action == "b"
+    assert table(first, opening).answers[b"fr"].action == "b"
+    known = table(*([opening, first, other][at] for at in order))
+    assert (known.answers[b"fr"].action, known.answers[b"fr"].slots) == ("b", 1)
+
+
 def test_does_a_key_that_comes_back_count_as_new() -> None:
     """A larger `born` is a new learner; a larger epoch a new configuration."""
     old = release(b"fr", 0, block=7, stop=900)
@@ -121,7 +132,7 @@ async def following() -> None:
         assert cache.action("home", None).action == "c"
         assert cache.action("home", b"nobody").action == "z"
         assert cache.condition("home").feed is Feed.CURRENT
-        actions.publish(action(release(b"fr", 1, block=1, stop=2)))
+        actions.publish(action(release(b"fr", 1, kind="action", stop=2)))
         await until(lambda: cache.action("home", b"fr").action == "b")
         actions.fail(TransportLost("gone"))
         await until(lambda: cache.condition("home").feed is Feed.LOST)

@@ -121,6 +121,31 @@ def test_does_the_tag_change_with_the_release_and_only_then() -> None:
     assert tags[0] == tags[1] == tags[2] != tags[3]
 
 
+def test_does_the_tag_tell_the_first_learned_action_from_the_opening() -> None:
+    """Both are of block 0: a reader that knows the opening must be sent the action."""
+
+    async def ask() -> list[Answer]:
+        actions, ledger = Topic([action(release(b"fr", 0))]), Topic()
+        made = Face(actions, ledger)
+        address, batch = "/v1/streams/home/keys/fr/action", json.dumps({"keys": ["fr"]}).encode()
+        async with made.knowledge.following():
+            await made.knowledge.cache.ready()
+            opening = await made.ask(address)
+            actions.publish(action(release(b"fr", 1, kind="action", stop=2)))
+            async with asyncio.timeout(10):
+                while made.knowledge.cache.action("home", b"fr").slots == 0:
+                    await asyncio.sleep(0)
+            known = {"if_none_match": opening.headers["etag"]}
+            learned = await made.ask(address, **known)
+            many = await made.ask("/v1/streams/home/actions", method="POST", body=batch)
+            return [opening, learned, many]
+
+    opening, learned, many = asyncio.run(ask())
+    assert (opening.json["action"], learned.status, learned.json["action"]) == ("a", 200, "b")
+    assert many.json["answers"][0]["action"] == "b"
+    assert many.json["answers"][0]["release"] == learned.json["release"]
+
+
 def test_is_a_thousand_keys_answered_in_order() -> None:
     keys: list[object] = ["fr", None, {"base64": "/y8uLgA="}, "nobody", *map(str, range(996))]
     body = json.dumps({"keys": keys}).encode()

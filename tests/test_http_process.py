@@ -16,6 +16,7 @@ from streamdp.client import Change, HttpActions, Why
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.testing.certificates import write_certificates
 from tests.asking import free_port
+from tests.first_action import readers_disagree
 from tests.running import Place, children, until
 from tests.streams import events
 
@@ -85,6 +86,13 @@ def test_does_serve_answer_without_learning_and_the_client_keep_up(tmp_path: Pat
     with pytest.raises(TransportLost):
         HttpActions(place.url, {"home": "z"}, timeout=1).fetch("home", [b"fr"])
     assert told[0].key == b"fr"
+
+
+def test_is_a_key_s_first_learned_action_served_everywhere(tmp_path: Path) -> None:
+    place = Place(
+        tmp_path, transport=f'kind = "sqlite"\npath = "{tmp_path}/log.db"\nactions = "all"'
+    )
+    assert readers_disagree(place) == {}
 
 
 def test_is_tls_spoken_and_the_token_asked_for(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def _follow(technology: Technology, topics: StreamTopics, printer: _Printe
 
 
 async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
-    """The action in force of each key: most slots, then the lowest partition."""
+    """The action in force of each key: latest epoch, then most slots, then the lowest partition."""
     latest: dict[tuple[bytes | None, int], ActionLine] = {}
     publications = technology.publications()
     try:
@@ -83,8 +83,8 @@ async def _once(technology: Technology, topics: StreamTopics, printer: _Printer)
         printer.show(found[name])
 
 
-def _rank(line: ActionLine) -> tuple[int, int]:
-    return line.stop, -line.partition
+def _rank(line: ActionLine) -> tuple[int, int, int]:
+    return line.epoch, line.stop, -line.partition
 
 
 def _lines(batch: Sequence[Published]) -> list[ActionLine]:

@@ -2,8 +2,9 @@
 
 The rules:
 
-1. Of one partition the newest release of a key counts: the higher (epoch, born, block). Reading a
-   topic again after a lost connection therefore never brings an old action back for a moment.
+1. Of one partition the newest release of a key counts: the higher (epoch, born, stop). Reading a
+   topic again after a lost connection therefore never brings an old action back for a moment. The
+   block would not do: a key's opening and its first learned action are both of block 0.
 2. A key that lives in several partitions has several learners. The one of the latest epoch
    answers, then the one that has seen most slots, then the lowest partition; such keys are counted.
 3. A line that says ``fallback`` tells every reader to use the stream's fallback action.
@@ -58,8 +59,8 @@ class Answer(Struct, frozen=True, gc=False):
 
     @property
     def release(self) -> tuple[int, int, int]:
-        """Orders the releases of one key in one partition."""
-        return self.epoch, self.born, self.block
+        """Orders the releases of one key in one partition, and tells them apart."""
+        return self.epoch, self.born, self.stop
 
     @property
     def rank(self) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ import pytest
 
 from streamdp.testing.broker import Borrowed, own_broker
 from tests.asking import free_port
+from tests.first_action import readers_disagree
 from tests.prometheus_server import PrometheusServer, eventually, hastened, prometheus
 from tests.running import MAIN, Place, until
 from tests.streams import events
@@ -40,6 +41,11 @@ def on_kafka(folder: Path, bootstrap: str) -> Place:
     create = [sys.executable, "-c", MAIN, "topics", "create", "--config", str(place.path)]
     subprocess.run(create, check=True, capture_output=True)
     return place
+
+
+def test_is_a_key_s_first_learned_action_served_everywhere(tmp_path: Path) -> None:
+    with own_broker() as broker:
+        assert readers_disagree(on_kafka(tmp_path, broker.bootstrap)) == {}
 
 
 @pytest.mark.system("prometheus")

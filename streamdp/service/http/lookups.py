@@ -8,11 +8,11 @@
 Addresses are taken apart as they came, before any decoding, so an encoded slash is part of a key
 and nothing else. Nothing is kept for a key that is asked for.
 
-An answer's ETag is the identity of the release behind it: it changes when, and only when, another
-release is in force. How old the knowledge is stands in headers: ``streamdp-feed`` (loading,
-current, lost), ``streamdp-stale-seconds`` (since the published topic was lost; 0 while it is not)
-and ``streamdp-source`` (published; or why the fallback action is answered). A stream without a
-fallback action answers 404 where nothing is known.
+An answer's ETag names the release behind it (partition, epoch, born, stop): it changes when, and
+only when, another release is in force. How old the knowledge is stands in headers:
+``streamdp-feed`` (loading, current, lost), ``streamdp-stale-seconds`` (since the published topic
+was lost; 0 while it is not) and ``streamdp-source`` (published; or why the fallback action is
+answered). A stream without a fallback action answers 404 where nothing is known.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def _fingerprint(about: About) -> str:
 def _etag(answer: Answer, fingerprint: str) -> bytes:
     if answer.partition < 0:
         return f'"{answer.why}.{fingerprint}"'.encode()
-    epoch, born, block = answer.release
-    told = f"{answer.partition}.{epoch}.{born}.{block}"
+    epoch, born, stop = answer.release
+    told = f"{answer.partition}.{epoch}.{born}.{stop}"
     return f'"{told}.{answer.why}.{fingerprint}"'.encode()
 
 
