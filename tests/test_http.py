@@ -135,8 +135,7 @@ def test_does_the_tag_tell_the_first_learned_action_from_the_opening() -> None:
             async with asyncio.timeout(10):
                 while made.knowledge.cache.action("home", b"fr").slots == 0:
                     await asyncio.sleep(0)
-            known = {"if_none_match": opening.headers["etag"]}
-            learned = await made.ask(address, **known)
+            learned = await made.ask(address, if_none_match=opening.headers["etag"])
             many = await made.ask("/v1/streams/home/actions", method="POST", body=batch)
             return [opening, learned, many]
 
