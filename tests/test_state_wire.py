@@ -114,6 +114,7 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         charges=charges,
         keys=[each.key for each in drawn],
         kind=np.array([kinds.index(each.kind) for each in drawn], np.uint8),
+        told=None,
         **{name: column(name) for name in ("born", "block", "value", "start", "stop")},
         first_offset=column("first_offset"),
         last_offset=column("last_offset"),

@@ -1,12 +1,13 @@
-"""What crosses the core's boundary: batches of losses in, releases out. Frozen values only.
+"""What crosses the core's boundary: batches of losses or feedback in, releases out. Frozen values.
 
 A *slot* is one time step of one learner, numbered from 1. A *block* is a run of consecutive
 slots, numbered from 0. A release is named by its *identity* (stream, partition, key, epoch,
 born, block, kind) everywhere: in ledger, state, seed, ETag and judge.
 
 Kinds: ``opening`` (block 0, no slots, drawn when a key appears, charge 0), ``action`` (drawn at
-the end of a block from that block's losses, in force from the next slot) and the names of the
-estimates that a stream is configured to release.
+the end of a block from that block's losses, in force from the next slot), ``sums`` (feedback
+streams: what the block's feedback says of each arm, with noise) and the names of the estimates that
+a stream is configured to release.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ Key = bytes | None
 
 OPENING = "opening"
 ACTION = "action"
+SUMS = "sums"
+
+NO_ARM = -1
+"""`FeedbackBatch.played` of a slot that names no known action: it is in no arm's count or sum."""
 
 
 class Identity(NamedTuple):
@@ -70,6 +75,38 @@ class LossBatch:
         return f"LossBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
+@dataclass(frozen=True, slots=True)
+class FeedbackBatch:
+    """Slots that saw one action's loss only: slot i showed arm `played[i]` of `keys[index[i]]`.
+
+    `gain` is 1/2 − loss on the grid, within ±2**19. An unusable loss has the gain 0; a slot that
+    names no known action has the arm `NO_ARM`: the null observation, which adds to no count and to
+    no sum. Whatever stands here, the engine clips gains and takes an unknown arm as `NO_ARM`, so
+    that no content can move a sum by more than one arm's loss.
+    """
+
+    keys: Sequence[Key]  # distinct
+    index: NDArray[np.int64]  # n
+    played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
+    gain: NDArray[np.int64]  # n: grid units
+    offsets: NDArray[np.int64]  # n
+
+    @classmethod
+    def by_key(
+        cls,
+        keys: Sequence[Key],
+        played: NDArray[np.int32],
+        gain: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+    ) -> FeedbackBatch:
+        """A batch from the key of each slot."""
+        return cls(*numbered(keys), played, gain, offsets)
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"FeedbackBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
+
+
 def numbered(keys: Sequence[Key]) -> tuple[list[Key], NDArray[np.int64]]:
     """The distinct keys in the order of their first places, and the number of each in them.
 
@@ -81,26 +118,71 @@ def numbered(keys: Sequence[Key]) -> tuple[list[Key], NDArray[np.int64]]:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockSums:
+    """What a release of the kind `sums` says of a block: two numbers for each of K arms.
+
+    Kept as bytes, so that releases compare, hash and travel as they are: K little-endian int64
+    each. `gains` are sums of (1/2 − loss) in grid units, with noise. `shown` says how often each
+    arm was shown: exact where the action is public, with noise where it stands in the content.
+    """
+
+    gains: bytes
+    shown: bytes
+
+    @classmethod
+    def of(cls, gains: NDArray[np.int64], shown: NDArray[np.int64]) -> BlockSums:
+        """From K noisy sums and K counts.
+
+        >>> BlockSums.of(np.array([5, -3]), np.array([2, 1])).arrays()
+        (array([ 5, -3]), array([2, 1]))
+        """
+        return cls(gains.astype("<i8").tobytes(), shown.astype("<i8").tobytes())
+
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The K noisy sums and the K counts."""
+        gains, shown = np.frombuffer(self.gains, "<i8"), np.frombuffer(self.shown, "<i8")
+        return gains.astype(np.int64, copy=False), shown.astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
-    """What leaves: an action or an estimate, with its block and charge."""
+    """What leaves: an action, an estimate or a block's sums, with its block and charge."""
 
     identity: Identity
-    value: int  # the action's index, or an estimate in units of 2**-20 loss
+    value: int  # the action's index, or an estimate in units of 2**-20 loss; else 0
     start: int  # the slots [start, stop) that were charged
     stop: int
     first_offset: int  # the records that were read
     last_offset: int
     epsilon: Fraction  # the charge on each of the slots
+    sums: BlockSums | None = None  # of the kind `sums` only
+    policy: bytes | None = None
+    """Feedback streams: what is in force from now on, K little-endian uint32 in parts of 2**24.
+
+    A public function of the sums so far (`core.evidence.policy`), told for convenience."""
 
     @property
     def kind(self) -> str:
-        """`opening`, `action` or an estimate's name."""
+        """`opening`, `action`, `sums` or an estimate's name."""
         return self.identity.kind
 
     @property
     def key(self) -> Key:
         """The key whose learner released this."""
         return self.identity.key
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Told:
+    """What many releases of a feedback stream say of each arm: n × K each."""
+
+    gains: NDArray[np.int64]  # noisy sums; 0 for an opening
+    shown: NDArray[np.int64]  # counts; 0 for an opening
+    policy: NDArray[np.uint32]  # in force after the release
+
+    def sums(self, at: int) -> BlockSums:
+        """The sums of one release."""
+        return BlockSums.of(self.gains[at], self.shown[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +203,7 @@ class Releases(Sequence[Release]):
     stop: NDArray[np.int64]
     first_offset: NDArray[np.int64]
     last_offset: NDArray[np.int64]
+    told: Told | None = None  # feedback streams only
 
     def __len__(self) -> int:
         """How many releases."""
@@ -146,6 +229,8 @@ class Releases(Sequence[Release]):
             first_offset=int(self.first_offset[at]),
             last_offset=int(self.last_offset[at]),
             epsilon=self.charges[code],
+            sums=self.told.sums(at) if self.told is not None and name == SUMS else None,
+            policy=None if self.told is None else self.told.policy[at].astype("<u4").tobytes(),
         )
 
     def __iter__(self) -> Iterator[Release]:

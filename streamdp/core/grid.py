@@ -160,3 +160,13 @@ def unshift(wrapped: NDArray[np.uint32], counts: NDArray[np.int64]) -> NDArray[n
     """Sums of the bits of `counts` shifted rows without their constants, modulo 2**32."""
     offset = (counts * _EIGHT_AS_BITS % 2**32).astype(np.uint32)
     return np.subtract(wrapped, offset, dtype=np.uint32)
+
+
+def centred_gains(losses: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The gain 1/2 − loss of each loss, in grid units; an unusable loss has the gain 0.
+
+    >>> centred_gains(np.array([0.25, 7.0, np.nan], dtype=np.float32)) / UNIT
+    array([ 0.25, -0.5 ,  0.  ])
+    """
+    grid, _ = quantise(losses.reshape(-1, 1))
+    return NULL - grid[:, 0]

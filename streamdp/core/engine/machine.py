@@ -254,6 +254,7 @@ class Engine:
             keys=[keys[row] for row in rows.tolist()],
             born=self._bank.born[rows],
             kind=codes[order],
+            told=None,
             **{
                 name: column(name)[order]
                 for name in ("block", "value", "start", "stop", "first_offset", "last_offset")
