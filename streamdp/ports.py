@@ -154,6 +154,14 @@ class Listener(Protocol):
         """These partitions are another's now, or will be: stop working on them."""
         ...
 
+    def settled(self, stream: str) -> None:
+        """Each partition of the stream that is this process's has been announced, be it none.
+
+        Said after the first announcement, and may be said again after each later one: it is how a
+        process that stands by learns that there is nothing for it to take.
+        """
+        ...
+
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         """This partition cannot go on, while others can; it is paused.
 

@@ -29,6 +29,8 @@ class Ears:
     def revoked(self, partitions: Sequence[Partition]) -> None:
         self.revoked_ever += partitions
 
+    def settled(self, stream: str) -> None: ...
+
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         self.failures.append(error)
 

@@ -78,6 +78,9 @@ class Deaf:
     def revoked(self, partitions: Sequence[Partition]) -> None:
         """As it should be."""
 
+    def settled(self, stream: str) -> None:
+        """As it should be."""
+
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         """To be looked at."""
         self.failures.append(error)

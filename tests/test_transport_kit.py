@@ -92,6 +92,13 @@ class NeverLeaves(MemoryTransport):
         return
 
 
+class NeverSettles(MemoryTransport):
+    """Does not say that everything was announced."""
+
+    def settled(self, stream: str) -> None:
+        return
+
+
 class AdvancesEarly(MemoryTransport):
     """Moves its position before it can be sure that the caller gets the records."""
 
@@ -220,6 +227,7 @@ class Bent:
         (Bent(transport=GoesOnAfterLoss), 17),
         (Bent(transport=ReadsBeforeFencing), 18),
         (Bent(transport=NeverLeaves), 15),
+        (Bent(transport=NeverSettles), 2),
         (Bent(transport=AdvancesEarly), 6),
         (Bent(transport=Boundless), 5),
         (Bent(transport=Stutters), 4),

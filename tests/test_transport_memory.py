@@ -58,6 +58,8 @@ class Ears:
     def revoked(self, partitions: Sequence[Partition]) -> None:
         self.now -= set(partitions)
 
+    def settled(self, stream: str) -> None: ...
+
     def failed(self, partition: Partition, error: StreamdpError) -> None: ...
 
 

@@ -139,6 +139,10 @@ class Service:
             self._view.forget(partition)
             self._log.info("partition_revoked", partition=str(partition))
 
+    def settled(self, stream: str) -> None:
+        """Every partition of the stream that is this process's has been announced."""
+        self._view.streams[stream].settled = True
+
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         """The transport cannot go on with this one."""
         worker = self._workers.get(partition)

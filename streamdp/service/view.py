@@ -103,6 +103,7 @@ class StreamView:
 
     spec: StreamSpec
     mode: Mode
+    settled: bool = False  # whether it is known which partitions are this process's
     partitions: dict[int, PartitionView] = field(default_factory=dict)
 
     @property

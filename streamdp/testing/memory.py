@@ -100,6 +100,11 @@ class MemoryTransport:
             self.pause(partition)
         self._listener.revoked(partitions)
 
+    def settled(self, stream: str) -> None:
+        """Pass on that the group has said everything."""
+        assert self._listener is not None
+        self._listener.settled(stream)
+
     def failed(self, partition: Partition, error: Exception) -> None:
         """Never called by the group."""
         raise AssertionError(f"{partition}: {error}")

@@ -335,4 +335,7 @@ class MemoryLog:
         for at, partitions in shares.items():
             self.members[at].assigned = tuple(partitions)
             self.members[at].listener.assigned(partitions)
+        for member in self.members:
+            for topics in member.streams:
+                member.listener.settled(topics.stream)
         self.ring()

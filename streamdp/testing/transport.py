@@ -63,7 +63,10 @@ CHECKS = tuple(
     )
 )
 
-GROUP_CHECKS = (Check(51, "workers share partitions", transport_input.share),)
+GROUP_CHECKS = (
+    Check(51, "workers share partitions", transport_input.share),
+    Check(52, "a worker that stands by hears so", transport_input.standing_by),
+)
 
 
 async def check_transport(make: Make) -> None:

@@ -33,6 +33,16 @@ async def assigns_everything(room: Room) -> None:
     """A worker alone gets every partition."""
     worker = await room.lone_worker(partitions=3)
     room.expect("assigned", expected={room.at(n) for n in range(3)}, got=worker.heard.assigned_now)
+    room.expect("settled", expected={room.topics.stream}, got=worker.heard.settled_ever)
+
+
+async def standing_by(room: Room) -> None:
+    """A worker for which no partition is left hears that it has heard everything."""
+    await room.create(partitions=1)
+    workers = [await room.worker("first"), await room.worker("second")]
+    while not all(worker.heard.settled_ever for worker in workers):
+        for worker in workers:
+            await worker.transport.poll(max_records=1, timeout=0.02)
 
 
 async def fresh_is_empty(room: Room) -> None:

@@ -67,6 +67,7 @@ class Heard:
     """A listener that remembers."""
 
     assigned_now: set[Partition] = field(default_factory=set)
+    settled_ever: set[str] = field(default_factory=set)
     failures: list[tuple[Partition, StreamdpError]] = field(default_factory=list)
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
@@ -76,6 +77,10 @@ class Heard:
     def revoked(self, partitions: Sequence[Partition]) -> None:
         """Forget what was taken away."""
         self.assigned_now -= set(partitions)
+
+    def settled(self, stream: str) -> None:
+        """Remember the streams whose share is known."""
+        self.settled_ever.add(stream)
 
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         """Remember what could not go on."""

@@ -215,6 +215,7 @@ class Membership:
             self._listener.revoked([self._partition(number) for number in sorted(gone)])
         if fresh:
             self._listener.assigned([self._partition(number) for number in sorted(fresh)])
+        self._listener.settled(self._topics.stream)
 
     async def ready(self, max_records: int) -> list[Records]:
         """What is at hand, without waiting."""

@@ -104,6 +104,8 @@ class SqliteTransport:
         self._topics = {topics.stream: topics for topics in streams}
         self._listener = listener
         self._notice(await self._look({}, 0))
+        for topics in streams:
+            listener.settled(topics.stream)
 
     def _open(self) -> Pair:
         pair = self._pair = open_pair(self._settings)
