@@ -37,6 +37,9 @@ from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
 Key = bytes | None
 Value = bytes | None
 
+Headers = Sequence[tuple[str, bytes | None]]
+"""One record's headers in their order; a name may come twice. Public, like the record's key."""
+
 Reached = Callable[[str, "Partition"], None]
 """Told each step of a transport's protocol as it is reached: where a test kills, raises, waits."""
 
@@ -50,6 +53,7 @@ class StreamTopics:
     input: str
     quarantined: bool = False  # whether unusable records are set aside
     largest_value: int = 0  # bytes that a value of what is derived may have; 0 if not known
+    headers: bool = False  # whether the input's records come with their headers and timestamps
 
     @property
     def actions(self) -> str:
@@ -98,6 +102,8 @@ class Records:
     keys: Sequence[Key]
     values: Sequence[Value]
     next_offset: int  # where to go on after these records
+    headers: Sequence[Headers] = ()  # one for each record if the stream asks for them, else none
+    timestamps: Sequence[int] = ()  # milliseconds since 1970, as the log has them; likewise
 
     def __len__(self) -> int:
         """How many records."""
@@ -276,11 +282,17 @@ class Producer(Protocol):
     """Writes input records: `streamdp send`, the demo and the tests."""
 
     async def send(
-        self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
     ) -> None:
         """Append records in this order, each exactly once; returns when they are durable.
 
-        What is no bytes is refused before anything is appended: see `check_bytes`.
+        With `headers` there is one entry for each record. What is no bytes is refused before
+        anything is appended: see `check_bytes`.
         """
         ...
 
@@ -389,8 +401,11 @@ class Technology(Protocol):
         ...
 
 
-def check_bytes(topic: str, records: Sequence[tuple[Key, Value]]) -> None:
+def check_bytes(
+    topic: str, records: Sequence[tuple[Key, Value]], headers: Sequence[Headers] | None = None
+) -> None:
     """Refuse records that are no bytes: a log that kept them as they are would stop readers."""
+    _check_headers(topic, len(records), headers)
     for at, record in enumerate(records):
         for what, each in zip(("key", "value"), record, strict=True):
             if each is not None and not isinstance(each, bytes):
@@ -400,5 +415,31 @@ def check_bytes(topic: str, records: Sequence[tuple[Key, Value]]) -> None:
                         what,
                         expected="bytes or None",
                         got=type(each).__name__,
+                    )
+                )
+
+
+def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) -> None:
+    """Refuse headers that do not belong to the records, or that no log could keep."""
+    if headers is None:
+        return
+    if len(headers) != count:
+        raise InvalidConfig(
+            complaint(
+                f"topic {topic}: headers to send",
+                "not one entry for each record",
+                expected=count,
+                got=len(headers),
+            )
+        )
+    for at, pairs in enumerate(headers):
+        for name, value in pairs:
+            if not isinstance(name, str) or not isinstance(value, bytes | None):
+                raise InvalidConfig(
+                    complaint(
+                        f"topic {topic}: headers of record {at} of those to send",
+                        "not a name with its value",
+                        expected="str and bytes or None",
+                        got=f"{type(name).__name__} and {type(value).__name__}",
                     )
                 )

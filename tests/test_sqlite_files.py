@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from streamdp.core.errors import (
 from streamdp.ports import Commit
 from streamdp_adapters.sqlite import Settings, Sqlite, files
 from streamdp_adapters.sqlite.trusted import TRUSTED
-from tests.sqlite_pair import AT, joined, ledger, send, settings, step
+from tests.sqlite_pair import AT, TOPICS, Ears, joined, ledger, send, settings, step
 
 # --- privacy ------------------------------------------------------------------------------------
 
@@ -247,12 +248,43 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         chosen = await _filled(tmp_path)
         file = sqlite3.connect(chosen.path)
-        file.execute("PRAGMA user_version = 2")
+        file.execute("PRAGMA user_version = 99")
         file.close()
         with pytest.raises(StateMismatch, match="version"):
             await joined(chosen)
 
     asyncio.run(run())
+
+
+def test_a_file_of_the_version_before_headers_goes_on(tmp_path: Path) -> None:
+    """Its records are read as they were, and what is sent from now on keeps its headers."""
+    asking = replace(TOPICS, headers=True)
+
+    async def run() -> list[tuple[object, ...]]:
+        chosen = await _filled(tmp_path)
+        file = sqlite3.connect(chosen.path)
+        for column in ("headers", "timestamp"):
+            file.execute(f"ALTER TABLE record DROP COLUMN {column}")
+        file.execute("PRAGMA user_version = 1")
+        file.close()
+        producer = Sqlite(chosen).producer()
+        await producer.send(TOPICS.input, [(b"k", b"new")], headers=[[("name", b"value")]])
+        await producer.close()
+        transport = Sqlite(chosen).transport(worker="test")
+        await transport.join([asking], Ears())
+        batches = [batch async for batch in transport.read(AT, 0, 100)]
+        await transport.close()
+        return [
+            row
+            for batch in batches
+            for row in zip(batch.values, map(list, batch.headers), batch.timestamps, strict=True)
+        ]
+
+    *old, (value, headers, stamp) = asyncio.run(run())
+    assert old == [(b"%d" % i, [], 0) for i in range(20)]
+    assert (value, headers) == (b"new", [("name", b"value")])
+    assert isinstance(stamp, int)
+    assert stamp > 0
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from streamdp.ports import (
     Administrator,
     Commit,
+    Headers,
     Key,
     Partition,
     Publications,
@@ -179,11 +180,35 @@ class ScattersKeys(MemoryLog):
         topic: str,
         records: Sequence[tuple[Key, Value]],
         *,
+        headers: Sequence[Headers] | None = None,
         partition: int | None = None,
     ) -> None:
         for at, record in enumerate(records):
             home = at % self.partitions(topic) if partition is None else partition
             super().append(topic, [record], partition=home)
+
+
+class ForgetsHeaders(MemoryLog):
+    """Keeps records as they come, without their headers."""
+
+    def append(
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        super().append(topic, records, partition=partition)
+
+
+class GivesHeadersToAll(MemoryLog):
+    """Does not look whether a stream has asked."""
+
+    def batch(
+        self, topics: StreamTopics, number: int, start: int, stop: int, limit: int
+    ) -> Records:
+        return super().batch(replace(topics, headers=True), number, start, stop, limit)
 
 
 class Bent:
@@ -237,6 +262,8 @@ class Bent:
         (Bent(publications=BeginsEarly), 31),
         (Bent(administrator=RemembersTooLittle), 30),
         (Bent(administrator=RemembersTooMuch), 30),
+        (Bent(log=ForgetsHeaders), 32),
+        (Bent(log=GivesHeadersToAll), 33),
     ],
     ids=lambda value: (
         "-".join(p.__name__ for p in value.parts) if isinstance(value, Bent) else str(value)

@@ -26,6 +26,7 @@ from streamdp.ports import (
     Administrator,
     Commit,
     Finding,
+    Headers,
     Key,
     Listener,
     Partition,
@@ -128,8 +129,8 @@ class MemoryTransport:
 
     async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """The input again, batch by batch."""
-        source = self._log.input(self._stream(partition).input, partition.number)
-        while records := source.batch(partition, start, stop, READ_BATCH):
+        topics, number = self._stream(partition), partition.number
+        while records := self._log.batch(topics, number, start, stop, READ_BATCH):
             yield records
             start = records.next_offset
             await asyncio.sleep(0)
@@ -160,9 +161,10 @@ class MemoryTransport:
         turn = self._turn % max(1, len(partitions))
         found: list[Records] = []
         for partition in partitions[turn:] + partitions[:turn]:
-            source = self._log.input(self._stream(partition).input, partition.number)
+            topics, start = self._stream(partition), self._positions[partition]
+            end = self._log.input(topics.input, partition.number).next
             try:
-                records = source.batch(partition, self._positions[partition], source.next, limit)
+                records = self._log.batch(topics, partition.number, start, end, limit)
             except StateMismatch as error:
                 self.pause(partition)
                 assert self._listener is not None
@@ -331,11 +333,16 @@ class MemoryProducer:
         self._log = log
 
     async def send(
-        self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
     ) -> None:
         """Append at once."""
-        check_bytes(topic, records)
-        self._log.append(topic, records, partition=partition)
+        check_bytes(topic, records, headers)
+        self._log.append(topic, records, headers=headers, partition=partition)
         await asyncio.sleep(0)
 
     async def close(self) -> None:
@@ -396,7 +403,7 @@ class MemoryAdministrator:
             source = self._log.input(stream.input, number)
             wanted = min(len(source.offsets), -(-count // total))
             start = source.offsets[-wanted] if wanted else source.next
-            found.append(source.batch(Partition(stream.stream, number), start, source.next, wanted))
+            found.append(self._log.batch(stream, number, start, source.next, wanted))
         return [records for records in found if records]
 
     async def history(
@@ -404,12 +411,9 @@ class MemoryAdministrator:
     ) -> AsyncIterator[Records]:
         """The whole input, batch by batch. NOT PRIVATE."""
         for number in range(self._log.partitions(stream.input)):
-            source, partition = (
-                self._log.input(stream.input, number),
-                Partition(stream.stream, number),
-            )
+            source = self._log.input(stream.input, number)
             start, stop = max(source.first, after.get(number, 0)), source.next
-            while records := source.batch(partition, start, stop, READ_BATCH):
+            while records := self._log.batch(stream, number, start, stop, READ_BATCH):
                 yield records
                 start = records.next_offset
 

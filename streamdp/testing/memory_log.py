@@ -23,7 +23,17 @@ from enum import Enum
 from zlib import crc32
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
-from streamdp.ports import Commit, Key, Listener, Partition, Published, Records, StreamTopics, Value
+from streamdp.ports import (
+    Commit,
+    Headers,
+    Key,
+    Listener,
+    Partition,
+    Published,
+    Records,
+    StreamTopics,
+    Value,
+)
 
 Place = tuple[str, int]
 """A topic and the number of one of its partitions."""
@@ -72,24 +82,31 @@ class InputPartition:
         self.offsets: list[int] = []
         self.keys: list[Key] = []
         self.values: list[Value] = []
+        self.headers: list[Headers] = []
+        self.timestamps: list[int] = []
         self.first = 0
         self.next = 0
 
-    def append(self, key: Key, value: Value) -> None:
+    def append(self, key: Key, value: Value, *, headers: Headers = (), timestamp: int = 0) -> None:
         """Put one record at the end."""
         self.offsets.append(self.next)
         self.keys.append(key)
         self.values.append(value)
+        self.headers.append(tuple(headers))
+        self.timestamps.append(timestamp)
         self.next += 1
 
     def trim(self, before: int) -> None:
         """Forget what is older than an offset."""
         cut = bisect_left(self.offsets, before)
         del self.offsets[:cut], self.keys[:cut], self.values[:cut]
+        del self.headers[:cut], self.timestamps[:cut]
         self.first = max(self.first, before)
 
-    def batch(self, partition: Partition, start: int, stop: int, limit: int) -> Records:
-        """At most `limit` of the records in [start, stop)."""
+    def batch(
+        self, partition: Partition, start: int, stop: int, limit: int, *, headers: bool = False
+    ) -> Records:
+        """At most `limit` of the records in [start, stop), with headers if they are asked for."""
         if start < self.first:
             raise StateMismatch(
                 complaint(f"{partition}: input", "records are gone", expected=start, got=self.first)
@@ -104,6 +121,8 @@ class InputPartition:
             keys=self.keys[low:high],
             values=self.values[low:high],
             next_offset=after,
+            headers=self.headers[low:high] if headers else (),
+            timestamps=self.timestamps[low:high] if headers else (),
         )
 
 
@@ -114,6 +133,7 @@ class MemoryLog:
         self.largest_value = largest_value
         self.attempts: list[Attempt] = []
         self.members: list[Member] = []
+        self.now = 0  # milliseconds: the time that records are appended at, moved by whoever tests
         self._gap = gap
         self._inputs: dict[str, list[InputPartition]] = {}
         self._public: dict[Place, list[tuple[Attempt, Published]]] = {}
@@ -151,19 +171,29 @@ class MemoryLog:
             )
         return parts[number]
 
+    def batch(
+        self, topics: StreamTopics, number: int, start: int, stop: int, limit: int
+    ) -> Records:
+        """At most `limit` of the records in [start, stop) of a stream's input."""
+        partition = Partition(topics.stream, number)
+        source = self.input(topics.input, number)
+        return source.batch(partition, start, stop, limit, headers=topics.headers)
+
     def append(
         self,
         topic: str,
         records: Sequence[tuple[Key, Value]],
         *,
+        headers: Sequence[Headers] | None = None,
         partition: int | None = None,
     ) -> None:
         """Put input records at the end, each into the partition of its key unless one is named."""
         parts = self._topic(topic)
         touched = set()
-        for key, value in records:
+        for at, (key, value) in enumerate(records):
             number = crc32(key or b"") % len(parts) if partition is None else partition
-            self.input(topic, number).append(key, value)
+            pairs = () if headers is None else headers[at]
+            self.input(topic, number).append(key, value, headers=pairs, timestamp=self.now)
             touched.add(number)
         for number in touched:
             parts[number].next += self._gap

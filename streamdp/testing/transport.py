@@ -58,6 +58,9 @@ CHECKS = tuple(
             ("leaving in mid-commit ends it", transport_commits.leaving_ends_it),
             ("the whole input can be read", transport_tools.history),
             ("a long ledger can be begun late", transport_tools.publications_begin_late),
+            ("headers and timestamps come to those who ask", transport_input.brings_headers),
+            ("and to nobody else", transport_input.spares_headers),
+            ("headers of another shape are refused", transport_tools.odd_headers),
         ],
         start=1,
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from itertools import pairwise
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Commit, Key, Transport, Value
+from streamdp.ports import Commit, Headers, Key, Records, Transport, Value
 from streamdp.testing.transport_room import BOUNDED, Heard, Room, flatten, interrupt, numbered, rows
 
 ODD: list[tuple[Key, Value]] = [
@@ -17,6 +19,14 @@ ODD: list[tuple[Key, Value]] = [
     (None, None),
     (b"empty", b""),
     (b"large", bytes(range(251)) * 1200),
+]
+
+
+HEADERS: list[Headers] = [
+    (),
+    (("streamdp-action", b"banner"),),
+    (("twice", b"1"), ("twice", b"2"), ("empty", b""), ("null", None)),
+    (("Größe", b"\xff\x00"),),
 ]
 
 
@@ -79,6 +89,43 @@ async def delivers_once_in_order(room: Room) -> None:
         within = all(batch.start <= offset < batch.next_offset for offset in batch.offsets)
         room.expect("offsets lie within their batch's span", expected=True, got=within)
     room.expect("end offset", expected=taken.end_offset, got=worker.transport.end_offset(room.at()))
+
+
+async def brings_headers(room: Room) -> None:
+    """Whoever asks gets each record's headers and timestamp, by polling and by reading."""
+    asking = replace(room.topics, headers=True)
+    await room.create()
+    await room.send(numbered(len(HEADERS)), headers=HEADERS, partition=0)
+    await room.send(numbered(1), partition=0)
+    sent = [list(headers) for headers in (*HEADERS, ())]
+    worker = await room.worker("asks", streams=[asking])
+    await worker.until(lambda heard: bool(heard.assigned_now))
+    taken = await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), taken.first_offset)
+    polled = await worker.collect(len(sent))
+    ends = taken.first_offset, taken.end_offset
+    read = [batch async for batch in worker.transport.read(room.at(), *ends)]
+    for way, batches in (("polled", polled), ("read", read)):
+        room.expect(f"headers {way}", expected=sent, got=_headers(batches))
+        stamps = [stamp for batch in batches for stamp in batch.timestamps]
+        room.expect(f"timestamps {way}", expected=len(sent), got=len(stamps))
+        falling = [pair for pair in pairwise(stamps) if pair[0] > pair[1]]
+        room.expect(f"timestamps {way} that fall", expected=[], got=falling)
+
+
+async def spares_headers(room: Room) -> None:
+    """A stream that does not ask gets none: they cost time."""
+    worker = await room.lone_worker()
+    await room.send(numbered(len(HEADERS)), headers=HEADERS, partition=0)
+    taken = await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), taken.first_offset)
+    batches = await worker.collect(len(HEADERS))
+    room.expect("headers", expected=[], got=_headers(batches))
+    room.expect("timestamps", expected=[], got=[s for b in batches for s in b.timestamps])
+
+
+def _headers(batches: list[Records]) -> list[list[tuple[str, bytes | None]]]:
+    return [list(headers) for batch in batches for headers in batch.headers]
 
 
 async def poll_is_bounded(room: Room) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from streamdp.core.errors import StreamdpError, TransportLost
 from streamdp.ports import (
     Commit,
+    Headers,
     Key,
     Partition,
     Published,
@@ -168,12 +169,16 @@ class Room:
         return worker
 
     async def send(
-        self, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+        self,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
     ) -> None:
         """Append input."""
         producer = self.technology.producer()
         try:
-            await producer.send(self.topics.input, records, partition=partition)
+            await producer.send(self.topics.input, records, headers=headers, partition=partition)
         finally:
             await producer.close()
 

@@ -80,6 +80,19 @@ async def producer(room: Room) -> None:
         room.expect(f"order in partition {number}", expected=expected, got=[r[1:] for r in own])
 
 
+async def odd_headers(room: Room) -> None:
+    """Headers that are not one entry a record, or no names with bytes: nothing of the call goes."""
+    worker = await room.lone_worker()
+    two = [(b"k", b"v"), (b"k", b"w")]
+    odd: list[Any] = [[()], [(), (), ()], [(), [("n", "text")]], [(), [(b"n", b"v")]]]
+    for headers in odd:
+        sent = room.send(two, headers=headers, partition=0)
+        await room.refuses("headers of another shape", InvalidConfig, sent)
+    await worker.transport.take(room.at())
+    worker.transport.resume(room.at(), 0)
+    room.expect("records", expected=[], got=rows(await worker.collect(0)))
+
+
 async def administrator(room: Room) -> None:
     """Made once, found good, and looked into without fencing."""
     await room.create(partitions=2)

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import NamedTuple
 
 class TopicPartition(NamedTuple):
@@ -21,3 +22,4 @@ class ConsumerRecord:
     timestamp: int
     key: bytes | None
     value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]

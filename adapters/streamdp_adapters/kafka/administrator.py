@@ -150,7 +150,7 @@ class KafkaAdministrator:
                 first, end = await look.bounds(place)
                 partition = Partition(stream.stream, number)
                 start = max(first, end - share)
-                found += [each async for each in look.columns(partition, place, start, end)]
+                found += [each async for each in look.columns(stream, partition, start, end)]
         return found
 
     async def history(
@@ -167,7 +167,7 @@ class KafkaAdministrator:
                 start = max(first, after.get(number, 0))
                 if start < end:
                     partition = Partition(stream.stream, number)
-                    async for records in look.columns(partition, place, start, end):
+                    async for records in look.columns(stream, partition, start, end):
                         yield records
 
     async def _partitions(self, stream: StreamTopics) -> int:

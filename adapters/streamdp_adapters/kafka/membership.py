@@ -258,7 +258,9 @@ class Membership:
             if feed is not found.asked.get(place.partition) or records[0].offset < feed.position:
                 self._go_back(place, feed)
                 continue
-            batch = columns(self._partition(place.partition), records, start=feed.position)
+            batch = columns(
+                self._topics, self._partition(place.partition), records, start=feed.position
+            )
             feed.position, feed.strikes = batch.next_offset, 0
             accepted.append(batch)
             self._silence = None

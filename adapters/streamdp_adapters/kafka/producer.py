@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
-from streamdp.ports import Key, Value, check_bytes
+from streamdp.ports import Headers, Key, Value, check_bytes
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.sending import BATCH_BYTES, Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -37,6 +37,7 @@ class KafkaProducer:
         topic: str,
         records: Sequence[tuple[Key, Value]],
         *,
+        headers: Sequence[Headers] | None = None,
         partition: int | None = None,
     ) -> None:
         """Append records in this order, each exactly once; returns when they are durable.
@@ -44,16 +45,17 @@ class KafkaProducer:
         Without a partition, a key's records go where every Kafka client of the standard
         partitioner sends them, and those of the null key of one call to any one partition.
         """
-        check_bytes(topic, records)
+        check_bytes(topic, records, headers)
         with troubles.translated(f"topic {topic}"):
             count = await self._count(topic)
             if partition is not None and not 0 <= partition < count:
                 raise no_such_partition(topic, partition, count=count)
             out = Outbox(await self._connected())
-            shares = _shares(records, count) if partition is None else {partition: records}
+            homes = _homes(records, count) if partition is None else [partition] * len(records)
             try:
                 async with asyncio.timeout(SEND_SECONDS):
-                    await asyncio.gather(*(out.put(topic, n, own) for n, own in shares.items()))
+                    shares = _shares(homes, records, headers).items()
+                    await asyncio.gather(*(out.put(topic, n, *own) for n, own in shares))
                     await out.settle()
             finally:
                 out.drop()
@@ -85,14 +87,30 @@ class KafkaProducer:
         return self._partitions[topic]
 
 
-def _shares(records: Sequence[tuple[Key, Value]], count: int) -> dict[int, list[tuple[Key, Value]]]:
-    """Records by partition, in their order."""
+def _homes(records: Sequence[tuple[Key, Value]], count: int) -> list[int]:
+    """The partition of each record, by its key."""
     homes: dict[Key, int] = {None: random.randrange(count)}  # noqa: S311  # any partition will do
-    shares: dict[int, list[tuple[Key, Value]]] = {}
-    for key, value in records:
-        home = homes.get(key)
-        if home is None:
+    for key, _ in records:
+        if key not in homes:
             assert key is not None
-            home = homes[key] = (murmur2(key) & 0x7FFFFFFF) % count
-        shares.setdefault(home, []).append((key, value))
+            homes[key] = (murmur2(key) & 0x7FFFFFFF) % count
+    return [homes[key] for key, _ in records]
+
+
+Share = tuple[list[tuple[Key, Value]], list[Headers] | None]
+"""Records of one partition, and their headers if there are any."""
+
+
+def _shares(
+    homes: Sequence[int],
+    records: Sequence[tuple[Key, Value]],
+    headers: Sequence[Headers] | None,
+) -> dict[int, Share]:
+    """Records by partition, in their order."""
+    shares: dict[int, Share] = {}
+    for at, home in enumerate(homes):
+        share = shares.setdefault(home, ([], None if headers is None else []))
+        share[0].append(records[at])
+        if share[1] is not None and headers is not None:
+            share[1].append(headers[at])
     return shares

@@ -83,11 +83,12 @@ class Reader:
                 )
 
     async def columns(
-        self, partition: Partition, place: TopicPartition, start: int, stop: int
+        self, topics: StreamTopics, partition: Partition, start: int, stop: int
     ) -> AsyncIterator[Records]:
-        """The same, as the port's columns."""
+        """The stream's input in [start, stop), as the port's columns."""
+        place = TopicPartition(topics.input, partition.number)
         async for records in self.batches(place, start, stop):
-            yield (batch := columns(partition, records, start=start))
+            yield (batch := columns(topics, partition, records, start=start))
             start = batch.next_offset
 
     async def remembered(
@@ -209,7 +210,7 @@ async def stretch(
         if start < first:
             raise expired(partition, start=start, first=first)
         try:
-            async for records in look.columns(partition, place, start, min(stop, end)):
+            async for records in look.columns(topics, partition, start, min(stop, end)):
                 yield records
         except OffsetOutOfRangeError as error:
             first, _ = await look.bounds(place)
@@ -228,7 +229,9 @@ def expired(partition: Partition, *, start: int, first: int) -> StateMismatch:
     )
 
 
-def columns(partition: Partition, records: Sequence[ConsumerRecord], *, start: int) -> Records:
+def columns(
+    topics: StreamTopics, partition: Partition, records: Sequence[ConsumerRecord], *, start: int
+) -> Records:
     """The client's records as the port's columns; `start` is what it was asked for."""
     offsets = [record.offset for record in records]
     return Records(
@@ -238,4 +241,6 @@ def columns(partition: Partition, records: Sequence[ConsumerRecord], *, start: i
         keys=[record.key for record in records],
         values=[record.value for record in records],
         next_offset=offsets[-1] + 1,
+        headers=[record.headers for record in records] if topics.headers else (),
+        timestamps=[record.timestamp for record in records] if topics.headers else (),
     )

@@ -12,13 +12,14 @@ is the null key; every other key is itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
+from itertools import repeat
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import RecordMetadata
 
-from streamdp.ports import Key, Value
+from streamdp.ports import Headers, Key, Value
 
 NULL_KEY = b"\x00"
 
@@ -62,18 +63,25 @@ class Outbox:
         self._producer = producer
         self._acknowledgements: list[asyncio.Future[RecordMetadata]] = []
 
-    async def put(self, topic: str, partition: int, records: Iterable[tuple[Key, Value]]) -> None:
-        """Queue records in this order.
+    async def put(
+        self,
+        topic: str,
+        partition: int,
+        records: Iterable[tuple[Key, Value]],
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
+        """Queue records in this order, with the headers of each if there are any.
 
         A further batch of the same partition waits until the one before is under way, which is
         what keeps the order.
         """
         batch = self._producer.create_batch()
-        for key, value in records:
-            if batch.append(timestamp=None, key=key, value=value) is None:
+        lists: Iterable[list[tuple[str, bytes | None]]] = map(list, headers or repeat(()))
+        for (key, value), pairs in zip(records, lists, strict=False):
+            if batch.append(timestamp=None, key=key, value=value, headers=pairs) is None:
                 await self._send(batch, topic, partition)
                 batch = self._producer.create_batch()
-                batch.append(timestamp=None, key=key, value=value)
+                batch.append(timestamp=None, key=key, value=value, headers=pairs)
         if batch.record_count():
             await self._send(batch, topic, partition)
 

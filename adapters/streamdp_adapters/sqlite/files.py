@@ -17,10 +17,10 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,6 +61,8 @@ class Kind:
     version: int
     mode: int
     schema: str
+    upgrades: Mapping[int, str] = field(default_factory=dict)
+    """What makes a file of each earlier version one of the version after it."""
 
 
 def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
@@ -249,11 +251,24 @@ def _prepare(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
     connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT}")
     with writing(connection, path):
         if _pragma(connection, "application_id") == 0 and not _tables(connection):
-            for statement in kind.schema.split(";"):
-                connection.execute(statement)
+            _execute_all(connection, kind.schema)
             connection.execute(f"PRAGMA application_id = {kind.application_id}")
             connection.execute(f"PRAGMA user_version = {kind.version}")
+        elif _pragma(connection, "application_id") == kind.application_id:
+            _upgrade(connection, kind)
     _check_kind(connection, path, kind)
+
+
+def _upgrade(connection: sqlite3.Connection, kind: Kind) -> None:
+    """Bring a file of an earlier version to this one, step by step; a later one is left alone."""
+    while (version := _pragma(connection, "user_version")) in kind.upgrades:
+        _execute_all(connection, kind.upgrades[version])
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.split(";"):
+        connection.execute(statement)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

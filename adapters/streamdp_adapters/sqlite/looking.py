@@ -10,7 +10,10 @@ from pathlib import Path
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, reading
-from streamdp_adapters.sqlite.trusted import Head, Owner, heads_of
+from streamdp_adapters.sqlite.trusted import Head, Owner, heads_of, read_headers
+
+_PLAIN = "SELECT id, key, value FROM record WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+_WITH_HEADERS = _PLAIN.replace("value", "value, headers, timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,16 @@ class Sight:
     owners: dict[Partition, Owner] = field(default_factory=dict)
     records: list[Records] = field(default_factory=list)
     gone: list[tuple[Partition, StateMismatch]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which records of a partition are looked at, and whether with headers and timestamps."""
+
+    head: Head
+    start: int
+    stop: int
+    headers: bool
 
 
 class Looker:
@@ -35,6 +48,7 @@ class Looker:
     ) -> Sight:
         """At most `limit` records from these positions on, in this order of partitions."""
         sight = Sight()
+        asking = {topics.stream for topics in streams if topics.headers}
         with reading(self._connection, self._path) as file:
             for topics in streams:
                 for number, head in enumerate(heads_of(file, topics.input)):
@@ -49,7 +63,8 @@ class Looker:
                 if start < head.first:
                     sight.gone.append((partition, self._gone(partition, start, head)))
                 elif limit > 0 and start < head.next:
-                    records = _records(file, partition, head, start, head.next, limit)
+                    span = Span(head, start, head.next, partition.stream in asking)
+                    records = _records(file, partition, span, limit)
                     sight.records.append(records)
                     limit -= len(records)
         return sight
@@ -62,7 +77,8 @@ class Looker:
             head = heads_of(file, topics.input)[partition.number]
             if start < head.first:
                 raise self._gone(partition, start, head)
-            return _records(file, partition, head, start, min(stop, head.next), limit)
+            span = Span(head, start, min(stop, head.next), topics.headers)
+            return _records(file, partition, span, limit)
 
     def heads(self, topics: StreamTopics) -> dict[Partition, Head]:
         """Where each partition of the input begins and ends."""
@@ -75,7 +91,7 @@ class Looker:
         with reading(self._connection, self._path) as file:
             head = heads_of(file, topics.input)[partition.number]
             start = max(head.first, head.next - count)
-            return _records(file, partition, head, start, head.next, count)
+            return _records(file, partition, Span(head, start, head.next, topics.headers), count)
 
     def _gone(self, partition: Partition, start: int, head: Head) -> StateMismatch:
         return StateMismatch(
@@ -92,15 +108,23 @@ class Looker:
         self._connection.close()
 
 
-def _records(
-    file: sqlite3.Connection, partition: Partition, head: Head, start: int, stop: int, limit: int
-) -> Records:
-    base = head.id << WIDTH
+def _records(file: sqlite3.Connection, partition: Partition, span: Span, limit: int) -> Records:
+    base = span.head.id << WIDTH
     rows = file.execute(
-        "SELECT id, key, value FROM record WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
-        (base + start, base + stop, limit),
+        _WITH_HEADERS if span.headers else _PLAIN,
+        (base + span.start, base + span.stop, limit),
     ).fetchall()
-    ids, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+    ids, keys, values, *extras = zip(*rows, strict=True) if rows else ((), (), ())
     offsets = [at - base for at in ids]
-    end = stop if len(rows) < limit else offsets[-1] + 1
-    return Records(partition, start, offsets, keys, values, end)
+    end = span.stop if len(rows) < limit else offsets[-1] + 1
+    headers, timestamps = extras or ((), ())
+    return Records(
+        partition,
+        span.start,
+        offsets,
+        keys,
+        values,
+        end,
+        [read_headers(h) for h in headers],
+        timestamps,
+    )

@@ -11,6 +11,7 @@ from functools import partial
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
 from streamdp.ports import (
     Finding,
+    Headers,
     Key,
     Partition,
     Published,
@@ -100,19 +101,28 @@ class SqliteProducer:
         self._pair: Pair | None = None
 
     async def send(
-        self, topic: str, records: Sequence[tuple[Key, Value]], *, partition: int | None = None
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
     ) -> None:
         """Append all of them or, if it raises, none."""
-        check_bytes(topic, records)
-        await self._desk.run(partial(self._send, topic, records, partition))
+        check_bytes(topic, records, headers)
+        await self._desk.run(partial(self._send, topic, records, headers, partition))
 
     def _send(
-        self, topic: str, records: Sequence[tuple[Key, Value]], partition: int | None
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        headers: Sequence[Headers] | None,
+        partition: int | None,
     ) -> None:
         if self._pair is None:
             self._pair = open_pair(self._settings)
         need_input(self._pair, self._settings, topic)
-        self._pair.trusted.append(topic, records, partition, kept=self._kept)
+        self._pair.trusted.append(topic, records, partition, headers=headers, kept=self._kept)
 
     async def close(self) -> None:
         """Finish what has begun and close the files."""

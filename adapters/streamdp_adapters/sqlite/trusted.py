@@ -10,27 +10,31 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
+import msgspec
+
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
-from streamdp.ports import Commit, Key, StreamTopics, Value
+from streamdp.ports import Commit, Headers, Key, StreamTopics, Value
 from streamdp_adapters.sqlite.files import WIDTH, Kind, reading, writing
 from streamdp_adapters.sqlite.published import Publication, Witness
 
 TRUSTED = Kind(
     name="a trusted file of streamdp",
     application_id=0x5DB0_0001,
-    version=1,
+    version=2,
     mode=0o600,
     schema="""
     CREATE TABLE pair (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL);
     CREATE TABLE input (
       id INTEGER PRIMARY KEY, topic TEXT NOT NULL, number INTEGER NOT NULL,
       first INTEGER NOT NULL, next INTEGER NOT NULL, UNIQUE (topic, number));
-    CREATE TABLE record (id INTEGER PRIMARY KEY, key BLOB, value BLOB);
+    CREATE TABLE record (id INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB,
+      timestamp INTEGER NOT NULL DEFAULT 0);
     CREATE TABLE part (
       id INTEGER PRIMARY KEY, app TEXT NOT NULL, stream TEXT NOT NULL, number INTEGER NOT NULL,
       topic TEXT NOT NULL, owner INTEGER NOT NULL, worker TEXT NOT NULL,
@@ -43,7 +47,16 @@ TRUSTED = Kind(
       position INTEGER NOT NULL, line INTEGER NOT NULL, key BLOB, value BLOB NOT NULL);
     CREATE INDEX outbox_of_part ON outbox (part, sequence)
     """,
+    upgrades={
+        1: """
+    ALTER TABLE record ADD COLUMN headers BLOB;
+    ALTER TABLE record ADD COLUMN timestamp INTEGER NOT NULL DEFAULT 0
+    """
+    },
 )
+_headers_encoder = msgspec.msgpack.Encoder()
+_headers_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
+
 TRIMMED_AT_ONCE = 5000  # records that one commit forgets at most: it has to stay short
 
 
@@ -113,20 +126,23 @@ class TrustedFile:
         records: Sequence[tuple[Key, Value]],
         partition: int | None,
         *,
+        headers: Sequence[Headers] | None = None,
         kept: int | None = None,
     ) -> None:
         """Put records at the end, all or none; a key's home is its checksum, the null key's 0.
 
-        With `kept`, older ones than so many of the newest are forgotten where something is put.
+        Their timestamp is the time of appending. With `kept`, older ones than so many of the newest
+        are forgotten where something is put.
         """
         with writing(self._connection, self._path) as file:
             heads = heads_of(file, topic)
             if partition is not None:
                 _check_number(topic, heads, partition)
-            shares: dict[int, list[tuple[Key, Value]]] = {}
-            for record in records:
-                home = crc32(record[0] or b"") % len(heads) if partition is None else partition
-                shares.setdefault(home, []).append(record)
+            shares: dict[int, list[Row]] = {}
+            for at, (key, value) in enumerate(records):
+                home = crc32(key or b"") % len(heads) if partition is None else partition
+                written = None if headers is None else write_headers(headers[at])
+                shares.setdefault(home, []).append((key, value, written))
             for home, share in shares.items():
                 _append(file, heads[home], share)
                 if kept is not None:
@@ -281,6 +297,16 @@ def heads_of(file: sqlite3.Connection, topic: str) -> list[Head]:
     return [Head(*row) for row in rows]
 
 
+def write_headers(headers: Headers) -> bytes | None:
+    """A record's headers as the file has them; None where there are none."""
+    return _headers_encoder.encode(list(headers)) if headers else None
+
+
+def read_headers(written: bytes | None) -> Headers:
+    """A record's headers again."""
+    return () if written is None else _headers_decoder.decode(written)
+
+
 def missing(topic: str) -> InvalidConfig:
     """What is said of an input that nobody has made."""
     return InvalidConfig(
@@ -300,11 +326,16 @@ def _check_number(topic: str, heads: Sequence[Head], number: int) -> None:
         )
 
 
-def _append(file: sqlite3.Connection, head: Head, records: Sequence[tuple[Key, Value]]) -> None:
+Row = tuple[Key, Value, bytes | None]
+"""A record's key, value and written headers."""
+
+
+def _append(file: sqlite3.Connection, head: Head, records: Sequence[Row]) -> None:
     base = (head.id << WIDTH) + head.next
+    now = time.time_ns() // 1_000_000
     file.executemany(
-        "INSERT INTO record VALUES (?, ?, ?)",
-        [(at, key, value) for at, (key, value) in enumerate(records, base)],
+        "INSERT INTO record VALUES (?, ?, ?, ?, ?)",
+        [(at, *record, now) for at, record in enumerate(records, base)],
     )
     file.execute("UPDATE input SET next = ? WHERE id = ?", (head.next + len(records), head.id))
 

@@ -5,7 +5,12 @@ from aiokafka.structs import TopicPartition
 
 class BatchBuilder:
     def append(
-        self, *, timestamp: int | None, key: bytes | None, value: bytes | None
+        self,
+        *,
+        timestamp: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]] = ...,
     ) -> object | None: ...
     def record_count(self) -> int: ...
     def close(self) -> None: ...
