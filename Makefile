@@ -6,9 +6,12 @@ PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= $(VENV)-peers
 SOAK ?= 20
+# Processes that run the suite; each starts a broker of its own when it first needs one.
+TESTERS ?= 2
 
 BIN := $(VENV)/bin
 WHEEL := $(CURDIR)/build/wheel
+SPREAD := -n $(TESTERS) --dist worksteal
 SETUP := $(PYTHON) requirements/environment.py $(VENV)
 
 .PHONY: demo test check bench soak python runtime tools lint
@@ -17,7 +20,7 @@ demo: runtime
 	$(BIN)/streamdp demo
 
 check: tools lint
-	$(BIN)/pytest -q -m "not kafka and not system and not slow"
+	$(BIN)/pytest $(SPREAD) -q -m "not kafka and not system and not slow"
 
 # The suite runs against the wheel that users install, never against the checkout.
 test: tools
@@ -26,7 +29,7 @@ test: tools
 	rm -rf build
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/dist . >/dev/null
 	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL) build/dist/*.whl
-	PYTHONPATH=$(WHEEL) STREAMDP_WHEEL=$(WHEEL) $(BIN)/pytest --cov --cov-report=term-missing:skip-covered
+	PYTHONPATH=$(WHEEL) STREAMDP_WHEEL=$(WHEEL) $(BIN)/pytest $(SPREAD) --cov --cov-report=term-missing:skip-covered
 
 # Each benchmark prints tables and writes bench-results/<its name>.json; PEERS holds the systems
 # that cannot share an environment with streamdp.

@@ -4,15 +4,23 @@
   does not run, and the summary says so in capitals.
 - With ``STREAMDP_STRICT=1``, as in continuous integration, *any* test that was found and did not
   run (skipped, expected to fail, deselected, cut off) makes the session fail.
+
+Where the suite runs in several processes (pytest-xdist), each worker collects, hands what it found
+to the process that started it, and only that one counts what ran and judges.
 """
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import pytest
 
 ADVICE = "sh requirements/system.sh installs it where that is possible"
+
+
+HANDED_OVER = "tests found"
+"""Under which name a worker hands over the tests that it found."""
 
 
 def is_strict() -> bool:
@@ -24,6 +32,12 @@ def missing_programs(item: pytest.Item) -> list[str]:
     """The programs that a test asks for and the system lacks."""
     programs = [str(name) for mark in item.iter_markers("system") for name in mark.args]
     return [name for name in programs if shutil.which(name) is None]
+
+
+class Worker(Protocol):
+    """One process of a suite that runs in several, as the process that started it sees it."""
+
+    workeroutput: Mapping[str, Any]
 
 
 class LeftOut:
@@ -64,7 +78,18 @@ class LeftOut:
         """The tests that were found and did not run."""
         return sorted(self.found - self.ran)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Worker, error: object) -> None:
+        """Take over what a worker found; one that died has handed over nothing."""
+        found = getattr(node, "workeroutput", {})
+        self.found.update(found.get(HANDED_OVER, ()))
+        self.reasons = {**found.get(f"{HANDED_OVER} reasons", {}), **self.reasons}
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[HANDED_OVER] = sorted(self.found)
+            session.config.workeroutput[f"{HANDED_OVER} reasons"] = self.reasons
+            return
         collects = bool(session.config.option.collectonly)
         if is_strict() and self.names() and not collects and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -60,3 +60,33 @@ def test_a_marker_that_names_no_program_is_refused(
 ) -> None:
     monkeypatch.delenv("STREAMDP_STRICT", raising=False)
     assert outcome(pytester, "@pytest.mark.system\ndef test_it(): pass").ret != 0
+
+
+@pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT.keys())
+def test_strictly_each_way_is_a_failure_in_two_processes_too(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setenv("STREAMDP_STRICT", "1")
+    result = outcome(pytester, body, "-p", "xdist", "-n", "2")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*TESTS THAT DID NOT RUN, AND THAT IS A FAILURE HERE*"])
+
+
+def test_strictly_a_test_that_is_deselected_in_two_processes_is_a_failure(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMDP_STRICT", "1")
+    options = ("-p", "xdist", "-n", "2", "-k", "that_runs")
+    result = outcome(pytester, "def test_other(): pass", *options)
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*test_other: deselected"])
+
+
+def test_strictly_a_whole_suite_in_two_processes_passes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMDP_STRICT", "1")
+    result = outcome(pytester, "def test_other(): pass", "-p", "xdist", "-n", "2")
+    assert result.ret == 0
+    result.assert_outcomes(passed=2)
+    result.stdout.no_fnmatch_line("*DID NOT RUN*")
