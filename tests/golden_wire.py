@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -40,6 +41,9 @@ LINES = Lines(
         estimate("mean_loss", epsilon="1/8", min_length=4),
     ),
 )
+
+REMEMBERING = replace(LINES, memory="twice in a row")
+"""The same stream with a memory: what is in force need not be what was drawn."""
 
 FORMATS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "json list": ("json", {}),
@@ -101,6 +105,13 @@ def published() -> object:
             recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=9)
             action = None if recorded.action is None else recorded.action.decode()
             lines[f"{name}, {mode}"] = {"action": action, "ledger": recorded.ledger.decode()}
+    for name, shown in SHOWN.items():
+        voted = replace(shown, in_force=3) if shown.kind in ("opening", "action") else shown
+        for mode in Mode:
+            recorded = state.record(voted, lines=REMEMBERING, mode=mode, commit_seq=9)
+            action = None if recorded.action is None else recorded.action.decode()
+            both = {"action": action, "ledger": recorded.ledger.decode()}
+            lines[f"{name} with a memory, {mode}"] = both
     mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, commit_seq=10)
     return {**lines, "epoch": {"action": None, "ledger": mark.decode()}}
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.events import Key, LossBatch
+from tests.remembering import remembering
 
 ACTIONS = ("a", "b", "c")
 
@@ -18,12 +19,15 @@ SCHEDULES = (sd.dyadic(), sd.geometric("2.5"), sd.capped(3), sd.restarting(5))
 
 
 def learners() -> st.SearchStrategy[sd.Leader]:
-    """Every private recipe on every schedule."""
+    """Every private recipe on every schedule, and one with a memory."""
     return st.builds(
         lambda make, schedule: make(schedule),
         st.sampled_from(
             [
                 lambda s: sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=s),
+                lambda s: remembering(
+                    sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=s)
+                ),
                 lambda s: sd.prefix_softmax(actions=ACTIONS, epsilon="1", schedule=s),
                 lambda s: sd.naive_noisy_leader(actions=ACTIONS, epsilon="1", schedule=s),
                 *(

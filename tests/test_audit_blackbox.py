@@ -31,6 +31,7 @@ from streamdp.cli.audit import SHIPPED
 from streamdp.core.bank import Bank
 from streamdp.core.engine.waves import Applier
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader, incumbent_leader, learner_of
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
 from streamdp.ports import Records, Technology
@@ -146,10 +147,10 @@ def test_is_a_block_that_is_not_reset_refuted(monkeypatch: Patch) -> None:
     """An event is in the sums of the next block too: both releases together tell more than ε."""
     begin = Applier._begin_next
 
-    def carrying(self: Applier, rows: NDArray[np.int64], actions: NDArray[np.int64]) -> None:
+    def carrying(self: Applier, rows: NDArray[np.int64], now: Standing) -> None:
         bank: Bank = self._bank
         kept = bank.sums[rows].copy()
-        begin(self, rows, actions)
+        begin(self, rows, now)
         bank.sums[rows] = kept
 
     monkeypatch.setattr(Applier, "_begin_next", carrying)

@@ -26,6 +26,7 @@ from streamdp.core.engine import machine
 from streamdp.core.engine.waves import Applier
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch, Releases
+from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of, naive_noisy_leader
 from streamdp.core.ledger import Ledger
@@ -295,9 +296,9 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_block_that_is_not_reset_is_caught(broken: pytest.MonkeyPatch) -> None:
     begin_next = Applier._begin_next
 
-    def keeps_sums(self: Applier, rows: Ints, actions: Ints) -> None:
+    def keeps_sums(self: Applier, rows: Ints, now: Standing) -> None:
         kept = self._bank.sums[rows].copy()
-        begin_next(self, rows, actions)
+        begin_next(self, rows, now)
         self._bank.sums[rows] = kept
 
     broken.setattr(Applier, "_begin_next", keeps_sums)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from streamdp.wire.published import (
     key_bytes,
 )
 from streamdp.wire.schemas import NAMES
-from tests.golden_wire import ACTIONS, LINES, SHOWN, release, texts
+from tests.golden_wire import ACTIONS, LINES, REMEMBERING, SHOWN, release, texts
 
 KEYS = st.one_of(st.none(), st.binary(max_size=12), st.text(max_size=6).map(str.encode))
 
@@ -43,6 +44,29 @@ def test_a_lines_length_is_independent_of_the_action(kind: str, mode: Mode) -> N
     drawn = [release(kind, value) for value in range(len(ACTIONS))]
     assert len({len(LINES.ledger(each, mode=mode, commit_seq=9)) for each in drawn}) == 1
     assert len({len(LINES.action(each, mode=mode) or b"") for each in drawn}) == 1
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_lines_length_is_independent_of_the_vote_and_of_what_is_in_force(mode: Mode) -> None:
+    """Also with eleven actions, whose numbers differ in width."""
+    many = replace(REMEMBERING, actions=tuple("abcdefghijk"))
+    for lines in (REMEMBERING, many):
+        places = range(len(lines.actions))
+        drawn = [replace(release(value=a), in_force=b) for a in places for b in places]
+        assert len({len(lines.ledger(each, mode=mode, commit_seq=9)) for each in drawn}) == 1
+        assert len({len(lines.action(each, mode=mode) or b"") for each in drawn}) == 1
+
+
+def test_with_a_memory_the_action_is_what_is_in_force_and_the_ledger_says_both() -> None:
+    shown = replace(release(value=1), in_force=3)
+    action = decode_action(REMEMBERING.action(shown, mode=Mode.LIVE) or b"")
+    charge = decode_ledger(REMEMBERING.ledger(shown, mode=Mode.LIVE, commit_seq=9))
+    assert isinstance(charge, Charge)
+    assert (action.index, action.action) == (3, ACTIONS[3])
+    assert (charge.index, charge.action, charge.in_force) == (1, ACTIONS[1], 3)
+    assert charge.memory == "twice in a row"
+    withheld = REMEMBERING.ledger(shown, mode=Mode.SHADOW, commit_seq=9)
+    assert b"in_force" not in withheld
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=9))

@@ -14,6 +14,7 @@ from streamdp.core import snapshot
 from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
 from streamdp.core.ledger import Run
+from tests.remembering import remembering
 from tests.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
 
 REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
@@ -134,6 +135,21 @@ def test_is_a_birth_that_was_not_recorded_an_error() -> None:
         rebuild(recorder, rows=[], releases=actions, log=[LOG])
 
 
+def test_is_another_action_in_force_than_was_recorded_an_error() -> None:
+    """A memory that answers otherwise than it did must not go on: readers were told the other."""
+    learner = remembering(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    machine = engine(learner)
+    releases = sd.recorded(machine.apply_batch(LOG))
+    again = {"rows": [], "log": [LOG], "position": 10, "expected_rows": 1}
+    assert sd.rebuild(engine(learner), releases=releases, **again).action(b"k")  # type: ignore[arg-type]
+    (name,) = (name for name in releases if (name.kind, name.block) == ("action", 1))
+    told = releases[name].in_force
+    assert told is not None
+    moved = releases | {name: releases[name]._replace(in_force=(told + 1) % 3)}
+    with pytest.raises(sd.StateMismatch, match="block 1 born at 0: another action was in force"):
+        sd.rebuild(engine(learner), releases=moved, **again)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", ["action", "block_regret"])
 def test_is_every_kind_of_release_needed(kind: str) -> None:
     """Neither an action nor an estimate is drawn twice."""
@@ -220,7 +236,7 @@ def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
         "a bit flipped": (row[:40] + flipped + row[41:], "damaged"),
         "nothing": (b"", "not a row"),
         "something else": (b"x" * len(row), "not a row"),
-        "newer": (sealed(body[:6] + b"\x02\x00" + body[8:]), "newer version"),
+        "newer": (sealed(body[:6] + b"\x03\x00" + body[8:]), "newer version"),
         "wider": (sealed(body + bytes(8)), "width"),
         "another learner's": (sealed(body[:8] + bytes(16) + body[24:]), "another configuration"),
         "another epoch's": (sealed(body[:24] + b"\x09" + body[25:]), "another configuration"),

@@ -15,10 +15,10 @@ from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Identity, Key, Release, Releases
 from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.published import Mode
+from streamdp.wire.published import Lines, Mode
 from streamdp.wire.recording import record_all
 from streamdp.wire.state import Checkpoint, Owner, read_state
-from tests.golden_wire import ACTIONS, LINES, SHOWN, release, saved
+from tests.golden_wire import ACTIONS, LINES, REMEMBERING, SHOWN, release, saved
 
 PLACES = Entries("home", 0)
 POINT = PLACES.checkpoint
@@ -118,6 +118,7 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         **{name: column(name) for name in ("born", "block", "value", "start", "stop")},
         first_offset=column("first_offset"),
         last_offset=column("last_offset"),
+        in_force=column("standing") if any(each.in_force is not None for each in drawn) else None,
     )
 
 
@@ -135,13 +136,27 @@ DRAWN = st.builds(
 )
 
 
-@given(st.lists(DRAWN, max_size=8), st.sampled_from(Mode), st.integers(0, 2**62))
-def test_many_at_once_are_the_same_bytes(drawn: list[Release], mode: Mode, seq: int) -> None:
+def with_memory(release: Release, in_force: int) -> Release:
+    """The release of a stream with a memory: estimates say nothing of what is in force."""
+    told = release.kind in ("opening", "action")
+    return replace(release, in_force=in_force if told else None)
+
+
+@given(
+    st.lists(st.tuples(DRAWN, st.integers(0, 3)), max_size=8),
+    st.sampled_from([LINES, REMEMBERING]),
+    st.sampled_from(Mode),
+    st.integers(0, 2**62),
+)
+def test_many_at_once_are_the_same_bytes(
+    releases: list[tuple[Release, int]], lines: Lines, mode: Mode, seq: int
+) -> None:
     """The fast way against the plain one."""
-    entries = record_all(columns(drawn, KINDS), lines=LINES, mode=mode, commit_seq=seq)
+    drawn = [with_memory(*each) if lines.memory else each[0] for each in releases]
+    entries = record_all(columns(drawn, KINDS), lines=lines, mode=mode, commit_seq=seq)
     assert len(entries) == len(drawn)
     for each, entry in zip(drawn, entries, strict=True):
-        plain = state.record(each, lines=LINES, mode=mode, commit_seq=seq)
+        plain = state.record(each, lines=lines, mode=mode, commit_seq=seq)
         assert entry.key == each.key
         assert entry.place == release_entry(each.identity)
         assert entry.recorded == state.encode_recorded(plain)
@@ -167,11 +182,32 @@ def test_a_recorded_releases_size_is_independent_of_what_was_drawn(mode: Mode) -
         [release("block_regret", value) for value in extremes],
         [release("mean_loss", value) for value in extremes],
     ):
-        sizes = {
-            len(state.encode_recorded(state.record(each, lines=LINES, mode=mode, commit_seq=9)))
-            for each in drawn
-        }
-        assert len(sizes) == 1
+        for lines in (LINES, REMEMBERING):
+            sizes = {
+                len(state.encode_recorded(state.record(each, lines=lines, mode=mode, commit_seq=9)))
+                for each in drawn
+            }
+            assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_is_what_was_in_force_read_back(mode: Mode) -> None:
+    """From the ledger's line; in shadow mode it is on no record, and a rebuild computes it."""
+    shown = with_memory(release(value=1), 3)
+    recorded = state.record(shown, lines=REMEMBERING, mode=mode, commit_seq=9)
+    again = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
+    assert again.release.in_force == (None if mode is Mode.SHADOW else 3)
+    assert again.release.value == 1
+
+
+def test_is_an_action_that_was_not_in_force_refused() -> None:
+    """The line for readers must say what the ledger says is in force, not the vote."""
+    shown = with_memory(release(value=1), 3)
+    recorded = state.record(shown, lines=REMEMBERING, mode=Mode.LIVE, commit_seq=9)
+    voted = REMEMBERING.action(replace(shown, in_force=1), mode=Mode.LIVE)
+    damaged = state.encode_recorded(replace(recorded, action=voted))
+    with pytest.raises(StateMismatch, match="lines of the release they are kept with"):
+        state.decode_recorded(shown.identity, damaged)
 
 
 @given(

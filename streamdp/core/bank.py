@@ -10,6 +10,7 @@ Columns, one entry per row; they move when rows are added:
     block              the block that its next slot, or its latest open one, belongs to
     window             how many slots of that block count; only where that is drawn
     action             the action in force
+    remembered         what the learner's memory keeps of earlier votes; public
     first_offset       the first record of the open block
     first_unsaved      the first record that its latest save does not hold (`CLEAN`: none)
     sums               the window's sums of the open block, K wide
@@ -42,7 +43,7 @@ class Bank:
 
     __slots__ = (
         "_columns", "_rows", "action", "block", "born", "first_offset", "first_unsaved", "keys",
-        "nulls", "slots", "sums", "tags", "totals", "window",
+        "nulls", "remembered", "slots", "sums", "tags", "totals", "window",
     )  # fmt: skip
 
     action: NDArray[np.int32]
@@ -51,14 +52,18 @@ class Bank:
     first_offset: Ints
     first_unsaved: Ints
     nulls: NDArray[np.int64]
+    remembered: Ints
     slots: Ints
     sums: Ints
     tags: NDArray[np.uint8]
     totals: Ints
     window: Ints
 
-    def __init__(self, actions: int, *, windows: str, whole: str, tagged: str) -> None:
-        """`windows`: "drawn" or "fixed"; `whole`: "counted" or "summed"; `tagged`: "seeded" or not.
+    def __init__(
+        self, actions: int, *, windows: str, whole: str, tagged: str, remembered: int = 0
+    ) -> None:
+        """`windows`: "drawn" or "fixed"; `whole`: "counted" or "summed"; `tagged`: "seeded" or not;
+        `remembered`: how many integers the learner's memory keeps of each key.
 
         The choices decide which columns there are: one that nobody reads has no width.
         """
@@ -70,6 +75,7 @@ class Bank:
             "first_offset": Column(np.int64, ()),
             "first_unsaved": Column(np.int64, ()),
             "nulls": Column(np.int64, () if wide else (0,)),
+            "remembered": Column(np.int64, (remembered,)),
             "slots": Column(np.int64, ()),
             "sums": Column(np.int64, (actions,)),
             "tags": Column(np.uint8, (16 if tagged == "seeded" else 0,)),

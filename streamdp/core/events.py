@@ -5,9 +5,10 @@ slots, numbered from 0. A release is named by its *identity* (stream, partition,
 born, block, kind) everywhere: in ledger, state, seed, ETag and judge.
 
 Kinds: ``opening`` (block 0, no slots, drawn when a key appears, charge 0), ``action`` (drawn at
-the end of a block from that block's losses, in force from the next slot), ``sums`` (feedback
-streams: what the block's feedback says of each arm, with noise) and the names of the estimates that
-a stream is configured to release.
+the end of a block from that block's losses), ``sums`` (feedback streams: what the block's feedback
+says of each arm, with noise) and the names of the estimates that a stream is configured to release.
+An action is in force from the next slot on; where the learner has a memory it is a vote, and the
+memory says which action is in force (`core.evidence`).
 """
 
 from __future__ import annotations
@@ -155,11 +156,17 @@ class Release:
     first_offset: int  # the records that were read
     last_offset: int
     epsilon: Fraction  # the charge on each of the slots
+    in_force: int | None = None  # the action in force afterwards; None where the value says it
     sums: BlockSums | None = None  # of the kind `sums` only
     policy: bytes | None = None
     """Feedback streams: what is in force from now on, K little-endian uint32 in parts of 2**24.
 
     A public function of the sums so far (`core.evidence.policy`), told for convenience."""
+
+    @property
+    def standing(self) -> int:
+        """The index of the action that readers are told from this release on."""
+        return self.value if self.in_force is None else self.in_force
 
     @property
     def kind(self) -> str:
@@ -204,6 +211,7 @@ class Releases(Sequence[Release]):
     first_offset: NDArray[np.int64]
     last_offset: NDArray[np.int64]
     told: Told | None = None  # feedback streams only
+    in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
 
     def __len__(self) -> int:
         """How many releases."""
@@ -213,6 +221,7 @@ class Releases(Sequence[Release]):
         """The release at one place, as a value of its own."""
         code = int(self.kind[at])
         name = self.kinds[code]
+        in_force = self.in_force if name in (OPENING, ACTION) else None
         return Release(
             identity=Identity(
                 self.stream,
@@ -231,6 +240,7 @@ class Releases(Sequence[Release]):
             epsilon=self.charges[code],
             sums=self.told.sums(at) if self.told is not None and name == SUMS else None,
             policy=None if self.told is None else self.told.policy[at].astype("<u4").tobytes(),
+            in_force=None if in_force is None else int(in_force[at]),
         )
 
     def __iter__(self) -> Iterator[Release]:

@@ -6,9 +6,11 @@ checksum, version, digest and ranges, and raises `StateMismatch`: a row that is 
 worse than none, because a rebuilt learner would release something else than it did before.
 
 Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learner's), epoch, born,
-valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), CRC-32 of
-the key and all that is before it. `min_reader` is the oldest version whose code may read the row:
-a newer writer says so itself, and whoever is older refuses. A row of another width is refused too.
+valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), what the
+learner's memory keeps (W integers or none), CRC-32 of the key and all that is before it.
+`min_reader` is the oldest version whose code may read the row: a newer writer says so itself, and
+whoever is older refuses. A row of another width is refused too. Version 2 is a row with a memory; a
+row without one is written as version 1, as it always was.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from streamdp.core.events import Key
 
 Ints = NDArray[np.int64]
 
-VERSION = 1
-MIN_READER = 1
+VERSION = 2
+"""The newest layout that this code reads, and writes where a learner remembers."""
 
 _MAGIC = b"sdpr"
 _CRC_BYTES = 4
-_SAVED = ("born", "slots", "block", "window", "first_offset", "nulls", "action", "sums", "totals")
+_SAVED = ("born", "slots", "block", "window", "first_offset", "nulls", "action", "sums", "totals",
+          "remembered")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,12 @@ class Layout:
     epoch: int
     actions: int
     wide: int  # K where whole-block totals are kept, else 0
+    remembered: int = 0  # how many integers the learner's memory keeps
+
+    @property
+    def version(self) -> int:
+        """Which version writes such rows, and which is the oldest that may read them."""
+        return 2 if self.remembered else 1
 
     @property
     def dtype(self) -> np.dtype[np.void]:
@@ -52,7 +61,7 @@ class Layout:
                 ("epoch", "<i8"), ("born", "<i8"), ("valid_at", "<i8"), ("slots", "<i8"),
                 ("block", "<i8"), ("window", "<i8"), ("first_offset", "<i8"), ("nulls", "<i8"),
                 ("action", "<i8"), ("sums", "<i8", (self.actions,)),
-                ("totals", "<i8", (self.wide,)),
+                ("totals", "<i8", (self.wide,)), ("remembered", "<i8", (self.remembered,)),
             ]
         )  # fmt: skip
 
@@ -65,7 +74,7 @@ class Layout:
 def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tuple[Key, bytes]]:
     """Some rows as bytes, each with its key, all as of the position `valid_at`."""
     table = np.zeros(len(rows), dtype=layout.dtype)
-    table["magic"], table["version"], table["min_reader"] = _MAGIC, VERSION, MIN_READER
+    table["magic"], table["version"], table["min_reader"] = _MAGIC, layout.version, layout.version
     table["digest"] = np.void(layout.digest)
     table["epoch"], table["valid_at"] = layout.epoch, valid_at
     for name in bank.kept.intersection(_SAVED):  # the others stay 0

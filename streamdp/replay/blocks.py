@@ -16,6 +16,7 @@ import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
+from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
@@ -62,7 +63,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The actions of many runs: [0] the openings, [b + 1] those chosen in block b."""
+    """The actions in force of many runs: [0] the openings, [b + 1] after block b."""
 
     leader: Leader
     gaps: Floats
@@ -117,15 +118,18 @@ def walk(leader: Leader, world: World, *, horizon: int, runs: int, seed: int) ->
     blocks = leader.schedule.block_of(horizon)
     starts = leader.schedule.starts(np.arange(blocks + 1))
     K = len(leader.actions)
-    action = uniform_integers(bits(Purpose.OPENING, 0), np.full(runs, K))
-    actions = [action]
+    opening = uniform_integers(bits(Purpose.OPENING, 0), np.full(runs, K))
+    known = Standing(opening, np.zeros((runs, leader.memory.width), dtype=np.int64))
+    actions = [opening]
     for block, (start, stop) in enumerate(pairwise(starts.tolist())):
         slots = np.full(runs, stop - start)
         if leader.window == "random_prefix":
             half = (stop - start) // 2
             slots = half + 1 + uniform_integers(bits(Purpose.WINDOW, block), slots - half)
         sums = world.sums(slots, generator)
-        action = leader.choose.select(sums, bits(Purpose.SELECTION, block), leader.prior(action))
-        actions.append(action)
+        prior = leader.prior(known.in_force)
+        votes = leader.choose.select(sums, bits(Purpose.SELECTION, block), prior)
+        known = leader.memory.after(known, votes, np.full(runs, stop - start))
+        actions.append(known.in_force)
     gaps = world.means - world.means.min()
     return Walk(leader, gaps, horizon, np.stack(actions))

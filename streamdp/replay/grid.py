@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence import Standing
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Cell, schedules_of
 from streamdp.replay.cuts import Bench
@@ -47,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The actions of one cell on one part: [0] the openings, [b + 1] those chosen in block b."""
+    """The actions in force of one cell on one part: [0] the openings, [b + 1] after block b."""
 
     part: Part
     cell: int
@@ -95,6 +96,10 @@ def _play_part(summed: Summed, cells: Sequence[Cell], bench: Bench, part: Part) 
     dealer = Dealer(summed.rows, bench.randomness(), stream=bench.stream, seeds=part.seeds)
     waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
     held = [_blank(waves[cell.leader.schedule], part, cell) for cell in cells]
+    remembered = [
+        np.zeros((len(part.rows), len(part.seeds), cell.leader.memory.width), dtype=np.int64)
+        for cell in cells
+    ]
     openings = dealer.openings(part.rows, actions=K)
     for actions in held:
         actions[0] = openings
@@ -108,7 +113,7 @@ def _play_part(summed: Summed, cells: Sequence[Cell], bench: Bench, part: Part) 
         bits = dealer.selections(part.rows[rows], blocks, actions=K)
         for group in _alike(cells):
             _Chunk(summed, part, waves[group[0][1].leader.schedule], low, high, counts).play(
-                group, held, bits
+                group, held, remembered, bits
             )
     for at, cell in enumerate(cells):
         yield Played(part, at, held[at], waves[cell.leader.schedule].closed)
@@ -129,7 +134,11 @@ class _Chunk:
         self._draws = part.draws(shared)
 
     def play(
-        self, group: Sequence[tuple[int, Cell]], held: Sequence[Actions], bits: SharedBits
+        self,
+        group: Sequence[tuple[int, Cell]],
+        held: Sequence[Actions],
+        remembered: Sequence[Ints],
+        bits: SharedBits,
     ) -> None:
         """Select for some cells."""
         if not len(self._rows):
@@ -137,21 +146,28 @@ class _Chunk:
         sums = self._sums(group[0][1])
         own = bits.pick(self._draws)
         for at, cell in group:
-            if cell.leader.bonus:
-                self._in_order(cell, held[at], sums, own)
+            if cell.leader.bonus or cell.leader.remembers:
+                self._in_order(cell, held[at], remembered[at], sums, own)
                 continue
             chosen = cell.leader.choose.select(sums, own)
             held[at][self._blocks + 1, self._rows] = chosen.reshape(len(self._rows), -1)
 
-    def _in_order(self, cell: Cell, actions: Actions, sums: Ints, bits: SharedBits) -> None:
-        """Wave after wave, since the action in force matters."""
+    def _in_order(
+        self, cell: Cell, actions: Actions, remembered: Ints, sums: Ints, bits: SharedBits
+    ) -> None:
+        """Wave after wave, since what is in force and what is remembered matter."""
         seeds, begin = len(self._part.seeds), 0
+        leader, width = cell.leader, remembered.shape[2]
         for block, count in enumerate(self._counts.tolist(), start=self._low):
             stop = begin + count * seeds
             in_force = actions[block, :count].reshape(-1).astype(np.int64)
-            prior = cell.leader.prior(in_force)
-            chosen = cell.leader.choose.select(sums[begin:stop], bits.part(begin, stop), prior)
-            actions[block + 1, :count] = chosen.reshape(count, seeds)
+            before = Standing(in_force, remembered[:count].reshape(count * seeds, width))
+            prior = leader.prior(in_force)
+            votes = leader.choose.select(sums[begin:stop], bits.part(begin, stop), prior)
+            lengths = leader.schedule.lengths(np.full(len(votes), block))
+            now = leader.memory.after(before, votes, lengths)
+            actions[block + 1, :count] = now.in_force.reshape(count, seeds)
+            remembered[:count] = now.remembered.reshape(count, seeds, width)
             begin = stop
 
     def _sums(self, cell: Cell) -> Ints:

@@ -24,6 +24,7 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - losses are mad
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.schedule import Schedule
@@ -238,16 +239,18 @@ def _play(
     ends = _ends(leader.schedule, horizon)
     lengths = np.diff(ends, append=horizon)
     every = np.full(runs, len(gaps))
-    action = uniform_integers(draws.bits_of(Purpose.OPENING, 0), every)
-    regret: Floats = gaps[action] * lengths[0]
+    opening = uniform_integers(draws.bits_of(Purpose.OPENING, 0), every)
+    known = Standing(opening, np.zeros((runs, leader.memory.width), dtype=np.int64))
+    regret: Floats = gaps[opening] * lengths[0]
     for block, (begin, end) in enumerate(pairwise(ends.tolist())):
         until = np.full(runs, end)
         if leader.window == "random_prefix" and windows is not None:
             until = windows[:, block]
         sums = paths.at(until) - paths.at(np.full(runs, begin))
         bits = draws.bits_of(Purpose.SELECTION, block)
-        action = leader.choose.select(sums, bits, leader.prior(action))
-        regret = regret + gaps[action] * lengths[block + 1]
+        votes = leader.choose.select(sums, bits, leader.prior(known.in_force))
+        known = leader.memory.after(known, votes, np.full(runs, lengths[block]))
+        regret = regret + gaps[known.in_force] * lengths[block + 1]
     return regret
 
 

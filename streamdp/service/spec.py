@@ -97,6 +97,7 @@ class StreamSpec:
             version=__version__,
             seeded=self.randomness.seeded,
             estimates=self.estimates,
+            memory=self.learner.memory.name,
         )
 
     @property

@@ -12,7 +12,10 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    writes no action and says `withheld` in the ledger; `fallback` writes the action with a mark
    that tells every reader to use the fallback action.
 4. A key that is not UTF-8 appears as `key_base64`; the null key is `"key": null`.
-5. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
+5. Where the learner has a memory, an action's line says what is in force, and the ledger's line
+   the vote that was drawn, the action in force after it, and the memory's name, from which and
+   from the votes anybody can compute what is in force.
+6. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
    the guarantee again, across streams and applications, from ledgers alone.
 
 Readers ignore fields they do not know, and refuse a `schema` higher than they know.
@@ -60,7 +63,7 @@ class Mode(StrEnum):
 
 
 class ActionLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="action"):
-    """The release in force of one key: the value of a record of the actions topic."""
+    """The action in force of one key: the value of a record of the actions topic."""
 
     schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
     stream: str
@@ -118,11 +121,18 @@ class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
     withheld: Annotated[bool, Meta(description="Drawn, but not published.")] | UnsetType = UNSET
     fallback: bool | UnsetType = UNSET
+    memory: (
+        Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
+    ) = UNSET
     standard_error: (
         Annotated[float, Meta(ge=0, description="Of the estimate's noise, in loss.")] | UnsetType
     ) = UNSET
-    index: Natural | UnsetType = UNSET
+    index: Annotated[int, Meta(ge=0, description="The action drawn.")] | UnsetType = UNSET
     action: str | UnsetType = UNSET
+    in_force: (
+        Annotated[int, Meta(ge=0, description="With a memory: the action in force afterwards.")]
+        | UnsetType
+    ) = UNSET
     units: (
         Annotated[int, Meta(description="What was drawn, in units of 2^-20 loss.")] | UnsetType
     ) = UNSET
@@ -175,6 +185,7 @@ class Lines:
     version: str  # of the library
     seeded: bool
     estimates: tuple[Estimate, ...] = ()
+    memory: str = ""  # the name of the learner's, if it has one
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -192,10 +203,10 @@ class Lines:
         line = ActionLine(
             **self._named(release),
             fallback=True if mode is Mode.FALLBACK else UNSET,
-            index=release.value,
-            action=self.actions[release.value],
+            index=release.standing,
+            action=self.actions[release.standing],
         )
-        return _filled(_encode(line), self._fill[release.value])
+        return _filled(_encode(line), self._fill[release.standing])
 
     def ledger(self, release: Release, *, mode: Mode, commit_seq: int) -> bytes:
         """The value for the ledger topic."""
@@ -263,12 +274,17 @@ class Lines:
         value = release.value
         if release.kind not in (OPENING, ACTION):
             return self._estimated(release)
+        memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
         if mode is Mode.SHADOW:
-            return {"withheld": True}, 0
-        drawn: dict[str, Any] = {"index": value, "action": self.actions[value]}
+            return {"withheld": True, **memory}, 0
+        drawn: dict[str, Any] = {**memory, "index": value, "action": self.actions[value]}
+        fill = self._fill[value]
+        if self.memory:
+            drawn["in_force"] = release.standing
+            fill += _width(len(self.actions) - 1) - _width(release.standing)
         if mode is Mode.FALLBACK:
             drawn["fallback"] = True
-        return drawn, self._fill[value]
+        return drawn, fill
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
         """An estimate, its standard error first because that is public."""

@@ -48,15 +48,17 @@ def record_all(releases: Releases, *, lines: Lines, mode: Mode, commit_seq: int)
         releases.start,
         releases.stop,
     )
-    rows = zip(releases.keys, *(column.tolist() for column in columns), strict=True)
+    standing = releases.value if releases.in_force is None else releases.in_force
+    lists = (column.tolist() for column in (standing, *columns))
+    rows = zip(releases.keys, *lists, strict=True)
     entries = []
-    for at, (key, code, value, *numbers) in enumerate(rows):
+    for at, (key, in_force, code, value, *numbers) in enumerate(rows):
         if releases.kinds[code] not in (OPENING, ACTION):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, commit_seq=commit_seq))
             continue
         if code not in kinds:
             kinds[code] = _Kind(releases, code, lines=lines, mode=mode, commit_seq=commit_seq)
-        entries.append(kinds[code].entry(key, value, numbers))
+        entries.append(kinds[code].entry(key, value, in_force, numbers))
     return entries
 
 
@@ -80,7 +82,9 @@ class _Kind:
     lines: Lines = field(kw_only=True)
     mode: Mode = field(kw_only=True)
     commit_seq: int = field(kw_only=True)
-    _ends: dict[int, tuple[bytes, bytes | None]] = field(init=False, default_factory=dict)
+    _ends: dict[tuple[int, int], tuple[bytes, bytes | None]] = field(
+        init=False, default_factory=dict
+    )
     _place: bytes = field(init=False)
     _drawn: bytes = field(init=False)
     _ledger: bytes = field(init=False)
@@ -101,11 +105,12 @@ class _Kind:
             _head(plain.action or b""), (*named, *read) if plain.action else ()
         )
 
-    def entry(self, key: Key, value: int, numbers: Sequence[int]) -> Entry:
+    def entry(self, key: Key, value: int, in_force: int, numbers: Sequence[int]) -> Entry:
         """One release of this kind; the numbers are born, block, offsets and slots."""
-        ends = self._ends.get(value)
+        ends = self._ends.get((value, in_force))
         if ends is None:
-            ends = self._ends[value] = _ends(self.lines, self.mode, self._kind, value)
+            ends = _ends(self.lines, self.mode, self._kind, value, in_force)
+            self._ends[value, in_force] = ends
         born, block, first, last, start, stop = numbers
         named = (key_field(key), born, block, first, last, start, stop)
         ledger = self._ledger % named + ends[0]
@@ -128,10 +133,12 @@ class _Kind:
 
 
 @lru_cache(maxsize=4096)
-def _ends(lines: Lines, mode: Mode, kind: str, value: int) -> tuple[bytes, bytes | None]:
+def _ends(
+    lines: Lines, mode: Mode, kind: str, value: int, in_force: int
+) -> tuple[bytes, bytes | None]:
     """What follows the head of a ledger line and of an action of this value."""
     identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
-    release = Release(identity, value, 1, 1, 0, 0, Fraction(0))
+    release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
     ledger = lines.ledger(release, mode=mode, commit_seq=0)
     action = lines.action(release, mode=mode)
     return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]

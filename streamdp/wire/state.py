@@ -191,6 +191,9 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     if len(parts) != 3:
         raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
     drawn = _decoded(_drawn_decoder, parts[0], where=where)
+    line = decode_ledger(parts[1])
+    if not isinstance(line, Charge):
+        raise _of_another(where)
     release = Release(
         identity=identity,
         value=drawn.value,
@@ -199,9 +202,10 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         first_offset=drawn.first_offset,
         last_offset=drawn.last_offset,
         epsilon=_exact(drawn.epsilon),
+        in_force=None if line.in_force is UNSET else line.in_force,
     )
     recorded = Recorded(release, drawn.commit_seq, parts[1], parts[2] or None)
-    _check_lines(recorded, where=where)
+    _check_lines(recorded, line, where=where)
     return recorded
 
 
@@ -307,12 +311,11 @@ def _exact(epsilon: str) -> Fraction:
     return Fraction(epsilon)
 
 
-def _check_lines(recorded: Recorded, *, where: str) -> None:
+def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
     """The lines must tell of this very release, and of the same thing drawn."""
-    release, line = recorded.release, decode_ledger(recorded.ledger)
+    release = recorded.release
     fits = (
-        isinstance(line, Charge)
-        and line.identity == release.identity
+        line.identity == release.identity
         and (line.start, line.stop) == (release.start, release.stop)
         and (line.first_offset, line.last_offset) == (release.first_offset, release.last_offset)
         and (line.epsilon, line.commit_seq) == (str(release.epsilon), recorded.commit_seq)
@@ -322,10 +325,14 @@ def _check_lines(recorded: Recorded, *, where: str) -> None:
     )
     if fits and recorded.action is not None:
         action = decode_action(recorded.action)
-        fits = (action.identity, action.index) == (release.identity, release.value)
+        fits = (action.identity, action.index) == (release.identity, release.standing)
     if not fits:
-        expected = "lines of the release they are kept with"
-        raise StateMismatch(complaint(where, "damaged", expected=expected, got="others"))
+        raise _of_another(where)
+
+
+def _of_another(where: str) -> StateMismatch:
+    expected = "lines of the release they are kept with"
+    return StateMismatch(complaint(where, "damaged", expected=expected, got="others"))
 
 
 def _check_sequence(

@@ -40,6 +40,7 @@ class Kept(NamedTuple):
     value: int  # the action's index or the estimate's grid value
     first_offset: int
     last_offset: int
+    in_force: int | None = None  # the action in force afterwards, where that is on record
 
 
 Recorded = Mapping[Drawn, Kept]
@@ -50,7 +51,7 @@ def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
     """What a rebuild needs of releases."""
     return {
         Drawn(each.key, each.identity.born, each.identity.block, each.kind): Kept(
-            each.value, each.first_offset, each.last_offset
+            each.value, each.first_offset, each.last_offset, each.in_force
         )
         for each in releases
     }
@@ -64,7 +65,7 @@ class Draws(Protocol):
         ...
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
-        """The action that each row, at the end of a block, plays next."""
+        """The vote of each row at the end of a block."""
         ...
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:

@@ -92,6 +92,7 @@ class Engine:
             windows="drawn" if learner.window == "random_prefix" else "fixed",
             whole="summed" if self.estimates else "counted",
             tagged="seeded" if randomness.seeded else "system",
+            remembered=learner.memory.width,
         )
         self._fresh = Fresh(stream, partition, epoch, learner, self.estimates, randomness)
         self._applier = Applier(
@@ -255,6 +256,7 @@ class Engine:
             born=self._bank.born[rows],
             kind=codes[order],
             told=None,
+            in_force=column("in_force")[order] if self.learner.remembers else None,
             **{
                 name: column(name)[order]
                 for name in ("block", "value", "start", "stop", "first_offset", "last_offset")
@@ -276,4 +278,5 @@ def row_layout(learner: Leader, estimates: Sequence[Estimate], *, epoch: int) ->
         epoch=epoch,
         actions=actions,
         wide=actions if estimates else 0,
+        remembered=learner.memory.width,
     )

@@ -90,11 +90,20 @@ class Rebuilding:
         return engine
 
     def _check_records(self, release: Release) -> None:
-        """A release was drawn over the records that its block has now."""
+        """A release was drawn over the records that its block has now, and remembered as now."""
         (found,) = recorded([release]).items()
         name, now = found
         then = self._releases[name]
-        if then != now:
+        if then.in_force is not None and then.in_force != now.in_force:
+            raise StateMismatch(
+                complaint(
+                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
+                    "another action was in force",
+                    expected="the one on record",
+                    got="another",
+                )
+            )
+        if then._replace(in_force=now.in_force) != now:
             raise StateMismatch(
                 complaint(
                     f"rebuild: {name.kind} of block {name.block} born at {name.born}",

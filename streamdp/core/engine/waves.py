@@ -17,6 +17,7 @@ from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.resampling import resampled
+from streamdp.core.evidence import Standing
 from streamdp.core.learners.leader import Leader
 from streamdp.core.randomness import Purpose, uniform_integers
 from streamdp.core.regret import Estimate
@@ -41,6 +42,7 @@ class Wave:
     first_offset: Ints
     last_offset: Ints
     place: Ints  # of the record that ended the block, in the batch
+    in_force: Ints  # the action in force afterwards
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -99,12 +101,13 @@ class Applier:
             OPENING_CODE,
             rows,
             one - 1,
-            bank.action[rows].astype(np.int64),
+            (openings := bank.action[rows].astype(np.int64)),
             one,
             one,
             plan.born,
             plan.born,
             place,
+            openings,
         )
 
     # -- sums ------------------------------------------------------------------------------------
@@ -184,22 +187,30 @@ class Applier:
         last_offset = plan.batch.offsets[place]
 
         def wave(code: int, value: Ints, of: NDArray[np.bool_]) -> Wave:
-            columns = (rows, blocks, starts, stops, first_offset, last_offset, place)
-            row, block, start, stop, first, at, where = (column[of] for column in columns)
-            return Wave(code, row, block, value, start, stop, first, at, where)
+            columns = (rows, blocks, starts, stops, first_offset, last_offset, place, now.in_force)
+            row, block, start, stop, first, at, where, action = (column[of] for column in columns)
+            return Wave(code, row, block, value, start, stop, first, at, where, action)
 
-        actions = draws.actions(bank, rows)
-        yield wave(ACTION_CODE, actions, np.ones(len(rows), dtype=np.bool_))
+        votes = draws.actions(bank, rows)
+        now = self._remember(rows, votes, stops - starts)
+        yield wave(ACTION_CODE, votes, np.ones(len(rows), dtype=np.bool_))
         for number, estimate in enumerate(self._estimates):
             due = estimate.due(stops - starts)
             if due.any():
                 value = draws.estimate(bank, rows[due], number)
                 yield wave(ESTIMATE_CODE + number, value, due)
-        self._begin_next(rows, actions)
+        self._begin_next(rows, now)
 
-    def _begin_next(self, rows: Ints, actions: Ints) -> None:
+    def _remember(self, rows: Ints, votes: Ints, lengths: Ints) -> Standing:
+        """What is in force once these votes were cast: it reads what is public, and no sum."""
         bank = self._bank
-        bank.action[rows] = actions
+        before = Standing(bank.action[rows].astype(np.int64), bank.remembered[rows])
+        return self._learner.memory.after(before, votes, lengths)
+
+    def _begin_next(self, rows: Ints, now: Standing) -> None:
+        bank = self._bank
+        bank.action[rows] = now.in_force
+        bank.remembered[rows] = now.remembered
         bank.block[rows] += 1
         if self._learner.window != "running":
             bank.sums[rows] = 0

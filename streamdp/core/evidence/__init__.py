@@ -1,6 +1,17 @@
-"""Public post-processing of releases: what is in force, and what the next draw is told beforehand.
+"""What follows from releases alone: what is in force, and what the next draw is told beforehand.
 
-Everything in this room is a deterministic function of what was released (and of public counts), so
-it costs no ε. It stands below all that holds a private sum (bank, segments, engine, snapshot): the
-import contracts keep it from reading one. That *is* the privacy argument.
+A release is evidence. What readers are told (the action in force) and what the next private choice
+knows beforehand (a bonus) may be any function of the evidence so far: whoever has the ledger can
+compute them too, so they cost no ε.
+
+Privacy rests on the imports of this room: nothing here can reach a sum of losses, or noise that is
+not released yet. A contract of import-linter (`pyproject.toml`) refuses such an import. The engine
+calls in with plain arrays of votes, lengths and what was remembered, never with its bank.
+
+Everything is integer arithmetic, or one correctly rounded operation at a time: a rebuild, a replay
+and ``streamdp ledger verify`` must arrive at the same bits on every platform.
 """
+
+from streamdp.core.evidence.memory import NEWEST, Ints, Memory, NewestVote, Standing
+
+__all__ = ["NEWEST", "Ints", "Memory", "NewestVote", "Standing"]

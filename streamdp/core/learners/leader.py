@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
 
@@ -44,7 +45,7 @@ class Leader:
     all losses since the learner was born (`running`; not private). `charge` is what the ledger
     books for each slot of a block; None says that the learner is not private at all. `bonus` is
     what the action in force gets in the next selection, in noise units: a public prior, since the
-    action in force is an earlier release.
+    action in force follows from earlier releases. `memory` says how: the newest release, or more.
     """
 
     actions: tuple[str, ...]
@@ -54,6 +55,7 @@ class Leader:
     choose: Mechanism
     charge: Fraction | None
     bonus: Fraction = Fraction(0)
+    memory: Memory = NEWEST
     recipe: str = "leader"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     """As given to the recipe, in writing: "0.5" and "1/2" are equal learners."""
@@ -80,6 +82,11 @@ class Leader:
         """Whether the learner promises anything."""
         return self.charge is not None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether another action than the newest vote may be in force."""
+        return bool(self.memory.name)
+
     def prior(self, in_force: NDArray[np.int64]) -> Prior | None:
         """What selections know beforehand when these actions are in force: earlier releases."""
         return Prior.incumbent(in_force, self.bonus) if self.bonus else None
@@ -97,7 +104,7 @@ class Leader:
 
     def digest(self) -> str:
         """A fingerprint of everything that the learner's state and privacy depend on."""
-        parts = {
+        parts: dict[str, object] = {
             "recipe": self.recipe,
             "actions": self.actions,
             "schedule": [self.schedule.name, self.schedule.prefix, self.schedule.tail],
@@ -107,6 +114,8 @@ class Leader:
             "charge": str(self.charge),
             "bonus": str(self.bonus),
         }
+        if self.remembers:  # else the digest is what it was before there were memories
+            parts["memory"] = self.memory.name
         return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
