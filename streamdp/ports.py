@@ -9,7 +9,8 @@ The life of a partition, in this order:
 
 1. `Transport.join` announces partitions through its listener (assigned, revoked).
 2. `take` fences every earlier owner of the partition, waits for the outcome of what they had
-   under way, and returns what is durable: a state that no other owner can change any more.
+   under way, and returns what is durable. Only a later owner can change it any more: `confirm`
+   says whether there is one.
 3. `read` gives old input again, from any retained offset, for rebuilding.
 4. `resume` says from which offset `poll` goes on.
 5. `poll` and `commit` by turns; applying goes on while a commit is in flight, but there is at
@@ -196,6 +197,15 @@ class Transport(Protocol):
 
         It does not ask whether the partition was assigned: what was true a moment ago may not be,
         and fencing decides. Only what `resume` delivers needs an assignment.
+        """
+        ...
+
+    async def confirm(self, partition: Partition) -> None:
+        """Ask whether a partition that was taken is still ours; `Fenced` if another has taken it.
+
+        What was read at two moments differs where another owner worked in between, and only an
+        owner may believe that it contradicts itself. Says nothing of a partition that this worker
+        does not own: it was never taken, or a commit whose outcome is unknown has ended that.
         """
         ...
 

@@ -192,6 +192,10 @@ class Between:
         """As inside."""
         return await self.inner.take(partition, progress=progress)
 
+    async def confirm(self, partition: Partition) -> None:
+        """As inside."""
+        await self.inner.confirm(partition)
+
     def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """As inside."""
         return self.inner.read(partition, start, stop)

@@ -88,6 +88,24 @@ class ReadsBeforeFencing(MemoryTransport):
         return replace(await super().take(partition), state=stale)
 
 
+class AlwaysOwns(MemoryTransport):
+    """Believes that what it has taken is its own for ever."""
+
+    async def confirm(self, partition: Partition) -> None:
+        return
+
+
+class LooksTwice(MemoryAdministrator):
+    """Looks at the ledger some time after the state."""
+
+    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+        seen = await super().peek(stream, partition)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        later = await super().peek(stream, partition)
+        return replace(seen, last_ledger_line=later.last_ledger_line)
+
+
 class NeverLeaves(MemoryTransport):
     async def leave(self, partition: Partition) -> None:
         return
@@ -264,6 +282,8 @@ class Bent:
         (Bent(administrator=RemembersTooMuch), 30),
         (Bent(log=ForgetsHeaders), 32),
         (Bent(log=GivesHeadersToAll), 33),
+        (Bent(transport=AlwaysOwns), 35),
+        (Bent(administrator=LooksTwice), 36),
     ],
     ids=lambda value: (
         "-".join(p.__name__ for p in value.parts) if isinstance(value, Bent) else str(value)

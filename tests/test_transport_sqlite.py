@@ -84,6 +84,34 @@ def test_a_zombie_wakes_up_in_mid_commit(tmp_path: Path, where: str, kept: bool)
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("where", ["take: fenced", "take: seen", "take: drained", "take: settled"])
+def test_is_a_taker_that_was_overtaken_only_fenced(tmp_path: Path, where: str) -> None:
+    """What an heir published since its last look is nothing that the published file has lost."""
+
+    async def run() -> None:
+        chosen, gate = settings(tmp_path), Gate(where)
+        before, _ = await joined(chosen, worker="before")
+        await before.take(AT)
+        await before.commit(AT, step(1))
+        taker, ears = await joined(chosen, worker="taker", reached=gate)
+        asleep = asyncio.create_task(taker.take(AT))
+        await asyncio.to_thread(gate.reached.wait, 30)
+        heir, _ = await joined(chosen, worker="heir")
+        await heir.take(AT)
+        for number in (2, 3, 4):
+            await heir.commit(AT, step(number))
+        gate.open.set()
+        (outcome,) = await asyncio.gather(asleep, return_exceptions=True)
+        assert isinstance(outcome, Fenced)
+        assert ears.revoked_ever == [AT]
+        await heir.commit(AT, step(5))
+        assert await ledger(chosen) == [b"line %d" % number for number in range(1, 6)]
+        for transport in (before, taker, heir):
+            await transport.close()
+
+    asyncio.run(run())
+
+
 def test_a_fenced_worker_hears_of_it_without_a_commit(tmp_path: Path) -> None:
     """Nothing ever gives the partition back: it is told to end, again and again."""
 

@@ -5,7 +5,9 @@ A worker owns its partition's memory, and what goes wrong is its own:
 1. The outcome of a step is unknown (`TransportLost`): drop all memory, take the partition again.
 2. Another process has the partition (`Fenced`): stop; nothing of it may be touched any more.
 3. State and log contradict each other, a charge is refused, or something nobody thought of
-   happens: halt with a reason. The other partitions go on.
+   happens: halt with a reason, once the transport has confirmed that the partition is still ours.
+   A process that was frozen may hold what it read before against what a later owner has made of
+   it since. The other partitions go on.
 4. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
 
 Commits: at once when something was drawn or waits to be published, or when `low_water` falls
@@ -185,7 +187,7 @@ class Worker:
         while not self._draining:
             started = self._around.clock()
             try:
-                await self._live()
+                await self._live_as_owner()
                 return
             except Fenced as error:
                 self._around.log.warning(
@@ -239,6 +241,21 @@ class Worker:
         self._around.halted(self.partition, reason)
 
     # -- one taking --------------------------------------------------------------------------------
+
+    async def _live_as_owner(self) -> None:
+        """Live, and let no error be believed that comes of another owner's work."""
+        try:
+            await self._live()
+        except TransportLost:
+            raise
+        except Exception:
+            try:
+                await self._around.transport.confirm(self.partition)
+            except TransportLost:
+                raise
+            except Exception:  # noqa: S110  # what the partition halts for says more
+                pass
+            raise
 
     async def _live(self) -> None:
         work = await self._take()

@@ -127,6 +127,12 @@ class MemoryTransport:
         self._owned[partition] = epoch
         return taken
 
+    async def confirm(self, partition: Partition) -> None:
+        """Ask the log who owns it."""
+        epoch = self._owned.get(partition)
+        if epoch is not None:
+            self._log.check_owner(self._stream(partition), partition.number, epoch)
+
     async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """The input again, batch by batch."""
         topics, number = self._stream(partition), partition.number

@@ -61,6 +61,8 @@ CHECKS = tuple(
             ("headers and timestamps come to those who ask", transport_input.brings_headers),
             ("and to nobody else", transport_input.spares_headers),
             ("headers of another shape are refused", transport_tools.odd_headers),
+            ("an owner can ask whether it is one", transport_commits.owner_may_ask),
+            ("a look beside an owner fits together", transport_tools.peek_fits_together),
         ],
         start=1,
     )

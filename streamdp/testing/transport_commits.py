@@ -93,6 +93,24 @@ async def fencing(room: Room) -> None:
     await expect_durable(room, [step(1), step(3)], owner)
 
 
+async def owner_may_ask(room: Room) -> None:
+    """An owner hears that it is one, until another takes the partition; asking changes nothing."""
+    worker = await room.lone_worker(partitions=2)
+    await worker.transport.confirm(room.at())  # which was never taken
+    await worker.transport.take(room.at())
+    await worker.transport.confirm(room.at())
+    await worker.transport.commit(room.at(), step(1))
+    await worker.transport.confirm(room.at())
+    heir = await room.worker("heir")
+    await heir.transport.take(room.at(1))
+    await worker.transport.confirm(room.at())
+    await expect_durable(room, [step(1)], heir)
+    await heir.transport.commit(room.at(), step(2))
+    await room.refuses("a fenced owner's question", Fenced, worker.transport.confirm(room.at()))
+    await heir.transport.confirm(room.at())
+    await expect_durable(room, [step(1), step(2)], heir)
+
+
 async def commit_needs_take(room: Room) -> None:
     """Neither before a take nor after leaving."""
     worker = await room.lone_worker()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key, Verdict
 from streamdp.testing.transport_input import ODD
 from streamdp.testing.transport_room import Room, flatten, fold, numbered, rows, step
+
+MOST_STEPS = 2000  # commits that a check makes at most beside what it looks at
 
 
 async def publications_follow(room: Room) -> None:
@@ -117,6 +120,33 @@ async def administrator(room: Room) -> None:
     room.expect("peek: last ledger line", expected=line, got=seen.last_ledger_line)
     room.expect("peek: group offset", expected=5, got=seen.group_offset)
     await worker.transport.commit(room.at(1), step(6))  # peeking has fenced nobody
+
+
+async def peek_fits_together(room: Room) -> None:
+    """A look while an owner commits: the state knows at least what everything else knows."""
+    worker = await room.lone_worker()
+    await room.send(numbered(MOST_STEPS), partition=0)
+    administrator = room.technology.administrator()
+    room.opened.append(administrator.close)
+    await worker.transport.take(room.at())
+    looking = True
+
+    async def commits() -> None:
+        for number in range(1, MOST_STEPS + 1):
+            if not looking:
+                return
+            await worker.transport.commit(room.at(), step(number))
+
+    committing = asyncio.create_task(commits())
+    for _ in range(12):
+        seen = await administrator.peek(room.topics, 0)
+        state = int(seen.state.get(b"checkpoint", b"state 0").split()[1])
+        line = int((seen.last_ledger_line or b"line 0/1")[5:-2])
+        room.expect(f"state {state} knows line {line}", expected=True, got=line <= state)
+        group = seen.group_offset or 0
+        room.expect(f"state {state} knows offset {group}", expected=True, got=group <= state)
+    looking = False
+    await committing
 
 
 async def expand(room: Room) -> None:

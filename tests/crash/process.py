@@ -115,7 +115,9 @@ class Trace:
         self._step, self._left = step, passage
 
     def __call__(self, step: str, partition: Partition) -> None:
-        """One step was reached."""
+        """One step was reached; those between two looks leave nothing to be killed."""
+        if step not in self._steps:
+            return
         at = self._names.index(partition.stream) * self._partitions + partition.number
         self._map[at] = self._steps.index(step) + 1
         if step == self._step:

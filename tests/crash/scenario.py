@@ -121,13 +121,13 @@ class Scenario:
                 process.wait(timeout=4)
             except subprocess.TimeoutExpired:
                 process.kill()
-            assert process.wait() == -signal.SIGKILL, self.log()
+            assert process.wait() == -signal.SIGKILL, self.log(process)
 
     def await_joined(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until a service has joined and will listen to signals."""
         deadline = time.monotonic() + PATIENCE
         while "joined" not in self._logs[process.pid].read_text(errors="replace"):
-            assert process.poll() is None, self.log()
+            assert process.poll() is None, self.log(process)
             assert time.monotonic() < deadline, "the service does not join"
             time.sleep(0.05)
 
@@ -135,11 +135,11 @@ class Scenario:
         """Ask a service to drain."""
         self.await_joined(process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=PATIENCE) == 0, self.log()
+        assert process.wait(timeout=PATIENCE) == 0, self.log(process)
 
-    def log(self) -> str:
-        """The end of the latest process's log."""
-        return (self.folder / f"log {self._started}").read_text(errors="replace")[-3000:]
+    def log(self, process: subprocess.Popen[bytes]) -> str:
+        """The end of one process's own log."""
+        return self._logs[process.pid].read_text(errors="replace")[-3000:]
 
     def _note(self, trace: Path) -> None:
         names = STEPS[self.place.kind]
@@ -211,7 +211,7 @@ class Scenario:
             if not found or time.monotonic() > deadline:
                 return found
             for process in processes:
-                assert process.poll() is None, self.log()
+                assert process.poll() is None, self.log(process)
             time.sleep(0.2)
 
     def finish(self) -> list[str]:

@@ -16,7 +16,7 @@ from streamdp.testing.transport import CHECKS
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 from streamdp_adapters.kafka.owner import Owner
-from streamdp_adapters.kafka.transport import go_on
+from streamdp_adapters.kafka.reading import go_on
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

@@ -31,7 +31,8 @@ from streamdp_adapters.kafka import (
     troubles,
 )
 from streamdp_adapters.kafka.owner import Owner
-from streamdp_adapters.kafka.transport import KafkaTransport, go_on
+from streamdp_adapters.kafka.reading import go_on
+from streamdp_adapters.kafka.transport import KafkaTransport
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

@@ -5,10 +5,11 @@ stranger (its next send and its commit are refused) and ends what that one had o
 
 1. `take` initialises the producer, then commits an *owner record* to the state partition, whose
    offset F tells a reader where everything that came before ends.
-2. `commit` sends one transaction: state, actions, ledger lines and the group's offset. Every
+2. `confirm` commits another owner record: it is refused once there is a later owner.
+3. `commit` sends one transaction: state, actions, ledger lines and the group's offset. Every
    acknowledgement is awaited before the commit is asked for, because the client commits even
    after a send has failed.
-3. Any error, time-out or cancellation leaves the outcome unknown: the owner is *lost* for good,
+4. Any error, time-out or cancellation leaves the outcome unknown: the owner is *lost* for good,
    its producer is abandoned, and nothing but another `take` of the partition goes on. A producer
    is never initialised again.
 
@@ -93,13 +94,28 @@ class Owner:
                 await troubles.start(self._producer, self._settings)
                 self._reached("take: fenced", self._partition)
                 await self._check_partition()
-                await self._producer.begin_transaction()
-                value = json.dumps({"owner": self._worker}).encode()
-                with self._outbox() as out:
-                    await out.put(self._topics.state, self._number, [(OWNER_KEY, value)])
-                    (record,) = await out.settle()
-                await self._producer.commit_transaction()
+                owned_at = await self._leave_record()
         self._reached("take: owned", self._partition)
+        return owned_at
+
+    async def confirm(self) -> None:
+        """Leave another owner record: the broker takes it from the last owner alone."""
+        if self.lost:
+            return
+        self.lost = True  # until the outcome is known
+        with troubles.translated(self._where), self._root_cause():
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await self._leave_record()
+        self.lost = False
+
+    async def _leave_record(self) -> int:
+        """Commit an owner record; its offset."""
+        await self._producer.begin_transaction()
+        value = json.dumps({"owner": self._worker}).encode()
+        with self._outbox() as out:
+            await out.put(self._topics.state, self._number, [(OWNER_KEY, value)])
+            (record,) = await out.settle()
+        await self._producer.commit_transaction()
         return int(record.offset)
 
     async def _check_partition(self) -> None:

@@ -18,7 +18,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
-from streamdp.ports import Partition, Records, StreamTopics, Taken
+from streamdp.ports import Partition, Reached, Records, StreamTopics, Taken
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.lean import lean
 from streamdp_adapters.kafka.owner import OWNER_KEY, group
@@ -38,6 +38,10 @@ _WAIT_MS = 20  # a fetch at the end waits this long; other questions queue behin
 _TAIL = 16  # offsets to look back at first; markers and aborted records take some
 
 
+def go_on(step: str, partition: Partition) -> None:
+    """No fault at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """A consumer that looks at one partition after the other."""
@@ -47,9 +51,15 @@ class Reader:
 
     async def bounds(self, place: TopicPartition) -> tuple[int, int]:
         """The oldest retained offset and the end of what is committed."""
-        first = await self.consumer.beginning_offsets([place])
-        last = await self.consumer.end_offsets([place])
-        return int(first[place]), int(last[place])
+        return await self.first(place), await self.end(place)
+
+    async def first(self, place: TopicPartition) -> int:
+        """The oldest retained offset."""
+        return int((await self.consumer.beginning_offsets([place]))[place])
+
+    async def end(self, place: TopicPartition) -> int:
+        """The end of what is committed."""
+        return int((await self.consumer.end_offsets([place]))[place])
 
     async def batches(
         self, place: TopicPartition, start: int, stop: int | None
@@ -144,17 +154,30 @@ async def durable(
     *,
     owned_at: int | None,
     progress: Callable[[int], None] | None = None,
+    reached: Reached = go_on,
 ) -> Taken:
-    """What is durable of a partition: as of our own owner record, or of now for a mere look."""
-    where = f"partition {Partition(topics.stream, number)}"
+    """What is durable of a partition: as of our own owner record, or of now for a mere look.
+
+    In an order in which no read contradicts another because an owner works meanwhile: the state
+    knows every ledger line and group offset that was there before, and the input reaches at least
+    as far as a state that was read earlier. The state of an owner is the one before its record,
+    though, so after a later owner has come only `Owner.confirm` tells.
+    """
+    partition = Partition(topics.stream, number)
     names = (topics.input, topics.state, topics.ledger)
+    where = f"partition {partition}"
     async with reader(settings, names, where=where, group_id=group(topics)) as look:
         source = TopicPartition(topics.input, number)
-        first, end = await look.bounds(source)
+        first = await look.first(source)
+        reached("take: first", partition)
         partitions = look.consumer.partitions_for_topic(topics.input) or ()
         group_offsets = await look.remembered(topics.input, partitions)
-        state = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
+        reached("take: group", partition)
         last_line = await look.last_value(TopicPartition(topics.ledger, number))
+        reached("take: ledger", partition)
+        state = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
+        reached("take: state", partition)
+        end = await look.end(source)
     return Taken(
         state=state,
         first_offset=first,

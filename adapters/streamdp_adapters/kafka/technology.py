@@ -10,8 +10,9 @@ from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.administrator import KafkaAdministrator
 from streamdp_adapters.kafka.producer import KafkaProducer
 from streamdp_adapters.kafka.publications import KafkaPublications
+from streamdp_adapters.kafka.reading import go_on
 from streamdp_adapters.kafka.settings import KafkaSettings
-from streamdp_adapters.kafka.transport import KafkaTransport, go_on
+from streamdp_adapters.kafka.transport import KafkaTransport
 
 
 class KafkaTechnology:

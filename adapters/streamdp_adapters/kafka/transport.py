@@ -11,14 +11,16 @@ What each part may do wrong and why it cannot hurt is in the part's own docstrin
    nothing. Nothing from a cluster that does not answer is an error.
 4. What is told or asked of a partition after `close` reaches nobody: its task may end later.
 
-The steps that a test can hold on to: ``take: fenced``, ``take: owned``, ``take: read``, ``poll``,
-``commit: begun``, ``commit: sent``, ``commit: decided``.
+The steps that a test can hold on to: ``take: fenced``, ``take: owned``, ``take: first``,
+``take: group``, ``take: ledger``, ``take: state``, ``take: read``, ``poll``, ``commit: begun``,
+``commit: sent``, ``commit: decided``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
 from streamdp.ports import (
@@ -33,13 +35,10 @@ from streamdp.ports import (
 from streamdp_adapters.kafka import reading
 from streamdp_adapters.kafka.membership import Found, Membership
 from streamdp_adapters.kafka.owner import Owner
+from streamdp_adapters.kafka.reading import go_on
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import Limits, examine
-
-
-def go_on(step: str, partition: Partition) -> None:
-    """No fault at all."""
 
 
 class KafkaTransport:
@@ -93,16 +92,30 @@ class KafkaTransport:
         try:
             owned_at = await owner.take()
             taken = await reading.durable(
-                self._settings, topics, partition.number, owned_at=owned_at, progress=progress
+                self._settings,
+                topics,
+                partition.number,
+                owned_at=owned_at,
+                progress=progress,
+                reached=self._reached,
             )
             self._reached("take: read", partition)
-        except BaseException:
+        except BaseException as error:
             self._close_later(owner)
+            if isinstance(error, Fenced):
+                self._fenced(partition)
             raise
         self._owners[partition] = owner
         if (membership := self._memberships.get(partition.stream)) is not None:
             membership.heard(partition.number, first=taken.first_offset)
         return taken
+
+    async def confirm(self, partition: Partition) -> None:
+        """Ask the broker whether our producer is still the partition's last one."""
+        owner = self._owners.get(partition)
+        if owner is not None:
+            async with self._working(partition, owner):
+                await owner.confirm()
 
     def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """The input again, from `start` up to but without `stop`, in batches."""
@@ -144,15 +157,8 @@ class KafkaTransport:
                     f"partition {partition}", "not owned", expected="a take before", got="a commit"
                 )
             )
-        try:
+        async with self._working(partition, owner):
             await owner.commit(commit)
-        except Fenced:
-            if (membership := self._memberships.get(partition.stream)) is not None:
-                membership.fenced(partition.number)
-            raise
-        finally:
-            if owner.lost and self._owners.get(partition) is owner:
-                self._abandon(partition)
 
     def largest_value(self, stream: str) -> int:
         """The most bytes that one value of a commit may have, with a key of up to 4 KiB."""
@@ -204,6 +210,23 @@ class KafkaTransport:
         for records in found:
             self._reached("poll", records.partition)
         return found
+
+    @asynccontextmanager
+    async def _working(self, partition: Partition, owner: Owner) -> AsyncIterator[None]:
+        """An owner at work: what is lost is abandoned, and who was fenced is announced again."""
+        try:
+            yield
+        except Fenced:
+            self._fenced(partition)
+            raise
+        finally:
+            if owner.lost and self._owners.get(partition) is owner:
+                self._abandon(partition)
+
+    def _fenced(self, partition: Partition) -> None:
+        """Another process took it: if the group still gives it to us, it is announced again."""
+        if (membership := self._memberships.get(partition.stream)) is not None:
+            membership.fenced(partition.number)
 
     def _abandon(self, partition: Partition) -> None:
         """Close an owner beside whatever goes on: the next one fences it anyway."""

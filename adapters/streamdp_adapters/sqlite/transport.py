@@ -11,6 +11,7 @@ the outbox and publishes it, before anything else happens. The outbox forgets in
 commit, when the published file is known to have it. The steps at which a test may crash it:
 
     take: fenced         earlier owners are strangers
+    take: seen           what the published file has was looked up
     take: drained        what they recorded is published
     take: settled        the outbox has forgotten it
     commit: begun        nothing was done
@@ -43,6 +44,7 @@ from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Owner, fenc
 
 STEPS = (
     "take: fenced",
+    "take: seen",
     "take: drained",
     "take: settled",
     "poll: found",
@@ -140,6 +142,7 @@ class SqliteTransport:
         owner = pair.trusted.claim(topics, number, self._worker)
         self._reached("take: fenced", partition)
         seen = pair.published.witness(topics, number)
+        self._reached("take: seen", partition)
         waiting = pair.trusted.outbox(topics, number, owner, seen)
         if waiting:
             pair.published.publish(topics, number, waiting)
@@ -149,6 +152,20 @@ class SqliteTransport:
         self._reached("take: settled", partition)
         durable = pair.trusted.durable(topics, number, owner=owner)
         return Tenure(owner, seen.sequence), as_taken(durable, seen)
+
+    async def confirm(self, partition: Partition) -> None:
+        """Ask the trusted file who owns it."""
+        tenure = self._owned.get(partition)
+        if tenure is None:
+            return
+        topics = self._stream(partition)
+        try:
+            await self._writing.run(
+                lambda: self._files().trusted.confirm(topics, partition.number, tenure.owner)
+            )
+        except Fenced as error:
+            self._lose(partition, error)
+            raise
 
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Record, then publish; whatever fails, the partition has to be taken again."""

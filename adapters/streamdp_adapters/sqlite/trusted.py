@@ -172,8 +172,13 @@ class TrustedFile:
     def outbox(
         self, topics: StreamTopics, number: int, owner: Owner, seen: Witness
     ) -> list[Publication]:
-        """What was recorded to be published and is not there yet, in order."""
+        """What was recorded to be published and is not there yet, in order.
+
+        The published file was looked at before: only while the owner is still the same does it
+        lack what it does not show.
+        """
         with reading(self._connection, self._path) as file:
+            _check_owner(file, topics, number, owner)
             (published,) = file.execute(
                 "SELECT published FROM part WHERE id = ?", (owner.part,)
             ).fetchone()
@@ -283,6 +288,11 @@ class TrustedFile:
                 (topics.app, topics.stream),
             )
             return Durable(state, heads[number], position, len(heads), dict(remarks.fetchall()))
+
+    def confirm(self, topics: StreamTopics, number: int, owner: Owner) -> None:
+        """Refuse an owner that was fenced."""
+        with reading(self._connection, self._path) as file:
+            _check_owner(file, topics, number, owner)
 
     def close(self) -> None:
         """Close the connection."""
