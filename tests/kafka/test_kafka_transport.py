@@ -208,9 +208,8 @@ async def test_a_broker_killed_in_mid_commit_leaves_one_outcome(
     await worker.transport.take(_home())
     await worker.transport.commit(_home(), step(1))
     monkeypatch.setattr(owner, "COMMIT_SECONDS", 0.5)
-    outcome = (
-        await asyncio.gather(worker.transport.commit(_home(), step(2)), return_exceptions=True)
-    )[0]
+    commit = worker.transport.commit(_home(), step(2))
+    (outcome,) = await asyncio.gather(commit, return_exceptions=True)
     monkeypatch.undo()
     mortal.start()
     taken = await worker.transport.take(_home())
