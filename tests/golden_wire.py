@@ -102,17 +102,17 @@ def published() -> object:
     lines: dict[str, dict[str, str | None]] = {}
     for name, shown in SHOWN.items():
         for mode in Mode:
-            recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=9)
+            recorded = state.record(shown, lines=LINES, mode=mode, ordinal=9)
             action = None if recorded.action is None else recorded.action.decode()
             lines[f"{name}, {mode}"] = {"action": action, "ledger": recorded.ledger.decode()}
     for name, shown in SHOWN.items():
         voted = replace(shown, in_force=3) if shown.kind in ("opening", "action") else shown
         for mode in Mode:
-            recorded = state.record(voted, lines=REMEMBERING, mode=mode, commit_seq=9)
+            recorded = state.record(voted, lines=REMEMBERING, mode=mode, ordinal=9)
             action = None if recorded.action is None else recorded.action.decode()
             both = {"action": action, "ledger": recorded.ledger.decode()}
             lines[f"{name} with a memory, {mode}"] = both
-    mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, commit_seq=10)
+    mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, ordinal=10)
     return {**lines, "epoch": {"action": None, "ledger": mark.decode()}}
 
 
@@ -124,6 +124,8 @@ def saved() -> dict[bytes, bytes]:
         low_water=150,
         rows=2,
         commit_seq=9,
+        lines_recorded=9 + len(SHOWN),
+        lines_published=9,
         epoch=2,
         digest="d1",
         partitions=4,
@@ -136,8 +138,8 @@ def saved() -> dict[bytes, bytes]:
         places.row(None, epoch=2): b"row of null",
         places.row(b"fr", epoch=1): b"old row",
     }
-    for shown in SHOWN.values():
-        recorded = state.record(shown, lines=LINES, mode=Mode.SHADOW, commit_seq=9)
+    for ordinal, shown in enumerate(SHOWN.values(), start=10):
+        recorded = state.record(shown, lines=LINES, mode=Mode.SHADOW, ordinal=ordinal)
         entries[release_entry(shown.identity)] = state.encode_recorded(recorded)
     return entries
 

@@ -51,9 +51,9 @@ def action(
     return Published(of.identity.partition, offset, of.key, value)
 
 
-def charge(of: Release, *, offset: int = 0, commit_seq: int = 1, lines: Lines = LINES) -> Published:
+def charge(of: Release, *, offset: int = 0, ordinal: int = 1, lines: Lines = LINES) -> Published:
     """A record of the ledger topic."""
-    value = lines.ledger(of, mode=Mode.LIVE, commit_seq=commit_seq)
+    value = lines.ledger(of, mode=Mode.LIVE, ordinal=ordinal)
     return Published(of.identity.partition, offset, of.key, value)
 
 

@@ -17,7 +17,7 @@ from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import LossBatch
 from streamdp.ports import Commit, Records
-from streamdp.service import opening
+from streamdp.service import opening, protocol
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_checkpoint
@@ -63,7 +63,7 @@ def published_by_what_records(patch: Patch) -> None:
         return replace(made, commit=replace(made.commit, actions=actions, ledger=ledger))
 
     recut(patch, early)
-    patch.setattr(opening, "_published_by", lambda line: line.commit_seq)
+    patch.setattr(opening, "_is_later", lambda line, checkpoint: False)
 
 
 def rows_ahead_of_the_cut(patch: Patch) -> None:
@@ -124,19 +124,7 @@ def published_again(patch: Patch) -> None:
 
     (Harmless to privacy, as the bytes are the same; but a ledger must have each line once.)
     """
-    adopt = PartitionWork._adopt
-
-    def everything(
-        self: PartitionWork, found: opening.Opening, saved_at: dict[object, int]
-    ) -> None:
-        releases = {
-            name: replace(each, commit_seq=found.commit_seq)
-            for name, each in found.saved.releases.items()
-        }
-        saved = replace(found.saved, releases=releases)
-        adopt(self, replace(found, saved=saved), saved_at)  # type: ignore[arg-type]
-
-    patch.setattr(PartitionWork, "_adopt", everything)
+    patch.setattr(protocol, "_waits", lambda recorded, found: True)
 
 
 def never_published(patch: Patch) -> None:

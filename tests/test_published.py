@@ -42,7 +42,7 @@ def test_golden_files(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["opening", "action"])
 def test_a_lines_length_is_independent_of_the_action(kind: str, mode: Mode) -> None:
     drawn = [release(kind, value) for value in range(len(ACTIONS))]
-    assert len({len(LINES.ledger(each, mode=mode, commit_seq=9)) for each in drawn}) == 1
+    assert len({len(LINES.ledger(each, mode=mode, ordinal=9)) for each in drawn}) == 1
     assert len({len(LINES.action(each, mode=mode) or b"") for each in drawn}) == 1
 
 
@@ -53,19 +53,19 @@ def test_a_lines_length_is_independent_of_the_vote_and_of_what_is_in_force(mode:
     for lines in (REMEMBERING, many):
         places = range(len(lines.actions))
         drawn = [replace(release(value=a), in_force=b) for a in places for b in places]
-        assert len({len(lines.ledger(each, mode=mode, commit_seq=9)) for each in drawn}) == 1
+        assert len({len(lines.ledger(each, mode=mode, ordinal=9)) for each in drawn}) == 1
         assert len({len(lines.action(each, mode=mode) or b"") for each in drawn}) == 1
 
 
 def test_with_a_memory_the_action_is_what_is_in_force_and_the_ledger_says_both() -> None:
     shown = replace(release(value=1), in_force=3)
     action = decode_action(REMEMBERING.action(shown, mode=Mode.LIVE) or b"")
-    charge = decode_ledger(REMEMBERING.ledger(shown, mode=Mode.LIVE, commit_seq=9))
+    charge = decode_ledger(REMEMBERING.ledger(shown, mode=Mode.LIVE, ordinal=9))
     assert isinstance(charge, Charge)
     assert (action.index, action.action) == (3, ACTIONS[3])
     assert (charge.index, charge.action, charge.in_force) == (1, ACTIONS[1], 3)
     assert charge.memory == "twice in a row"
-    withheld = REMEMBERING.ledger(shown, mode=Mode.SHADOW, commit_seq=9)
+    withheld = REMEMBERING.ledger(shown, mode=Mode.SHADOW, ordinal=9)
     assert b"in_force" not in withheld
 
 
@@ -73,7 +73,7 @@ def test_with_a_memory_the_action_is_what_is_in_force_and_the_ledger_says_both()
 def test_a_lines_length_is_independent_of_the_estimate(values: list[int]) -> None:
     for kind in ("block_regret", "mean_loss"):
         drawn = [release(kind, value) for value in (0, -(2**63), 3 * 10**15 + 1, *values)]
-        assert len({len(LINES.ledger(each, mode=Mode.LIVE, commit_seq=9)) for each in drawn}) == 1
+        assert len({len(LINES.ledger(each, mode=Mode.LIVE, ordinal=9)) for each in drawn}) == 1
 
 
 def test_a_line_without_filling_shows_the_action_by_its_length() -> None:
@@ -91,7 +91,7 @@ def test_the_same_release_is_the_same_bytes() -> None:
     for shown in SHOWN.values():
         for mode in Mode:
             assert LINES.action(shown, mode=mode) == LINES.action(shown, mode=mode)
-            first, again = (LINES.ledger(shown, mode=mode, commit_seq=9) for _ in range(2))
+            first, again = (LINES.ledger(shown, mode=mode, ordinal=9) for _ in range(2))
             assert first == again
 
 
@@ -100,7 +100,7 @@ def test_the_same_release_is_the_same_bytes() -> None:
 
 def test_shadow_withholds_the_action() -> None:
     assert LINES.action(release(), mode=Mode.SHADOW) is None
-    drawn = {LINES.ledger(release(value=at), mode=Mode.SHADOW, commit_seq=9) for at in range(4)}
+    drawn = {LINES.ledger(release(value=at), mode=Mode.SHADOW, ordinal=9) for at in range(4)}
     assert len(drawn) == 1
     line = decode_ledger(drawn.pop())
     assert isinstance(line, Charge)
@@ -109,7 +109,7 @@ def test_shadow_withholds_the_action() -> None:
 
 
 def test_shadow_still_shows_estimates() -> None:
-    line = decode_ledger(LINES.ledger(SHOWN["block regret"], mode=Mode.SHADOW, commit_seq=9))
+    line = decode_ledger(LINES.ledger(SHOWN["block regret"], mode=Mode.SHADOW, ordinal=9))
     assert isinstance(line, Charge)
     assert (line.units, line.estimate) == (-12_345_678, -12_345_678 / 2**20)
 
@@ -117,7 +117,7 @@ def test_shadow_still_shows_estimates() -> None:
 def test_fallback_says_so_and_live_does_not() -> None:
     for mode, said in ((Mode.FALLBACK, True), (Mode.LIVE, None)):
         action = json.loads(LINES.action(release(), mode=mode) or b"")
-        ledger = json.loads(LINES.ledger(release(), mode=mode, commit_seq=9))
+        ledger = json.loads(LINES.ledger(release(), mode=mode, ordinal=9))
         assert action.get("fallback") is ledger.get("fallback") is said
         assert action["action"] == ledger["action"] == "bb"
 
@@ -128,11 +128,11 @@ def test_fallback_says_so_and_live_does_not() -> None:
 @given(KEYS, st.integers(0, 3), st.sampled_from(["opening", "action"]), st.sampled_from(Mode))
 def test_what_is_written_is_read(key: Key, value: int, kind: str, mode: Mode) -> None:
     shown = release(kind, value, key=key)
-    charge = decode_ledger(LINES.ledger(shown, mode=mode, commit_seq=9))
+    charge = decode_ledger(LINES.ledger(shown, mode=mode, ordinal=9))
     assert isinstance(charge, Charge)
     assert charge.identity == shown.identity
     assert (charge.start, charge.stop, charge.charge) == (shown.start, shown.stop, shown.epsilon)
-    assert (charge.first_offset, charge.last_offset, charge.commit_seq) == (100, 200, 9)
+    assert (charge.first_offset, charge.last_offset, charge.ordinal) == (100, 200, 9)
     value_bytes = LINES.action(shown, mode=mode)
     if value_bytes is not None:
         action = decode_action(value_bytes)
@@ -141,7 +141,7 @@ def test_what_is_written_is_read(key: Key, value: int, kind: str, mode: Mode) ->
 
 
 def test_an_epochs_mark_is_read() -> None:
-    mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, commit_seq=10)
+    mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, ordinal=10)
     line = decode_ledger(mark)
     assert isinstance(line, EpochMark)
     assert (line.epoch, line.previous, line.next_offset, line.input) == (3, 2, 201, "feedback")
@@ -149,7 +149,7 @@ def test_an_epochs_mark_is_read() -> None:
 
 def test_an_estimate_carries_its_error() -> None:
     """Per slot for a mean: both the reading and the noise are divided by the public length."""
-    line = decode_ledger(LINES.ledger(SHOWN["mean loss"], mode=Mode.LIVE, commit_seq=9))
+    line = decode_ledger(LINES.ledger(SHOWN["mean loss"], mode=Mode.LIVE, ordinal=9))
     assert isinstance(line, Charge)
     assert line.estimate == 0.25
     assert line.standard_error == pytest.approx(2**0.5 * 8 / 4, rel=1e-4)
@@ -191,11 +191,11 @@ def test_lines_keep_their_schema() -> None:
     )
     for shown in SHOWN.values():
         for mode in Mode:
-            ledger.validate(json.loads(LINES.ledger(shown, mode=mode, commit_seq=9)))
+            ledger.validate(json.loads(LINES.ledger(shown, mode=mode, ordinal=9)))
             line = LINES.action(shown, mode=mode)
             if line is not None:
                 action.validate(json.loads(line))
-    mark = LINES.epoch(partition=0, epoch=3, previous=None, next_offset=0, commit_seq=0)
+    mark = LINES.epoch(partition=0, epoch=3, previous=None, next_offset=0, ordinal=1)
     ledger.validate(json.loads(mark))
     assert not action.is_valid({**json.loads(ACTION_LINE), "index": -1})
     assert not ledger.is_valid(json.loads(ACTION_LINE))

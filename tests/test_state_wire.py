@@ -42,6 +42,8 @@ def test_a_state_comes_back() -> None:
         low_water=150,
         rows=2,
         commit_seq=9,
+        lines_recorded=16,
+        lines_published=9,
         epoch=2,
         digest="d1",
         partitions=4,
@@ -57,10 +59,10 @@ def test_an_empty_state_is_a_first_start() -> None:
     assert read({}) == state.SavedState(None, None, {}, {}, ())
 
 
-@given(st.sampled_from(list(SHOWN.values())), st.sampled_from(Mode), st.integers(0, 2**63 - 1))
-def test_a_recorded_release_comes_back(shown: Release, mode: Mode, commit_seq: int) -> None:
+@given(st.sampled_from(list(SHOWN.values())), st.sampled_from(Mode), st.integers(1, 2**63 - 1))
+def test_a_recorded_release_comes_back(shown: Release, mode: Mode, ordinal: int) -> None:
     """In shadow mode too: a rebuild needs what was drawn in every mode."""
-    recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=commit_seq)
+    recorded = state.record(shown, lines=LINES, mode=mode, ordinal=ordinal)
     again = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
     assert again == recorded
     assert again.action == LINES.action(shown, mode=mode)
@@ -146,17 +148,17 @@ def with_memory(release: Release, in_force: int) -> Release:
     st.lists(st.tuples(DRAWN, st.integers(0, 3)), max_size=8),
     st.sampled_from([LINES, REMEMBERING]),
     st.sampled_from(Mode),
-    st.integers(0, 2**62),
+    st.integers(1, 2**62),
 )
 def test_many_at_once_are_the_same_bytes(
-    releases: list[tuple[Release, int]], lines: Lines, mode: Mode, seq: int
+    releases: list[tuple[Release, int]], lines: Lines, mode: Mode, first: int
 ) -> None:
     """The fast way against the plain one."""
     drawn = [with_memory(*each) if lines.memory else each[0] for each in releases]
-    entries = record_all(columns(drawn, KINDS), lines=lines, mode=mode, commit_seq=seq)
+    entries = record_all(columns(drawn, KINDS), lines=lines, mode=mode, ordinal=first)
     assert len(entries) == len(drawn)
-    for each, entry in zip(drawn, entries, strict=True):
-        plain = state.record(each, lines=lines, mode=mode, commit_seq=seq)
+    for at, (each, entry) in enumerate(zip(drawn, entries, strict=True)):
+        plain = state.record(each, lines=lines, mode=mode, ordinal=first + at)
         assert entry.key == each.key
         assert entry.place == release_entry(each.identity)
         assert entry.recorded == state.encode_recorded(plain)
@@ -167,7 +169,7 @@ def test_names_like_the_templates_marks_are_refused() -> None:
     """Rather than written wrongly."""
     lines = replace(LINES, digest="7905316482000000001")
     with pytest.raises(ValueError, match="looks like a mark"):
-        record_all(columns([release()], KINDS), lines=lines, mode=Mode.LIVE, commit_seq=1)
+        record_all(columns([release()], KINDS), lines=lines, mode=Mode.LIVE, ordinal=1)
 
 
 # Size
@@ -184,7 +186,7 @@ def test_a_recorded_releases_size_is_independent_of_what_was_drawn(mode: Mode) -
     ):
         for lines in (LINES, REMEMBERING):
             sizes = {
-                len(state.encode_recorded(state.record(each, lines=lines, mode=mode, commit_seq=9)))
+                len(state.encode_recorded(state.record(each, lines=lines, mode=mode, ordinal=9)))
                 for each in drawn
             }
             assert len(sizes) == 1
@@ -194,7 +196,7 @@ def test_a_recorded_releases_size_is_independent_of_what_was_drawn(mode: Mode) -
 def test_is_what_was_in_force_read_back(mode: Mode) -> None:
     """From the ledger's line; in shadow mode it is on no record, and a rebuild computes it."""
     shown = with_memory(release(value=1), 3)
-    recorded = state.record(shown, lines=REMEMBERING, mode=mode, commit_seq=9)
+    recorded = state.record(shown, lines=REMEMBERING, mode=mode, ordinal=9)
     again = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
     assert again.release.in_force == (None if mode is Mode.SHADOW else 3)
     assert again.release.value == 1
@@ -203,7 +205,7 @@ def test_is_what_was_in_force_read_back(mode: Mode) -> None:
 def test_is_an_action_that_was_not_in_force_refused() -> None:
     """The line for readers must say what the ledger says is in force, not the vote."""
     shown = with_memory(release(value=1), 3)
-    recorded = state.record(shown, lines=REMEMBERING, mode=Mode.LIVE, commit_seq=9)
+    recorded = state.record(shown, lines=REMEMBERING, mode=Mode.LIVE, ordinal=9)
     voted = REMEMBERING.action(replace(shown, in_force=1), mode=Mode.LIVE)
     damaged = state.encode_recorded(replace(recorded, action=voted))
     with pytest.raises(StateMismatch, match="lines of the release they are kept with"):
@@ -220,15 +222,15 @@ def test_no_recorded_release_is_larger_than_announced(key: Key) -> None:
     for kind in ("opening", "action", "block_regret", "mean_loss"):
         shown = release(kind, 2, key=key)
         for mode in Mode:
-            recorded = state.record(shown, lines=LINES, mode=mode, commit_seq=2**63 - 1)
+            recorded = state.record(shown, lines=LINES, mode=mode, ordinal=2**63 - 1)
             entry = release_entry(shown.identity)
             assert len(entry) + len(state.encode_recorded(recorded)) <= bound
 
 
 def test_nobody_sees_what_was_withheld() -> None:
     """Reprs of trusted state end up in logs."""
-    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, commit_seq=9)
-    assert repr(recorded) == "Recorded(commit_seq=9)"
+    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, ordinal=9)
+    assert repr(recorded) == "Recorded(ordinal=9, commit_seq=None)"
     assert "row of" not in repr(read(saved()))
     assert "value" not in repr(read(saved()))
 
@@ -251,8 +253,22 @@ def replaced(entry: bytes, old: bytes, new: bytes) -> Change:
     [
         (lambda entries: entries.pop(POINT), "ahead of all; expected no entry without"),
         (replaced(POINT, b'"epoch":2', b'"epoch":1'), "ahead of all; expected 1, got epoch 2"),
-        (replaced(POINT, b'"commit_seq":9', b'"commit_seq":8'), "up to 8, got 9"),
-        (replaced(POINT, b'"min_reader":1', b'"min_reader":2'), "newer .* version 1, for 2 and"),
+        (
+            replaced(POINT, b'"lines_recorded":16', b'"lines_recorded":17'),
+            "expected ledger lines 10 to 17, got 7 of them, up to 16",
+        ),
+        (
+            replaced(POINT, b'"lines_recorded":16', b'"lines_recorded":15'),
+            "expected ledger lines 10 to 15, got 7 of them, up to 16",
+        ),
+        (
+            replaced(POINT, b'"lines_published":9', b'"lines_published":8'),
+            "expected ledger lines 9 to 16, got 7 of them, up to 16",
+        ),
+        (replaced(POINT, b'"lines_published":9,', b""), "state of home/0: damaged"),
+        (replaced(POINT, b'"version":2', b'"version":1'), "state of home/0: damaged"),
+        (lambda entries: entries.pop(ACTION), "got 6 of them, up to 16"),
+        (replaced(POINT, b'"min_reader":2', b'"min_reader":3'), "newer .* version 2, for 3 and"),
         (replaced(POINT, b'"rows":2', b'"rows":-2'), "state of home/0: damaged"),
         (replaced(POINT, b'"rows":2', b'"rows":2,"new":1'), "damaged"),
         (replaced(POINT, b'"low_water":150,', b""), "damaged"),
@@ -262,7 +278,12 @@ def replaced(entry: bytes, old: bytes, new: bytes) -> Change:
         (replaced(ACTION, b'"start":4', b'"start":5'), None),
         (replaced(ACTION, b"\n", b""), "expected 3 lines, got 1"),
         (replaced(ACTION, b'"epsilon":"1/2","d', b'"epsilon":"1/3","d'), "damaged"),
-        (replaced(ACTION, b'"commit_seq":9,"value"', b'"commit_seq":8,"value"'), "damaged"),
+        (replaced(ACTION, b'"ordinal":11,"value"', b'"ordinal":12,"value"'), "damaged"),
+        (
+            replaced(ACTION, b'"ordinal":11,"value"', b'"commit_seq":9,"value"'),
+            "expected an ordinal",
+        ),
+        (replaced(ACTION, b'{"version":2', b'{"version":1'), "expected a commit_seq"),
         (replaced(ACTION, b'"born":17', b'"born":16'), "damaged"),
         (lambda entries: entries.update({b"checkpoint": b""}), "foreign entry"),
         (lambda entries: entries.update({b'["home",1,"owner"]': b""}), "foreign entry"),
@@ -293,7 +314,7 @@ def test_what_does_not_fit_is_refused(change: Change, message: str | None) -> No
 def test_lines_of_another_release_are_refused() -> None:
     mine, other = (
         state.encode_recorded(
-            state.record(release(value=at), lines=LINES, mode=Mode.LIVE, commit_seq=9)
+            state.record(release(value=at), lines=LINES, mode=Mode.LIVE, ordinal=9)
         )
         for at in (1, 2)
     )
@@ -310,7 +331,7 @@ def test_lines_of_another_release_are_refused() -> None:
 
 def test_a_refusal_does_not_show_what_was_drawn() -> None:
     """Messages go to logs, and in shadow mode what was drawn is nobody's."""
-    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, commit_seq=9)
+    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, ordinal=9)
     damaged = state.encode_recorded(recorded).replace(b'"value":2', b'"value":"2 drawn"')
     with pytest.raises(StateMismatch) as refusal:
         state.decode_recorded(release().identity, damaged)

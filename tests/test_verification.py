@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -29,7 +30,7 @@ def line(
     first: int | None = None,
     last: int | None = None,
     epsilon: str = "1/2",
-    seq: int | None = None,
+    ordinal: int = 1,
     epoch: int = 1,
     partition: int = 0,
 ) -> Published:
@@ -44,7 +45,7 @@ def line(
         epsilon=Fraction(epsilon),
     )
     lines = replace(LINES, estimates=()) if kind in (ACTION, OPENING) else LINES
-    value = lines.ledger(release, mode=Mode.LIVE, commit_seq=block + 1 if seq is None else seq)
+    value = lines.ledger(release, mode=Mode.LIVE, ordinal=ordinal)
     return Published(partition, 0, key, value)
 
 
@@ -53,15 +54,35 @@ def opening(key: Key = b"fr", *, at: int = 0, **fields: int) -> Published:
     return line(0, 1, 1, kind=OPENING, key=key, first=at, last=at, epsilon="0", **fields)
 
 
-def mark(epoch: int, *, next_offset: int, seq: int = 9) -> Published:
+def mark(epoch: int, *, next_offset: int, ordinal: int = 1) -> Published:
     """An epoch begins."""
     value = LINES.epoch(
-        partition=0, epoch=epoch, previous=epoch - 1, next_offset=next_offset, commit_seq=seq
+        partition=0, epoch=epoch, previous=epoch - 1, next_offset=next_offset, ordinal=ordinal
     )
     return Published(0, 0, None, value)
 
 
-GOOD = (opening(), line(0, 1, 2), line(1, 2, 4), line(2, 4, 8))
+def numbered(*records: Published, first: int = 1) -> tuple[Published, ...]:
+    """The same lines with the ordinals that they have one after the other."""
+    return tuple(
+        replace(
+            each,
+            value=re.sub(rb'"ordinal":[0-9]+', b'"ordinal":%d' % (first + at), each.value),
+        )
+        for at, each in enumerate(records)
+    )
+
+
+def of_schema_1(record: Published, commit_seq: int) -> Published:
+    """The line as the version before wrote it."""
+    value = record.value.replace(b'"schema":2', b'"schema":1')
+    value = re.sub(rb'"ordinal":[0-9]+', b'"commit_seq":%d' % commit_seq, value)
+    return replace(record, value=value)
+
+
+LINES_OF_BEFORE = (opening(), line(0, 1, 2), line(1, 2, 4))
+GOOD = numbered(*LINES_OF_BEFORE, line(2, 4, 8))
+OLD = tuple(of_schema_1(each, 1 + at) for at, each in enumerate(LINES_OF_BEFORE))
 
 
 def found(*records: Published) -> list[str]:
@@ -81,9 +102,17 @@ def altered(record: Published, old: bytes, new: bytes) -> Published:
 def test_is_a_sound_ledger_sound() -> None:
     """Openings, blocks that tile, epochs that begin behind everything."""
     assert found(*GOOD) == []
-    first = line(0, 1, 2, first=7, last=7, epoch=2, seq=9)
-    new = (mark(2, next_offset=7), opening(at=7, epoch=2, seq=9), first)
-    assert found(*GOOD, *new) == []
+    first = line(0, 1, 2, first=7, last=7, epoch=2)
+    new = (mark(2, next_offset=7), opening(at=7, epoch=2), first)
+    assert found(*numbered(*GOOD, *new)) == []
+
+
+def test_does_a_ledger_of_schema_1_go_on() -> None:
+    """Its lines have no ordinal; the first one of schema 2 has 1, and an epoch goes on counting."""
+    assert found(*OLD) == []
+    assert found(*OLD, line(2, 4, 8)) == []
+    assert found(*OLD, *numbered(line(2, 4, 8), mark(2, next_offset=7))) == []
+    assert highest((HOME, (*OLD, line(2, 4, 8)))) == Fraction(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +125,19 @@ def test_is_a_sound_ledger_sound() -> None:
         ((*GOOD, line(3, 8, 16, first=5)), "block 3 reads records 5 … 14, but 6 was read"),
         (GOOD[1:], "block 0 of a learner without an opening"),
         ((*GOOD, opening()), "block 0 (opening) again"),
-        ((*GOOD, line(3, 8, 16, seq=2)), "commit_seq falls from 3 to 2"),
-        ((*GOOD, opening(epoch=2, seq=9)), "epoch 2 begins without a mark"),
+        ((*GOOD, line(3, 8, 16, ordinal=6)), "line 6 where 5 was due"),
+        ((*GOOD, line(3, 8, 16, ordinal=4)), "line 4 where 5 was due"),
+        (GOOD[1:], "line 2 where 1 was due"),
+        ((OLD[0], of_schema_1(GOOD[1], 0)), "commit_seq falls from 1 to 0"),
+        ((GOOD[0], OLD[1]), "a line without an ordinal after line 1"),
+        ((*OLD, line(2, 4, 8, ordinal=4)), "line 4 where 1 was due"),
+        ((altered(GOOD[0], b'"ordinal"', b'"commit_seq"'),), "schema 2: unreadable; expected ord"),
+        ((altered(GOOD[0], b'"schema":2', b'"schema":1'),), "schema 1: unreadable; expected com"),
+        ((altered(GOOD[0], b'"schema":2', b'"schema":3'),), "written by a newer streamdp"),
+        ((*GOOD, opening(epoch=2)), "epoch 2 begins without a mark"),
         ((*GOOD, mark(2, next_offset=5)), "epoch 2 begins at 5, but 6 was read"),
-        ((*GOOD, mark(2, next_offset=7), line(3, 8, 16, seq=9)), "epoch falls from 2 to 1"),
-        ((*GOOD, mark(2, next_offset=70), opening(at=60, epoch=2, seq=9)),
+        ((*GOOD, mark(2, next_offset=7), line(3, 8, 16)), "epoch falls from 2 to 1"),
+        ((*GOOD, mark(2, next_offset=70), opening(at=60, epoch=2)),
          "record 60 is read again, epoch 2 began after it"),
         ((line(0, 1, 1, kind=OPENING, first=0, last=0, epsilon="1"),), "opening that is charged"),
         ((Published(0, 7, None, b"no line"),), "unreadable"),
@@ -143,12 +180,12 @@ def test_does_an_estimate_add_to_its_block() -> None:
     lines = replace(LINES, estimates=(sd.estimate("mean_loss", epsilon="1/4", min_length=1),))
     release = Release(Identity("home", 0, b"fr", 1, 0, 2, "mean_loss"), 0, 4, 8, 3, 6,
                       Fraction(1, 4))  # fmt: skip
-    value = lines.ledger(release, mode=Mode.LIVE, commit_seq=3)
+    value = lines.ledger(release, mode=Mode.LIVE, ordinal=5)
     verification.read(HOME, [*GOOD, Published(0, 4, b"fr", value)])
     (verdict,) = verification.verdicts(BUDGET, {})
     assert (verdict.highest, verification.violations) == (Fraction(3, 4), [])
     verification.read(HOME, [Published(0, 5, b"fr", value)])
-    assert "block 2 (mean_loss) again" in verification.violations[0]
+    assert "block 2 (mean_loss) again" in verification.violations[1]
 
 
 def test_do_seeded_lines_guarantee_nothing() -> None:
@@ -156,7 +193,7 @@ def test_do_seeded_lines_guarantee_nothing() -> None:
     verification = Verification()
     seeded = replace(LINES, seeded=True)
     release = Release(Identity("home", 0, None, 1, 0, 0, OPENING), 0, 1, 1, 0, 0, Fraction(0))
-    value = seeded.ledger(release, mode=Mode.LIVE, commit_seq=1)
+    value = seeded.ledger(release, mode=Mode.LIVE, ordinal=1)
     verification.read(HOME, [Published(0, 0, None, value)])
     (verdict,) = verification.verdicts(BUDGET, {})
     assert (verdict.seeded, verdict.kept) == (1, False)

@@ -68,7 +68,7 @@ def test_is_a_state_that_is_one_commit_old_recognised() -> None:
     stream = spec(learner=EVERY_SLOT)
     store, states = lived(stream, commits=3)
     store.state = states[-2]
-    with pytest.raises(StateMismatch, match="rolled back: the ledger knows a later commit"):
+    with pytest.raises(StateMismatch, match="rolled back: the ledger has a later line"):
         open_partition(stream, HOME, store.taken())
 
 

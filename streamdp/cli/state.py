@@ -47,7 +47,7 @@ def inspect(
 ) -> None:
     """Say what is durable of a stream's partitions, fencing nobody.
 
-    Positions, epochs, numbers of learners and of recorded releases: all public. With
+    Positions, epochs, numbers of learners, of commits and of recorded releases: no content. With
     --not-private also what learners have summed up.
 
     Example: streamdp state inspect --stream home --partition 0
@@ -113,6 +113,8 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
             "low_water": point.low_water,
             "learners": point.rows,
             "commit_seq": point.commit_seq,
+            "lines_recorded": point.lines_recorded,
+            "lines_published": point.lines_published,
             "epoch": point.epoch,
             "configuration": "same" if point.digest == spec.digest else "another",
             "lag": max(0, taken.end_offset - point.next_offset),

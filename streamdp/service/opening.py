@@ -1,7 +1,7 @@
 """Taking a partition: what is durable is checked before anything is believed.
 
-Epoch, digest, that the ledger knows no commit that the checkpoint does not, and that the input from
-`low_water` on is still there. Where they contradict each other the partition halts
+Epoch, digest, that the ledger has no line that the checkpoint does not know of, and that the input
+from `low_water` on is still there. Where they contradict each other the partition halts
 (`StateMismatch`); it never resets an offset and never skips. The way out is a larger `epoch` in the
 configuration; where not even that could be sure to read no event twice, a stream of another name.
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Partition, Taken
 from streamdp.service.spec import Start, StreamSpec
-from streamdp.wire.published import Charge, LedgerLine, decode_ledger
+from streamdp.wire.published import Charge, LedgerLine, decode_ledger, ordinal_of
 from streamdp.wire.state import Checkpoint, SavedState, decode_remark, read_state
 
 
@@ -33,6 +33,8 @@ class Opening:
     position: int  # where the engine must arrive, and where new input begins
     low_water: int  # the first record that a rebuild reads
     commit_seq: int
+    lines_recorded: int  # the last ordinal that a ledger line has got
+    lines_published: int  # the last one that is published
     rows: int
     saved: SavedState
     new_epoch: int | None  # the epoch before this one, if this taking begins one
@@ -67,6 +69,8 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
         position=checkpoint.next_offset,
         low_water=checkpoint.low_water,
         commit_seq=checkpoint.commit_seq,
+        lines_recorded=checkpoint.lines_recorded,
+        lines_published=checkpoint.lines_published,
         rows=checkpoint.rows,
         saved=saved,
         new_epoch=None,
@@ -81,13 +85,14 @@ def _check_continues(
     checkpoint: Checkpoint,
     line: LedgerLine | None,
 ) -> None:
-    if line is not None and _published_by(line) > checkpoint.commit_seq:
+    if line is not None and _is_later(line, checkpoint):
         raise _halt(
             partition,
-            "the state was rolled back: the ledger knows a later commit; going on needs a new"
-            " epoch",
-            f"commit {_published_by(line)} or a later one, or epoch {line.epoch + 1}",
-            f"commit {checkpoint.commit_seq}",
+            "the state was rolled back: the ledger has a later line; going on needs a new epoch",
+            f"a state of {_named(line)} or later, or epoch {line.epoch + 1}",
+            f"line {checkpoint.lines_published}"
+            if line.schema > 1
+            else f"commit {checkpoint.commit_seq}",
         )
     if spec.digest != checkpoint.digest:
         raise _halt(
@@ -127,11 +132,21 @@ def _without_checkpoint(
         added = partition.number >= began_with
         earliest = added or spec.start is Start.EARLIEST
         first = taken.first_offset if earliest else taken.end_offset
-        return Opening(first, first, 0, 0, saved, None, began_with)
+        return Opening(
+            position=first,
+            low_water=first,
+            commit_seq=0,
+            lines_recorded=0,
+            lines_published=0,
+            rows=0,
+            saved=saved,
+            new_epoch=None,
+            began_with=began_with,
+        )
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
     if spec.epoch <= before:
-        found = "a group offset" if line is None else f"a ledger line of commit {line.commit_seq}"
+        found = "a group offset" if line is None else f"a ledger with {_named(line)}"
         raise _halt(
             partition,
             "the state is gone; going on needs a new epoch",
@@ -146,18 +161,23 @@ def _anew(
 ) -> Opening:
     """A new epoch, behind everything that anybody knows to have been read (P11)."""
     known = [taken.first_offset, taken.group_offset or 0]
-    commits = [0]
+    commits, published, recorded = [0], [0], [0]
     if saved.checkpoint is not None:
         known.append(saved.checkpoint.next_offset)
         commits.append(saved.checkpoint.commit_seq)
+        published.append(saved.checkpoint.lines_published)
+        recorded.append(saved.checkpoint.lines_recorded)
     if line is not None:
         known.append(line.last_offset + 1 if isinstance(line, Charge) else line.next_offset)
         commits.append(_published_by(line))
+        published.append(ordinal_of(line) or 0)
     _check_end(partition, taken, max(known))
     return Opening(
         position=max(known),
         low_water=max(known),
         commit_seq=max(commits),
+        lines_recorded=max(*recorded, *published),
+        lines_published=max(published),
         rows=0,
         saved=saved,
         new_epoch=before,
@@ -182,9 +202,27 @@ def _check_end(partition: Partition, taken: Taken, position: int) -> None:
         )
 
 
+def _is_later(line: LedgerLine, checkpoint: Checkpoint) -> bool:
+    """Whether a commit after the checkpoint's has published this line."""
+    ordinal = ordinal_of(line)
+    if ordinal is None:
+        return _published_by(line) > checkpoint.commit_seq
+    return ordinal > checkpoint.lines_published
+
+
 def _published_by(line: LedgerLine) -> int:
-    """The first commit that can have published this line: a charge waits for the one after its."""
-    return line.commit_seq + 1 if isinstance(line, Charge) else line.commit_seq
+    """The first commit that can have published a line of schema 1; 0 for others.
+
+    A charge waits for the commit after the one that recorded it.
+    """
+    recorded_by = line.commit_seq if isinstance(line.commit_seq, int) else 0
+    return recorded_by + (line.schema == 1 and isinstance(line, Charge))
+
+
+def _named(line: LedgerLine) -> str:
+    """Which line of the ledger, in words."""
+    ordinal = ordinal_of(line)
+    return f"commit {_published_by(line)}" if ordinal is None else f"line {ordinal}"
 
 
 def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:

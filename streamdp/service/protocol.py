@@ -134,6 +134,8 @@ class PartitionWork:
     ) -> None:
         self.spec, self.partition, self.engine = spec, partition, engine
         self.commit_seq = opening.commit_seq
+        self._lines_recorded = opening.lines_recorded
+        self._lines_published = opening.lines_published
         self.low_water = opening.low_water
         self.committed = opening.position
         self.keys_refused = 0
@@ -145,20 +147,21 @@ class PartitionWork:
         self._tombstones: list[bytes] = list(opening.saved.stale)
         self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
         self._waiting = _Waiting([], [], [])
-        self._mark: int | None = opening.new_epoch
+        self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = opening.saved.checkpoint is None or opening.new_epoch is not None
         self._last_save: float | None = None
         self._adopt(opening, saved_at)
+        if opening.new_epoch is not None:
+            self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
 
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
-        latest = opening.commit_seq  # later than the checkpoint's: its releases are all public
         for each in sorted(opening.saved.releases.values(), key=self._order):
             identity = each.release.identity
             place = release_entry(identity)
             gone = each.release.last_offset < saved_at.get(identity.key, 0)
             gone = gone or opening.new_epoch is not None
-            if each.commit_seq == latest:
+            if _waits(each, opening):
                 entry = Entry(identity.key, place, b"", each.ledger, each.action)
                 self._waiting.entries.append(entry)
                 self._waiting.held.append(gone)
@@ -220,6 +223,11 @@ class PartitionWork:
         saved = {key for key, _ in rows}
         publishing = self._waiting
         self._let_go(publishing, saved)
+        ledger = [(each.key, each.ledger) for each in publishing.entries]
+        if self._mark is not None:
+            ledger.append((None, self._mark))
+            self._mark = None
+        self._lines_published = self._lines_recorded  # of all cuts before
         self._waiting = self._record(saved)
         gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
         self.low_water, self.committed = self.engine.low_water(), self.engine.position
@@ -232,13 +240,12 @@ class PartitionWork:
             (self._entries.checkpoint, encode_checkpoint(checkpoint)),
         ]
         actions = [(e.key, e.action) for e in publishing.entries if e.action is not None]
-        ledger = [(each.key, each.ledger) for each in publishing.entries]
         return Cut(
             commit=Commit(
                 next_offset=self.committed,
                 state=state,
                 actions=actions,
-                ledger=[*ledger, *self._epoch_mark()],
+                ledger=ledger,
                 low_water=self.low_water,
                 remark=encode_remark(Remark(epoch=self.spec.epoch, began_with=self._began_with)),
             ),
@@ -249,13 +256,11 @@ class PartitionWork:
     def _record(self, saved: Set[Key]) -> _Waiting:
         """What was drawn, with its final bytes, as recorded by this commit."""
         drawn, self._drawn = self._drawn, []
-        entries = [
-            entry
-            for releases, mode in drawn
-            for entry in record_all(
-                releases, lines=self.spec.lines, mode=mode, commit_seq=self.commit_seq
-            )
-        ]
+        entries: list[Entry] = []
+        for releases, mode in drawn:
+            ordinal = self._lines_recorded + 1
+            entries += record_all(releases, lines=self.spec.lines, mode=mode, ordinal=ordinal)
+            self._lines_recorded += len(releases)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
@@ -289,32 +294,38 @@ class PartitionWork:
             low_water=self.low_water,
             rows=len(self.engine),
             commit_seq=self.commit_seq,
+            lines_recorded=self._lines_recorded,
+            lines_published=self._lines_published,
             epoch=self.spec.epoch,
             digest=self.spec.digest,
             partitions=self._partitions,
             began_with=self._began_with,
         )
 
-    def _order(self, recorded: Recorded) -> tuple[int, int, int]:
-        """Releases of one commit in the order in which they were drawn."""
+    def _order(self, recorded: Recorded) -> tuple[int, int, int, int]:
+        """Releases in the order in which they were drawn, also where no ordinal says it."""
         release = recorded.release
         kinds = (OPENING, ACTION, *(estimate.name for estimate in self.spec.estimates))
         kind = kinds.index(release.kind) if release.kind in kinds else len(kinds)
-        return release.last_offset, release.stop, kind
+        return recorded.ordinal or 0, release.last_offset, release.stop, kind
 
-    def _epoch_mark(self) -> list[tuple[Key, bytes]]:
-        """The ledger's line where an epoch begins, once."""
-        if self._mark is None:
-            return []
-        previous, self._mark = self._mark, None
-        line = self.spec.lines.epoch(
+    def _epoch_mark(self, opening: Opening, *, previous: int) -> bytes:
+        """The ledger's line where an epoch begins; it comes behind all that waits."""
+        self._lines_recorded += 1
+        return self.spec.lines.epoch(
             partition=self.partition.number,
             epoch=self.spec.epoch,
             previous=previous,
-            next_offset=self.committed,
-            commit_seq=self.commit_seq,
+            next_offset=opening.position,
+            ordinal=self._lines_recorded,
         )
-        return [(None, line)]
+
+
+def _waits(recorded: Recorded, opening: Opening) -> bool:
+    """Whether a recorded release still has to be published."""
+    if recorded.ordinal is not None:
+        return recorded.ordinal > opening.lines_published
+    return recorded.commit_seq == opening.commit_seq  # none, if the ledger knows a later commit
 
 
 def check_goes_on(records: Records, *, position: int) -> None:

@@ -2,7 +2,9 @@
 
 What is held against the ledgers of the streams that were given:
 
-1. Within a partition `commit_seq` never falls, and an identity has one line.
+1. Within a partition each line's ordinal is the one after the line before it, from 1, so none is
+   missing, and an identity has one line. Lines of schema 1 say a `commit_seq` in place of it, which
+   never falls; they come before all others.
 2. A learner begins with its opening; its blocks are consecutive and its slots tile.
 3. An epoch begins where its mark says: nothing before it is read again (P11).
 4. The charges of all streams and applications that read a record, added exactly, stay within the
@@ -24,7 +26,7 @@ from streamdp.core.errors import StateMismatch
 from streamdp.core.events import ACTION, OPENING, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.published import Charge, EpochMark, decode_ledger
+from streamdp.wire.published import Charge, EpochMark, decode_ledger, ordinal_of
 
 MOST_TOLD = 20
 """Violations of one kind of place that are told in full; the rest are counted."""
@@ -65,7 +67,8 @@ class _Learner:
 class _Part:
     """How far the lines of one partition were read."""
 
-    commit_seq: int = 0
+    ordinal: int = 0  # of the last line; 0 before the first and for those of schema 1
+    commit_seq: int = 0  # of the last line of schema 1
     epoch: int = 0
     position: int = 0  # an epoch's first record
     last: int = -1  # the last record that any line has read
@@ -150,9 +153,7 @@ class Verification:
 
 def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
     """What is wrong with a line, given those before it in its partition."""
-    if line.commit_seq < part.commit_seq:
-        yield f"commit_seq falls from {part.commit_seq} to {line.commit_seq}"
-    part.commit_seq = max(part.commit_seq, line.commit_seq)
+    yield from _numbered(part, line)
     if line.epoch < part.epoch:
         yield f"epoch falls from {part.epoch} to {line.epoch}"
     if isinstance(line, EpochMark):
@@ -170,6 +171,22 @@ def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
     if line.delta.partition("/")[0].strip("0"):
         yield f"δ is charged, where the promise is pure; expected 0, got {line.delta[:40]}"
     yield from _tiles(part, line)
+
+
+def _numbered(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
+    """Whether the line is the one after the line before it."""
+    ordinal = ordinal_of(line)
+    if ordinal is not None:
+        if ordinal != part.ordinal + 1:
+            yield f"line {ordinal} where {part.ordinal + 1} was due"
+        part.ordinal = ordinal
+        return
+    if part.ordinal:
+        yield f"a line without an ordinal after line {part.ordinal}"
+    commit_seq = line.commit_seq if isinstance(line.commit_seq, int) else 0
+    if commit_seq < part.commit_seq:
+        yield f"commit_seq falls from {part.commit_seq} to {commit_seq}"
+    part.commit_seq = max(part.commit_seq, commit_seq)
 
 
 def _tiles(part: _Part, line: Charge) -> Iterator[str]:

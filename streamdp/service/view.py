@@ -73,7 +73,6 @@ class PartitionView:
     low_water: int = 0
     end_offset: int | None = None
     first_offset: int | None = None
-    commit_seq: int = 0
     keys: int = 0
     keys_refused: int = 0
     slots: int = 0  # learned from since this process took the partition
@@ -139,7 +138,7 @@ class View:
         self.turn(partition, Status.RUNNING)
         part = self.part(partition)
         part.position, part.low_water = work.committed, work.low_water
-        part.commit_seq, part.keys = work.commit_seq, len(work.engine)
+        part.keys = len(work.engine)
 
     def halt(self, partition: Partition, reason: Reason, message: str) -> None:
         """The partition has stopped; somebody must act."""
@@ -154,7 +153,7 @@ class View:
         part.slots = slots
         point = cut.checkpoint
         part.position, part.low_water = point.next_offset, point.low_water
-        part.commit_seq, part.keys, part.keys_refused = point.commit_seq, point.rows, keys_refused
+        part.keys, part.keys_refused = point.rows, keys_refused
         spec = self.streams[partition.stream].spec
         for releases in cut.published:
             part.published_at = now

@@ -7,32 +7,32 @@ input with an engine of its own. What it holds against a partition:
    not withheld, telling of the same action.
 2. The blocks of each learner are consecutive from 0, after one opening, and their slots tile the
    input from slot 1 on.
-3. `commit_seq` never falls, and a line was published after the commit that recorded it.
-4. Under seeded randomness the ledger is, `commit_seq` aside, the offline fold of the input, byte
-   for byte and in the same order for each key.
+3. Ledger lines have the ordinals 1, 2, 3 …, those of schema 1 before them a `commit_seq` that never
+   falls.
+4. Under seeded randomness the ledger is the offline fold of the input, byte for byte and in the
+   same order over all keys.
 5. Whoever looked at uncommitted data never saw two different releases of one identity.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from streamdp.core.engine import Engine
-from streamdp.core.events import ACTION, OPENING, Identity, Key, LossBatch
+from streamdp.core.events import ACTION, OPENING, Identity, LossBatch
 from streamdp.ports import Partition, Published
 from streamdp.wire.published import (
     ActionLine,
     Charge,
+    LedgerLine,
     Lines,
     Mode,
     decode_action,
     decode_ledger,
+    ordinal_of,
 )
-
-_SEQ = re.compile(rb'"commit_seq":[0-9]+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,13 @@ class Evidence:
 
 def judge(evidence: Evidence) -> list[str]:
     """What is wrong by rules 1, 2, 3 and 5; nothing if the promise held."""
-    charges = [line for line in map(_ledger_line, evidence.ledger) if isinstance(line, Charge)]
+    lines = [decode_ledger(record.value) for record in evidence.ledger]
+    charges = [line for line in lines if isinstance(line, Charge)]
     records = [decode_action(record.value) for record in evidence.actions]
     return [
         *_once(charges, records),
         *_tiles(charges),
-        *_rising(charges),
+        *_numbered(lines),
         *_one_face([*evidence.seen, *(record.value for record in evidence.ledger)]),
     ]
 
@@ -61,41 +62,21 @@ def judge_fold(
     evidence: Evidence, *, engine: Engine, lines: Lines, log: Iterable[LossBatch], whole: str
 ) -> list[str]:
     """What differs from the offline fold (rule 4); `whole` is "whole" or "prefix"."""
-    expected: defaultdict[Key, list[bytes]] = defaultdict(list)
+    expected: list[bytes] = []
     for batch in log:
         for release in engine.apply_batch(batch):
-            line = lines.ledger(release, mode=Mode.LIVE, commit_seq=0)
-            expected[release.key].append(_SEQ.sub(b"", line))
-    found: defaultdict[Key, list[bytes]] = defaultdict(list)
-    for record in evidence.ledger:
-        if isinstance(_ledger_line(record), Charge):
-            found[record.key].append(_SEQ.sub(b"", record.value))
-    return list(_differences(expected, found, whole))
-
-
-def _differences(
-    expected: dict[Key, list[bytes]], found: dict[Key, list[bytes]], whole: str
-) -> Iterator[str]:
-    for key in expected.keys() | found.keys():
-        wanted, got = expected.get(key, []), found.get(key, [])
-        same = wanted[: len(got)] == got if whole == "prefix" else wanted == got
-        if not same:
-            first = next(
-                (
-                    at
-                    for at, pair in enumerate(zip(wanted, got, strict=False))
-                    if len(set(pair)) > 1
-                ),
-                min(len(wanted), len(got)),
-            )
-            yield (
-                f"{key!r}: the ledger is not the fold of the input from line {first} on:"
-                f" {len(wanted)} lines expected, {len(got)} found"
-            )
-
-
-def _ledger_line(record: Published) -> object:
-    return decode_ledger(record.value)
+            ordinal = len(expected) + 1
+            expected.append(lines.ledger(release, mode=Mode.LIVE, ordinal=ordinal))
+    found = [record.value for record in evidence.ledger]
+    if (expected[: len(found)] if whole == "prefix" else expected) == found:
+        return []
+    pairs = enumerate(zip(expected, found, strict=False))
+    first = next((at for at, (wanted, got) in pairs if wanted != got), None)
+    where = min(len(expected), len(found)) if first is None else first
+    return [
+        f"{evidence.partition}: the ledger is not the fold of the input from line {where + 1} on:"
+        f" {len(expected)} lines expected, {len(found)} found"
+    ]
 
 
 def _once(charges: Sequence[Charge], records: Sequence[ActionLine]) -> Iterator[str]:
@@ -137,12 +118,17 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
             stop, offset = line.stop, line.last_offset
 
 
-def _rising(charges: Sequence[Charge]) -> Iterator[str]:
-    latest = 0
-    for line in charges:
-        if line.commit_seq < latest:
-            yield f"{line.identity}: commit_seq falls from {latest} to {line.commit_seq}"
-        latest = max(latest, line.commit_seq)
+def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
+    last, commit = 0, 0
+    for line in lines:
+        ordinal = ordinal_of(line)
+        if ordinal is None and isinstance(line.commit_seq, int):
+            if last or line.commit_seq < commit:
+                yield f"commit {line.commit_seq} of schema 1 after line {last}, commit {commit}"
+            commit = max(commit, line.commit_seq)
+        elif ordinal != last + 1:
+            yield f"ledger line {ordinal} where {last + 1} was due"
+        last = ordinal or last
 
 
 def _one_face(lines: Iterable[bytes]) -> Iterator[str]:

@@ -17,6 +17,10 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    from the votes anybody can compute what is in force.
 6. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
    the guarantee again, across streams and applications, from ledgers alone.
+6. A ledger line says its *ordinal*: its place among the ledger lines of its partition, from 1 and
+   without a gap. Releases come in the order of the records that ended their blocks, so the ordinal
+   is a function of the input's public side. (Schema 1 said the number of the commit instead, and
+   how many commits there are depends on the clock, which the time that decoding takes can move.)
 
 Readers ignore fields they do not know, and refuse a `schema` higher than they know.
 """
@@ -38,8 +42,11 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
 from streamdp.core.regret import Estimate
 
-SCHEMA = 1
-"""The version of the lines' schema; it rises when an old reader would misread a new line."""
+ACTION_SCHEMA = 1
+"""The version of the actions' schema; it rises when an old reader would misread a new line."""
+
+LEDGER_SCHEMA = 2
+"""Of the ledger's. Lines of schema 1 have `commit_seq` where those of schema 2 have `ordinal`."""
 
 INTEGER_WIDTH = 20
 """Characters. No int64 takes more in JSON: a sign and 19 digits."""
@@ -48,9 +55,18 @@ FLOAT_WIDTH = 24
 """Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
 
 Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
 Exact = Annotated[
     str,
     Meta(pattern=r"^[0-9]+(/[1-9][0-9]*)?$", description="An exact fraction, such as 1/2."),
+]
+
+
+Ordinal = Annotated[
+    int, Meta(ge=1, description="Place among the partition's ledger lines, without a gap.")
+]
+CommitSeq = Annotated[
+    int, Meta(ge=0, description="Schema 1 only, in place of `ordinal`: the commit that recorded.")
 ]
 
 
@@ -115,7 +131,8 @@ class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     mechanism: Annotated[str, Meta(description="How it was drawn.")]
     epsilon: Exact
     delta: Exact
-    commit_seq: Annotated[int, Meta(ge=0, description="The commit that recorded this.")]
+    ordinal: Ordinal | UnsetType = UNSET
+    commit_seq: CommitSeq | UnsetType = UNSET
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
@@ -164,7 +181,8 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     previous: Natural | None
     input: Annotated[str, Meta(description="The input topic.")]
     next_offset: Annotated[int, Meta(ge=0, description="First input record of the epoch.")]
-    commit_seq: Annotated[int, Meta(ge=0, description="The commit that began the epoch.")]
+    ordinal: Ordinal | UnsetType = UNSET
+    commit_seq: CommitSeq | UnsetType = UNSET
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
@@ -201,22 +219,22 @@ class Lines:
         if mode is Mode.SHADOW or release.kind not in (OPENING, ACTION):
             return None
         line = ActionLine(
-            **self._named(release),
+            **self._named(release, schema=ACTION_SCHEMA),
             fallback=True if mode is Mode.FALLBACK else UNSET,
             index=release.standing,
             action=self.actions[release.standing],
         )
         return _filled(_encode(line), self._fill[release.standing])
 
-    def ledger(self, release: Release, *, mode: Mode, commit_seq: int) -> bytes:
+    def ledger(self, release: Release, *, mode: Mode, ordinal: int) -> bytes:
         """The value for the ledger topic."""
         drawn, fill = self._drawn(release, mode)
         line = Charge(
-            **self._named(release),
+            **self._named(release, schema=LEDGER_SCHEMA),
             mechanism=self._mechanism(release.kind),
             epsilon=str(release.epsilon),
             delta="0",
-            commit_seq=commit_seq,
+            ordinal=ordinal,
             digest=self.digest,
             version=self.version,
             seeded=self.seeded,
@@ -225,30 +243,30 @@ class Lines:
         return _filled(_encode(line), fill)
 
     def epoch(
-        self, *, partition: int, epoch: int, previous: int | None, next_offset: int, commit_seq: int
+        self, *, partition: int, epoch: int, previous: int | None, next_offset: int, ordinal: int
     ) -> bytes:
         """The ledger's mark where a new configuration begins."""
         line = EpochMark(
-            schema=SCHEMA,
+            schema=LEDGER_SCHEMA,
             stream=self.stream,
             partition=partition,
             epoch=epoch,
             previous=previous,
             input=self.input,
             next_offset=next_offset,
-            commit_seq=commit_seq,
+            ordinal=ordinal,
             digest=self.digest,
             version=self.version,
             seeded=self.seeded,
         )
         return _encode(line)
 
-    def _named(self, release: Release) -> dict[str, Any]:
+    def _named(self, release: Release, *, schema: int) -> dict[str, Any]:
         """What both lines say first: the identity, and what was read."""
         stream, partition, key, epoch, born, block, kind = release.identity
         text, base64 = _key_fields(key)
         return {
-            "schema": SCHEMA,
+            "schema": schema,
             "stream": stream,
             "partition": partition,
             "key": text,
@@ -297,12 +315,23 @@ class Lines:
 
 def decode_action(value: bytes) -> ActionLine:
     """Read a record of an actions topic."""
-    return _decoded(_action_decoder, value, where="actions record")
+    return _decoded(_action_decoder, value, where="actions record", newest=ACTION_SCHEMA)
 
 
 def decode_ledger(value: bytes) -> LedgerLine:
-    """Read a record of a ledger topic."""
-    return _decoded(_ledger_decoder, value, where="ledger line")
+    """Read a record of a ledger topic, of this schema or of an earlier one."""
+    line = _decoded(_ledger_decoder, value, where="ledger line", newest=LEDGER_SCHEMA)
+    numbered = line.commit_seq if line.schema == 1 else line.ordinal
+    if numbered is UNSET:
+        expected = "commit_seq" if line.schema == 1 else "ordinal"
+        where = f"ledger line of schema {line.schema}"
+        raise StateMismatch(complaint(where, "unreadable", expected=expected, got="none"))
+    return line
+
+
+def ordinal_of(line: LedgerLine) -> int | None:
+    """The line's place in its partition's ledger; None in a line of schema 1."""
+    return line.ordinal if line.schema > 1 and isinstance(line.ordinal, int) else None
 
 
 def key_bytes(line: ActionLine | Charge) -> Key:
@@ -330,29 +359,29 @@ _encode = msgspec.json.Encoder().encode
 Line = TypeVar("Line", ActionLine, LedgerLine)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str) -> Line:
+def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, newest: int) -> Line:
     """The line, or `StateMismatch` that says what is wrong with it. Published lines are public."""
     try:
         line = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        _refuse_newer(value, where=where)
-        expected = f"a line of schema {SCHEMA}"
+        _refuse_newer(value, where=where, newest=newest)
+        expected = f"a line of schema {newest}"
         raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
-    if line.schema > SCHEMA:
-        _refuse_newer(value, where=where)
+    if line.schema > newest:
+        _refuse_newer(value, where=where, newest=newest)
     if not isinstance(line, EpochMark):
         _check_key(line, where=where)
     return line
 
 
-def _refuse_newer(value: bytes, *, where: str) -> None:
+def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
     """Say that a newer streamdp wrote this, if that is why it cannot be read."""
     try:
         schema = _version_decoder.decode(value).schema
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return
-    if schema > SCHEMA:
-        expected = f"schema {SCHEMA} or lower"
+    if schema > newest:
+        expected = f"schema {newest} or lower"
         raise StateMismatch(
             complaint(where, "written by a newer streamdp", expected=expected, got=schema)
         )

@@ -35,8 +35,8 @@ class Entry(NamedTuple):
         return f"Entry({self.place!r})"
 
 
-def record_all(releases: Releases, *, lines: Lines, mode: Mode, commit_seq: int) -> list[Entry]:
-    """Every release with its final bytes, in order."""
+def record_all(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
+    """Every release with its final bytes, in order; the first ledger line has this ordinal."""
     kinds: dict[int, _Kind] = {}
     columns = (
         releases.kind,
@@ -53,24 +53,27 @@ def record_all(releases: Releases, *, lines: Lines, mode: Mode, commit_seq: int)
     rows = zip(releases.keys, *lists, strict=True)
     entries = []
     for at, (key, in_force, code, value, *numbers) in enumerate(rows):
+        place = ordinal + at
         if releases.kinds[code] not in (OPENING, ACTION):
-            entries.append(_plainly(releases[at], lines=lines, mode=mode, commit_seq=commit_seq))
+            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
         if code not in kinds:
-            kinds[code] = _Kind(releases, code, lines=lines, mode=mode, commit_seq=commit_seq)
-        entries.append(kinds[code].entry(key, value, in_force, numbers))
+            kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
+        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place)))
     return entries
 
 
-def _plainly(release: Release, *, lines: Lines, mode: Mode, commit_seq: int) -> Entry:
+def _plainly(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Entry:
     """One release by the plain encoder."""
-    recorded = record(release, lines=lines, mode=mode, commit_seq=commit_seq)
+    recorded = record(release, lines=lines, mode=mode, ordinal=ordinal)
     place = release_entry(release.identity)
     return Entry(release.key, place, encode_recorded(recorded), recorded.ledger, recorded.action)
 
 
 _KEY = b"8b1d0c5e-a-mark-for-the-key"
-_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP = (7_905_316_482_000_000_000 + at for at in range(6))
+_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
+    7_905_316_482_000_000_000 + at for at in range(7)
+)
 
 
 @dataclass(slots=True)
@@ -81,7 +84,6 @@ class _Kind:
     code: int
     lines: Lines = field(kw_only=True)
     mode: Mode = field(kw_only=True)
-    commit_seq: int = field(kw_only=True)
     _ends: dict[tuple[int, int], tuple[bytes, bytes | None]] = field(
         init=False, default_factory=dict
     )
@@ -99,23 +101,24 @@ class _Kind:
         self._place = _template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b")))
         width = b'"value":%%-%dd}' % INTEGER_WIDTH
         head, _, _ = drawn.partition(b'"value":')
-        self._drawn = _template(head, (*read[2:], *read[:2])) + width
-        self._ledger = _template(_head(plain.ledger), (*named, *read))
+        ordinal = (b"%d" % _ORDINAL, b"%d")
+        self._drawn = _template(head, (*read[2:], *read[:2], ordinal)) + width
+        self._ledger = _template(_head(plain.ledger), (*named, *read, ordinal))
         self._action = _template(
             _head(plain.action or b""), (*named, *read) if plain.action else ()
         )
 
     def entry(self, key: Key, value: int, in_force: int, numbers: Sequence[int]) -> Entry:
-        """One release of this kind; the numbers are born, block, offsets and slots."""
+        """One release of this kind; the numbers: born, block, offsets, slots, ordinal."""
         ends = self._ends.get((value, in_force))
         if ends is None:
             ends = _ends(self.lines, self.mode, self._kind, value, in_force)
             self._ends[value, in_force] = ends
-        born, block, first, last, start, stop = numbers
+        born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
-        ledger = self._ledger % named + ends[0]
+        ledger = self._ledger % (*named, ordinal) + ends[0]
         action = None if ends[1] is None else self._action % named + ends[1]
-        drawn = self._drawn % (start, stop, first, last, value)
+        drawn = self._drawn % (start, stop, first, last, ordinal, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
         place = self._place % (born, block, written_key(key))
         return Entry(key, place, recorded, ledger, action)
@@ -129,7 +132,7 @@ class _Kind:
         of, epsilon = self.releases, Fraction(self.releases.charges[self.code])
         identity = Identity(of.stream, of.partition, _KEY, of.epoch, _BORN, _BLOCK, self._kind)
         release = Release(identity, 0, _START, _STOP, _FIRST, _LAST, epsilon)
-        return _plainly(release, lines=self.lines, mode=self.mode, commit_seq=self.commit_seq)
+        return _plainly(release, lines=self.lines, mode=self.mode, ordinal=_ORDINAL)
 
 
 @lru_cache(maxsize=4096)
@@ -139,7 +142,7 @@ def _ends(
     """What follows the head of a ledger line and of an action of this value."""
     identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
     release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
-    ledger = lines.ledger(release, mode=mode, commit_seq=0)
+    ledger = lines.ledger(release, mode=mode, ordinal=1)
     action = lines.action(release, mode=mode)
     return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]
 

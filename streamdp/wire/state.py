@@ -10,6 +10,11 @@ Reading is strict: what is not surely right raises `StateMismatch`, because goin
 a release. Every entry says by which version of the state's layout it was written and which is the
 oldest that may read it; a state that only a newer streamdp can read is refused, so that neither an
 upgrade nor a downgrade guesses. Errors name entries, never what was drawn.
+
+Which releases wait to be published is a matter of ordinals: the checkpoint says up to which ordinal
+ledger lines are recorded and up to which they are published, and exactly those between wait. In
+layout version 1 a recorded release said the commit that recorded it: those of the checkpoint's own
+commit wait. Such a state is read, and what waits in it is published with the bytes that it has.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from itertools import product
 from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
@@ -34,14 +39,16 @@ from streamdp.wire.published import (
     Lines,
     Mode,
     Natural,
+    Positive,
     decode_action,
     decode_ledger,
+    ordinal_of,
 )
 
-VERSION = 1
+VERSION = 2
 """The layout that this library writes."""
 
-MIN_READER = 1
+MIN_READER = 2
 """The oldest layout version whose code may read what this library writes."""
 
 LONG = 2**63 - 1
@@ -50,7 +57,6 @@ LONG = 2**63 - 1
 ESCAPED = b"\x01"
 """A byte that JSON writes with the most characters: \u0001."""
 
-Positive = Annotated[int, Meta(ge=1)]
 Version = Annotated[int, Meta(ge=1)]
 
 
@@ -62,7 +68,9 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     next_offset: Natural  # every record before it is in the state, and none after
     low_water: Natural  # the oldest record that a rebuild must read again
     rows: Natural  # how many learners there are
-    commit_seq: Natural
+    commit_seq: Natural  # how many commits there were: trusted, paced by the clock
+    lines_recorded: Natural  # the ordinal of the last ledger line that has its final bytes
+    lines_published: Natural  # the ordinal of the last one that is published
     epoch: Natural
     digest: str  # of the stream's configuration
     partitions: Positive  # of the input topic: more of them move keys
@@ -89,7 +97,8 @@ class Recorded:
     """A release that is durable: what was drawn, and the bytes it is published with."""
 
     release: Release = field(repr=False)  # in shadow mode nobody may see what was drawn
-    commit_seq: int
+    ordinal: int | None  # of its ledger line; None in what layout version 1 recorded
+    commit_seq: int | None  # only there: the commit that recorded it
     ledger: bytes = field(repr=False)
     action: bytes | None = field(repr=False)
 
@@ -105,12 +114,13 @@ class SavedState:
     stale: tuple[bytes, ...] = field(repr=False)  # entry keys, to be taken away
 
 
-def record(release: Release, *, lines: Lines, mode: Mode, commit_seq: int) -> Recorded:
-    """The release with its final bytes, as of the commit that makes it durable."""
+def record(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Recorded:
+    """The release with its final bytes; its ledger line has this ordinal."""
     return Recorded(
         release=release,
-        commit_seq=commit_seq,
-        ledger=lines.ledger(release, mode=mode, commit_seq=commit_seq),
+        ordinal=ordinal,
+        commit_seq=None,
+        ledger=lines.ledger(release, mode=mode, ordinal=ordinal),
         action=lines.action(release, mode=mode),
     )
 
@@ -141,6 +151,7 @@ def encode_owner(owner: Owner) -> bytes:
 def encode_recorded(recorded: Recorded) -> bytes:
     """The value of a recorded release's entry."""
     release = recorded.release
+    assert recorded.ordinal is not None, "what layout version 1 recorded is not written again"
     drawn = _Drawn(
         version=VERSION,
         min_reader=MIN_READER,
@@ -149,7 +160,7 @@ def encode_recorded(recorded: Recorded) -> bytes:
         first_offset=release.first_offset,
         last_offset=release.last_offset,
         epsilon=str(release.epsilon),
-        commit_seq=recorded.commit_seq,
+        ordinal=recorded.ordinal,
         value=release.value,
     )
     spaces = INTEGER_WIDTH - len(str(release.value))
@@ -169,14 +180,18 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, kind)
         epsilon = Fraction(LONG, LONG - 1)
         release = Release(identity, 0, LONG - 1, LONG, LONG, LONG, epsilon)
-        recorded = record(release, lines=lines, mode=mode, commit_seq=LONG)
+        recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     return max(sizes)
 
 
 def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
     """Read a checkpoint entry's value."""
-    return _decoded(_checkpoint_decoder, value, where=where)
+    if _written_by(value) != 1:
+        return _decoded(_checkpoint_decoder, value, where=where)
+    old = _decoded(_first_checkpoint_decoder, value, where=where)
+    fields = {name: getattr(old, name) for name in old.__struct_fields__}
+    return Checkpoint(**fields, lines_recorded=0, lines_published=0)
 
 
 def decode_owner(value: bytes, *, where: str = "owner") -> Owner:
@@ -204,7 +219,12 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         epsilon=_exact(drawn.epsilon),
         in_force=None if line.in_force is UNSET else line.in_force,
     )
-    recorded = Recorded(release, drawn.commit_seq, parts[1], parts[2] or None)
+    by_commit = None if drawn.commit_seq is UNSET else drawn.commit_seq
+    ordinal = None if drawn.ordinal is UNSET else drawn.ordinal
+    if (ordinal is None, by_commit is None) != (drawn.version == 1, drawn.version > 1):
+        expected = "a commit_seq" if drawn.version == 1 else "an ordinal"
+        raise StateMismatch(complaint(where, "damaged", expected=expected, got="none or another"))
+    recorded = Recorded(release, ordinal, by_commit, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)
     return recorded
 
@@ -252,8 +272,24 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first_offset: Natural
     last_offset: Natural
     epsilon: Exact
-    commit_seq: Natural
+    ordinal: Positive | UnsetType = UNSET
+    commit_seq: Natural | UnsetType = UNSET
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _FirstCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A checkpoint of layout version 1."""
+
+    version: Version
+    min_reader: Version
+    next_offset: Natural
+    low_water: Natural
+    rows: Natural
+    commit_seq: Natural
+    epoch: Natural
+    digest: str
+    partitions: Positive
+    began_with: Positive
 
 
 class _Readers(Struct):
@@ -265,12 +301,13 @@ class _Readers(Struct):
 
 _encode = msgspec.json.Encoder().encode
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
+_first_checkpoint_decoder = msgspec.json.Decoder(_FirstCheckpoint)
 _owner_decoder = msgspec.json.Decoder(Owner)
 _remark_decoder = msgspec.json.Decoder(Remark)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)
 _readers_decoder = msgspec.json.Decoder(_Readers)
 
-Read = TypeVar("Read", Checkpoint, Owner, _Drawn)
+Read = TypeVar("Read", Checkpoint, _FirstCheckpoint, Owner, _Drawn)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
@@ -286,6 +323,14 @@ def _decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -
     if found.min_reader > VERSION:
         _refuse_newer(value, where=where)
     return found
+
+
+def _written_by(value: bytes) -> int | None:
+    """The layout version that a value says; None if it says none."""
+    try:
+        return _readers_decoder.decode(value).version
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def _refuse_newer(value: bytes, *, where: str) -> None:
@@ -318,7 +363,9 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
         line.identity == release.identity
         and (line.start, line.stop) == (release.start, release.stop)
         and (line.first_offset, line.last_offset) == (release.first_offset, release.last_offset)
-        and (line.epsilon, line.commit_seq) == (str(release.epsilon), recorded.commit_seq)
+        and line.epsilon == str(release.epsilon)
+        and ordinal_of(line) == recorded.ordinal
+        and (line.schema > 1 or line.commit_seq == recorded.commit_seq)
         and (line.index is UNSET or line.index == release.value)
         and (line.units is UNSET or line.units == release.value)
         and (line.index is UNSET) == (recorded.action is None)
@@ -338,8 +385,20 @@ def _of_another(where: str) -> StateMismatch:
 def _check_sequence(
     releases: Mapping[Identity, Recorded], checkpoint: Checkpoint, *, where: str
 ) -> None:
-    """Nothing can have been recorded by a commit after the checkpoint's."""
-    latest = max((each.commit_seq for each in releases.values()), default=0)
+    """The releases that wait are those between the checkpoint's ordinals, each once."""
+    ordinals = sorted(each.ordinal for each in releases.values() if each.ordinal is not None)
+    waiting = [ordinal for ordinal in ordinals if ordinal > checkpoint.lines_published]
+    due = range(checkpoint.lines_published + 1, checkpoint.lines_recorded + 1)
+    if waiting != list(due):
+        raise StateMismatch(
+            complaint(
+                where,
+                "other releases wait to be published than the checkpoint says",
+                expected=f"ledger lines {due.start} to {due.stop - 1}",
+                got=f"{len(waiting)} of them, up to {max(waiting, default=0)}",
+            )
+        )
+    latest = max((each.commit_seq or 0 for each in releases.values()), default=0)
     if latest > checkpoint.commit_seq:
         expected = f"commit_seq up to {checkpoint.commit_seq}"
         raise StateMismatch(complaint(where, "a release from later", expected=expected, got=latest))

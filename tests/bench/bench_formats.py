@@ -120,14 +120,14 @@ def releases(rounds: int) -> list[dict[str, Any]]:
         first_offset=numbers,
         last_offset=numbers + 9,
     )
-    recorded = [state.record(each, lines=lines, mode=Mode.LIVE, commit_seq=9) for each in drawn]
+    recorded = [state.record(each, lines=lines, mode=Mode.LIVE, ordinal=9) for each in drawn]
     values = [(each.release.identity, state.encode_recorded(each)) for each in recorded]
     runs: dict[str, Callable[[], object]] = {
         "record one by one": lambda: [
-            state.encode_recorded(state.record(each, lines=lines, mode=Mode.LIVE, commit_seq=9))
+            state.encode_recorded(state.record(each, lines=lines, mode=Mode.LIVE, ordinal=9))
             for each in drawn
         ],
-        "record all": lambda: record_all(drawn, lines=lines, mode=Mode.LIVE, commit_seq=9),
+        "record all": lambda: record_all(drawn, lines=lines, mode=Mode.LIVE, ordinal=9),
         "read back": lambda: [state.decode_recorded(*each) for each in values],
         "read a ledger": lambda: [decode_ledger(each.ledger) for each in recorded],
     }

@@ -31,7 +31,7 @@ def publish_before_durable() -> None:
         return replace(made, commit=commit)
 
     PartitionWork.cut = early  # type: ignore[method-assign]
-    opening._published_by = lambda line: line.commit_seq  # else it would halt at its next start
+    opening._is_later = lambda line, checkpoint: False  # else it would halt at its next start
 
 
 def redraw() -> None:
@@ -41,7 +41,7 @@ def redraw() -> None:
     def forgetful(spec: StreamSpec, partition: Partition, taken: Taken) -> Opening:
         found = opened(spec, partition, taken)
         releases = {
-            identity: _drawn_anew(spec, each) if each.commit_seq == found.commit_seq else each
+            identity: _drawn_anew(spec, each) if protocol._waits(each, found) else each
             for identity, each in found.saved.releases.items()
         }
         return replace(found, saved=replace(found.saved, releases=releases))
@@ -67,10 +67,10 @@ MUTANTS: dict[str, Callable[[], None]] = {
 
 def _drawn_anew(spec: StreamSpec, recorded: Recorded) -> Recorded:
     """The same release with another draw, in all the bytes that tell of it."""
-    if recorded.action is None:
+    if recorded.action is None or recorded.ordinal is None:
         return recorded
     release = replace(recorded.release, value=secrets.randbelow(len(spec.learner.actions)))
-    return record(release, lines=spec.lines, mode=Mode.LIVE, commit_seq=recorded.commit_seq)
+    return record(release, lines=spec.lines, mode=Mode.LIVE, ordinal=recorded.ordinal)
 
 
 def _thinned(records: Records, chance: random.Random) -> Records:

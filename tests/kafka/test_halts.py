@@ -33,7 +33,7 @@ from streamdp.service.worker import LoopSettings
 from streamdp.testing.broker import Borrowed, Broker, Grant, Resource, Right, Security, own_broker
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import Evidence, judge, judge_fold
-from streamdp.wire.published import Charge, EpochMark, LedgerLine, decode_ledger
+from streamdp.wire.published import Charge, EpochMark, LedgerLine, decode_ledger, ordinal_of
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from tests.services import Lines
 from tests.streams import events, spec
@@ -251,7 +251,7 @@ async def test_a_deleted_state_halts_and_an_epoch_goes_on(
     await site.create()
     lines = await site.lines()
     async with site.serving() as service:
-        await service.halted(f"a ledger line of commit {lines[-1].commit_seq}")
+        await service.halted(f"a ledger with line {ordinal_of(lines[-1])}")
         assert "expected a checkpoint, or epoch 2" in service.part.message
     await on_its_way(site, epoch=2)
 
@@ -265,7 +265,7 @@ async def test_a_rolled_back_state_halts_and_an_epoch_goes_on(
     lines = await site.lines()
     async with site.serving() as service:
         await service.halted("rolled back")
-        assert f"commit {lines[-1].commit_seq + 1} or a later one" in service.part.message
+        assert f"a state of line {ordinal_of(lines[-1])} or later" in service.part.message
     assert await site.lines() == lines
     await on_its_way(site, epoch=2)
 

@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.wire.published import SCHEMA, ActionLine, LedgerLine
+from streamdp.wire.published import ACTION_SCHEMA, LEDGER_SCHEMA, ActionLine, LedgerLine
 
 NAMES = ("event-list", "event-mapping", "action", "ledger")
+
+_VERSIONS = {"event-list": 1, "event-mapping": 1, "action": ACTION_SCHEMA, "ledger": LEDGER_SCHEMA}
 
 _TITLES = {
     "event-list": "An event: the loss of each action, in the order of the configuration.",
@@ -45,12 +47,22 @@ def build(name: str) -> dict[str, Any]:
         body = _event(name)
     else:
         body = msgspec.json.schema(ActionLine if name == "action" else LedgerLine)
+    if name == "ledger":
+        body |= _NUMBERED
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:streamdp:schema:{name}:{SCHEMA}",
+        "$id": f"urn:streamdp:schema:{name}:{_VERSIONS[name]}",
         "title": _TITLES[name],
     }
     return {**head, **body}
+
+
+_NUMBERED = {
+    "if": {"properties": {"schema": {"const": 1}}},
+    "then": {"required": ["commit_seq"]},
+    "else": {"required": ["ordinal"]},
+}
+"""What says where a ledger line stands among the others: it changed from schema 1 to 2."""
 
 
 def _event(name: str) -> dict[str, Any]:
