@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from streamdp.service.about import About
 from streamdp.service.http.app import Public
 from streamdp.service.http.asgi import Message
 from streamdp.service.http.gate import Bucket, Gate
+from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Bounds, Knowledge, Role
-from streamdp.service.http.server import Limits, bound, serving
+from streamdp.service.http.server import bound, serving
 from tests.publishing import Reader, Topic
 from tests.showing import ABOUT
 
@@ -92,7 +92,7 @@ class Face:
             public.answer,
             token=token,
             bucket=Bucket(rate, clock or (lambda: 0.0)),
-            counts=Counter(),
+            traffic=self.knowledge.traffic,
         )
 
     async def ask(
@@ -127,7 +127,7 @@ async def listening(face: Face, limits: Limits) -> AsyncIterator[tuple[str, int]
     """The same on a real socket."""
     with bound("127.0.0.1:0", where="test") as listener:
         host, port = listener.getsockname()
-        async with serving(face.gate, listener, limits):
+        async with serving(face.gate, listener, limits, traffic=face.knowledge.traffic):
             yield host, port
 
 

@@ -12,6 +12,7 @@ from streamdp.service.about import About
 from streamdp.service.history import Told
 from streamdp.service.metrics import Facts
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
+from streamdp.service.traffic import Traffic
 from tests.publishing import HOME, charge, release
 from tests.streams import ACTIONS, spec
 
@@ -86,6 +87,15 @@ def told() -> Told:
     return found
 
 
+def traffic() -> Traffic:
+    """A listener that was asked a little."""
+    asked = Traffic(most=1000, open=2)
+    for _ in range(5):
+        asked.answered(200, method="GET", path=b"/v1/streams/home/keys/fr/action", seconds=0.0002)
+    asked.answered(404, method="GET", path=b"/nothing", seconds=0.02)
+    return asked
+
+
 def facts(*partitions: PartitionStatus) -> Facts:
     """All that a metrics page is made from."""
     condition = Condition(Feed.CURRENT, 0.0, "", keys=3, several=1, beyond=0, refused=0)
@@ -94,5 +104,5 @@ def facts(*partitions: PartitionStatus) -> Facts:
         process=process(*partitions),
         told={"home": told()},
         conditions={"home": condition},
-        requests={"2xx": 5, "4xx": 1},
+        traffic=traffic(),
     )

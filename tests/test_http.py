@@ -23,9 +23,10 @@ from streamdp.service.history import NEWEST_LINES
 from streamdp.service.http.app import description, status_page
 from streamdp.service.http.asgi import Message
 from streamdp.service.http.gate import Bucket
+from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import SILENT_SECONDS, Role
 from streamdp.service.http.operator import check_loopback
-from streamdp.service.http.server import MOST_HEAD_BYTES, Limits, bound, tls_of, token_of
+from streamdp.service.http.server import MOST_HEAD_BYTES, bound, tls_of, token_of
 from streamdp.wire.published import Mode
 from tests.asking import Answer, Face, listening, raw
 from tests.publishing import Topic, action, charge, release

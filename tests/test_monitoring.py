@@ -76,6 +76,8 @@ def test_the_dashboard_and_the_rules_name_only_metrics_that_exist(dashboard: Mod
         "streamdp_commit_seconds_count",
         "streamdp_commit_seconds_sum",
         "streamdp_epoch",
+        "streamdp_http_request_seconds_count",
+        "streamdp_http_request_seconds_sum",
         "streamdp_poll_seconds_count",
         "streamdp_poll_seconds_sum",
     }

@@ -18,8 +18,8 @@ from struct import unpack
 import pytest
 
 from streamdp.ports import Published
+from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Role
-from streamdp.service.http.server import Limits
 from streamdp.service.status import ProcessStatus, StreamStatus
 from tests.asking import Face, listening
 from tests.browser import Browser, browser

@@ -221,7 +221,53 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                         "{{code}}",
                     ),
                 ),
+                width=6,
             ),
+            Panel(
+                "Time to answer, 99th percentile",
+                "s",
+                "From a request's head to its answer, by what was asked for.",
+                (
+                    Line(
+                        "histogram_quantile(0.99, sum by (kind, le) "
+                        "(rate(streamdp_http_request_seconds_bucket[5m])))",
+                        "{{kind}}",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Connections",
+                "short",
+                "Open connections of each process, and (dashed) how many it lets in; beyond "
+                "them only probes and metrics are answered.",
+                (
+                    Line("max by (instance) (streamdp_http_connections)", "{{instance}}"),
+                    Line(
+                        "max by (instance) (streamdp_http_connections_limit)",
+                        "{{instance}} limit",
+                        "dash",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Connections refused",
+                "cps",
+                "Turned away or cut off: no room, no TLS in time, too slow.",
+                (
+                    Line(
+                        "sum by (reason) (rate(streamdp_http_connections_refused_total[5m]))",
+                        "{{reason}}",
+                    ),
+                ),
+                width=6,
+            ),
+        ),
+    ),
+    (
+        "What look-ups know",
+        (
             Panel(
                 "Keys that look-ups know",
                 "short",
@@ -234,12 +280,14 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                         "{{stream}} in several partitions",
                     ),
                 ),
+                width=12,
             ),
             Panel(
                 "Staleness of look-ups",
                 "s",
                 "Since the published actions could last be followed; zero in good health.",
                 (Line(f"max by (stream) (streamdp_cache_stale_seconds{ONE})", "{{stream}}"),),
+                width=12,
             ),
         ),
     ),

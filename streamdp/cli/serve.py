@@ -66,4 +66,4 @@ async def _serve(configuration: Configuration, technology: Technology, log: Log)
         host, port = listener.getsockname()[:2]
         log.info("http_listening", address=f"{host}:{port}")
         setup = Setup.of(configuration, technology, Role.SERVES)
-        await child.serve(setup, listener, until=signalled)
+        await child.serve(setup, listener, log=log, until=signalled)

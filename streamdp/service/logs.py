@@ -45,6 +45,7 @@ EVENTS = {
     "failed": "the process ends; `detail` says why, `exit_code` for whom",
     "insecure_seed": "randomness is seeded: nothing is guaranteed",
     "http_listening": "look-ups, metrics and the status page are served at `address`",
+    "connections_bounded": "fewer than `most_connections`, or this process may open no more files",
     "http_ended": "the process that serves has ended by itself; it is started again",
     "operator_listening": "NOT PRIVATE: the operator's listener is at `address`",
     "library": "another library's warning, without anything from content",

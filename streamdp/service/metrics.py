@@ -12,25 +12,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 
 from streamdp import __version__
 from streamdp.client import Condition
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.regret import ESTIMATES
 from streamdp.service.about import About
+from streamdp.service.families import counter, gauge, histogram
 from streamdp.service.history import Told
-from streamdp.service.status import BUCKETS, PartitionStatus, ProcessStatus, StreamStatus
+from streamdp.service.serving_metrics import SERIES, listener
+from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
+from streamdp.service.traffic import Traffic
 from streamdp.service.view import Reason, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,7 +38,7 @@ LOST_SECONDS = 15.0
 
 _A_STREAM = 20  # series of each stream, at most, without its partitions
 _A_PARTITION = 9 + len(Reason)
-_A_PROCESS = 80  # histograms, build, requests
+_A_PROCESS = SERIES + len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process
 
 _PRIVATE = {
     "block_regret": (
@@ -70,7 +68,7 @@ class Facts:
     process: ProcessStatus | None  # None where nothing is learned
     told: Mapping[str, Told] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
-    requests: Mapping[str, int] = field(default_factory=dict)  # by class of status
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 class MetricsPage:
@@ -96,64 +94,47 @@ class MetricsPage:
     def collect(self) -> Iterator[Metric]:
         """Every family, as prometheus-client asks for it."""
         facts = self._facts()
-        yield _gauge("streamdp_build_info", "The version that runs.", ["version"], [
+        yield gauge("streamdp_build_info", "The version that runs.", ["version"], [
             ((__version__,), 1)
         ])  # fmt: skip
         yield from _streams(facts)
         yield from _learning(facts, self._most_partitions)
         yield from _estimates(facts)
-        yield from _look_ups(facts)
+        yield from listener(facts.conditions, facts.traffic)
 
     def render(self) -> bytes:
         """The page."""
         return generate_latest(self._registry)
 
 
-Samples = Iterable[tuple[tuple[str, ...], float]]
-
-
-def _gauge(name: str, help_: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, help_, labels=labels)
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family
-
-
-def _counter(name: str, help_: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, help_, labels=labels)
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family
-
-
 def _streams(facts: Facts) -> Iterator[Metric]:
     """What an event costs, and what was promised."""
     label, told = ["stream"], facts.told
-    yield _gauge(
+    yield gauge(
         "streamdp_epsilon_configured",
         "The most that the stream may charge an event: its action and every estimate.",
         label,
         (((each.name,), float(each.charge)) for each in facts.about),
     )
-    yield _gauge(
+    yield gauge(
         "streamdp_epsilon_charged_max",
         "The most that any event was charged, by the ledger's newest lines; it does not grow.",
         label,
         (((e.name,), float(told[e.name].charged())) for e in facts.about if e.name in told),
     )
-    yield _gauge(
+    yield gauge(
         "streamdp_epsilon_budget",
         "The most that all streams of the input topic together may charge an event.",
         label,
         (((each.name,), float(each.budget)) for each in facts.about),
     )
-    yield _gauge(
+    yield gauge(
         "streamdp_seeded",
         "1 if randomness comes from a seed: a test, in which nothing is protected.",
         label,
         (((each.name,), float(each.seeded)) for each in facts.about),
     )
-    yield _gauge("streamdp_epoch", "The configuration's epoch.", label, (
+    yield gauge("streamdp_epoch", "The configuration's epoch.", label, (
         ((each.name,), each.epoch) for each in facts.about
     ))  # fmt: skip
 
@@ -170,7 +151,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     ]
     yield from _counters(parts)
     yield from _gauges(parts)
-    yield _gauge(
+    yield gauge(
         "streamdp_partition_halted",
         "1 if the partition stands still for this reason: somebody must act.",
         ["stream", "partition", "reason"],
@@ -180,17 +161,19 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
             for reason in map(str, Reason)
         ),
     )
-    yield _gauge(
+    yield gauge(
         "streamdp_action_age_seconds",
         "Since this process last published for the stream. Blocks grow, so it does in good health.",
         ["stream"],
         _ages(process.streams),
     )
-    yield _gauge("streamdp_transport_up", "1 while the transport answers when asked.", [], [
+    yield gauge("streamdp_transport_up", "1 while the transport answers when asked.", [], [
         ((), float(is_up(process)))
     ])  # fmt: skip
     for step in process.steps:
-        yield _histogram(step.name, step.counts, step.seconds)
+        about = f"How long a {step.name} took."
+        samples = [((), step.counts, step.seconds)]
+        yield histogram(f"streamdp_{step.name}_seconds", about, [], BUCKETS, samples)
 
 
 Parts = Sequence[tuple[str, str, PartitionStatus]]
@@ -198,19 +181,19 @@ Parts = Sequence[tuple[str, str, PartitionStatus]]
 
 def _counters(parts: Parts) -> Iterator[Metric]:
     labels = ["stream", "partition"]
-    yield _counter("streamdp_slots", "Slots learned from.", labels, (
+    yield counter("streamdp_slots", "Slots learned from.", labels, (
         ((stream, label), part.slots) for stream, label, part in parts
     ))  # fmt: skip
-    yield _counter("streamdp_blocks", "Blocks finished: one private selection each.", labels, (
+    yield counter("streamdp_blocks", "Blocks finished: one private selection each.", labels, (
         ((stream, label), part.blocks) for stream, label, part in parts
     ))  # fmt: skip
-    yield _counter(
+    yield counter(
         "streamdp_keys_beyond_limit",
         "Slots of keys that got no learner: beyond the limit, or too long.",
         labels,
         (((stream, label), part.keys_refused) for stream, label, part in parts),
     )
-    yield _counter(
+    yield counter(
         "streamdp_charges_refused",
         "Charges that would have exceeded the budget, refused before anything was drawn.",
         labels,
@@ -220,19 +203,19 @@ def _counters(parts: Parts) -> Iterator[Metric]:
 
 def _gauges(parts: Parts) -> Iterator[Metric]:
     labels = ["stream", "partition"]
-    yield _gauge("streamdp_keys", "Keys with a learner.", labels, (
+    yield gauge("streamdp_keys", "Keys with a learner.", labels, (
         ((stream, label), part.keys) for stream, label, part in parts
     ))  # fmt: skip
-    yield _gauge("streamdp_lag_records", "Records that wait in the input.", labels, (
+    yield gauge("streamdp_lag_records", "Records that wait in the input.", labels, (
         ((stream, label), part.lag) for stream, label, part in parts if part.lag is not None
     ))  # fmt: skip
-    yield _gauge(
+    yield gauge(
         "streamdp_rebuild_window_records",
         "Records that a rebuild would read again.",
         labels,
         (((stream, label), part.position - part.low_water) for stream, label, part in parts),
     )
-    yield _gauge(
+    yield gauge(
         "streamdp_retention_headroom_records",
         "Records between the oldest that the input keeps and the oldest that a rebuild needs.",
         labels,
@@ -249,17 +232,6 @@ def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], fl
         known = [part.published_ago for part in stream.partitions if part.published_ago is not None]
         if known:
             yield (stream.name,), min(known)
-
-
-def _histogram(step: str, counts: Sequence[int], seconds: float) -> HistogramMetricFamily:
-    bounds = [*(str(bound) for bound in BUCKETS), "+Inf"]
-    total, buckets = 0, []
-    for bound, count in zip(bounds, counts, strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    family = HistogramMetricFamily(f"streamdp_{step}_seconds", f"How long a {step} took.")
-    family.add_metric([], buckets, seconds)
-    return family
 
 
 def is_up(process: ProcessStatus) -> bool:
@@ -312,14 +284,14 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
             if total is not None and total.keys:
                 a_slot = ESTIMATES[kind].a_slot
                 readings.append((each.name, total.per_slot() if a_slot else total.per_block()))
-        yield _gauge(name, help_, ["stream"], (((s,), r.value) for s, r in readings))
-        yield _gauge(
+        yield gauge(name, help_, ["stream"], (((s,), r.value) for s, r in readings))
+        yield gauge(
             f"{name}_stderr",
             f"Standard error of the noise in {name}.",
             ["stream"],
             (((s,), r.standard_error) for s, r in readings),
         )
-    yield _gauge(
+    yield gauge(
         "streamdp_regret_bound",
         "The regret that theorems allow the longest block of a stationary world, in loss.",
         ["stream"],
@@ -343,26 +315,3 @@ def _own(facts: Facts, stream: str) -> list[int] | None:
         return None
     found = (each for each in facts.process.streams if each.name == stream)
     return [part.number for each in found for part in each.partitions]
-
-
-def _look_ups(facts: Facts) -> Iterator[Metric]:
-    """The cache of published actions that HTTP answers from."""
-    known = facts.conditions
-    yield _gauge("streamdp_cache_keys", "Keys that look-ups know.", ["stream"], (
-        ((stream,), each.keys) for stream, each in known.items()
-    ))  # fmt: skip
-    yield _gauge(
-        "streamdp_cache_keys_in_several_partitions",
-        "Keys with a learner in more than one partition; the one with most slots answers.",
-        ["stream"],
-        (((stream,), each.several) for stream, each in known.items()),
-    )
-    yield _gauge(
-        "streamdp_cache_stale_seconds",
-        "Since the published actions could last be followed; 0 while they can.",
-        ["stream"],
-        (((stream,), each.stale_seconds) for stream, each in known.items()),
-    )
-    yield _counter("streamdp_http_requests", "Requests answered, by class of status.", ["code"], (
-        ((code,), count) for code, count in sorted(facts.requests.items())
-    ))  # fmt: skip

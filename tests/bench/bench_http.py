@@ -120,7 +120,9 @@ def load(channel: Connection) -> None:
 def smallest(listener: socket.socket, kind: str) -> None:
     """The smallest route, on the server that look-ups are on."""
     from streamdp.service.http.asgi import Receive, Scope, Send
-    from streamdp.service.http.server import Limits, serving
+    from streamdp.service.http.guard import Limits
+    from streamdp.service.http.server import serving
+    from streamdp.service.traffic import Traffic
 
     async def bare(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/plain"), (b"content-length", b"2")]
@@ -129,7 +131,7 @@ def smallest(listener: socket.socket, kind: str) -> None:
 
     async def serve() -> None:
         app: Any = bare if kind == "bare" else with_starlette()
-        async with serving(app, listener, Limits(100, 60)):
+        async with serving(app, listener, Limits(100, 60), traffic=Traffic()):
             await asyncio.Event().wait()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -213,7 +213,9 @@ class HttpTable(BaseModel):
     certificate_file: Path | None = Field(default=None, description="for TLS")
     key_file: Path | None = Field(default=None, description="the certificate's key")
     requests_per_second: Seconds = Field(default=20_000, description="more are refused (429)")
-    most_connections: Count = Field(default=1_000, description="more are closed at once")
+    most_connections: Count = Field(
+        default=1_000, description="beyond them probes and metrics alone"
+    )
     request_seconds: Seconds = Field(default=10.0, description="a slower request is cut off")
     stale_after: Seconds | None = Field(
         default=None, description="answer by the fallback action once actions are lost so long"

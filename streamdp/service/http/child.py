@@ -14,19 +14,26 @@ import pickle
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from struct import Struct
 
 from streamdp.service.http.app import Public
+from streamdp.service.http.door import fitted
 from streamdp.service.http.gate import Bucket, Gate
+from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Bounds, Knowledge
-from streamdp.service.http.server import Limits, serving, tls_of, token_of
+from streamdp.service.http.server import serving, tls_of, token_of
 from streamdp.service.http.setup import Setup
 from streamdp.service.run import run
+from streamdp.service.worker import Log
 
 FRAME = Struct(">I")
 """A frame's length in bytes, before it."""
+
+RESERVED_PLACES = 16
+"""Connections beyond `most_connections`, for probes and metrics alone."""
 
 
 def public(setup: Setup) -> tuple[Knowledge, Gate]:
@@ -42,25 +49,36 @@ def public(setup: Setup) -> tuple[Knowledge, Gate]:
     gate = Gate(
         answers.answer,
         token=token_of(http.token_file, where="http.token_file"),
-        bucket=Bucket(http.requests_per_second, asyncio.get_running_loop().time),
-        counts=knowledge.requests,
+        # Not the event loop's clock: uvloop's stands still while a request is answered.
+        bucket=Bucket(http.requests_per_second, time.perf_counter),
+        traffic=knowledge.traffic,
     )
     return knowledge, gate
 
 
 async def serve(
-    setup: Setup, listener: socket.socket, *, until: Callable[[Knowledge], Awaitable[None]]
+    setup: Setup,
+    listener: socket.socket,
+    *,
+    log: Log,
+    until: Callable[[Knowledge], Awaitable[None]],
 ) -> None:
     """Serve until something ends."""
     http = setup.http
     knowledge, gate = public(setup)
+    limits = fitted(Limits(http.most_connections, http.request_seconds, RESERVED_PLACES))
+    if limits.most_connections < http.most_connections:
+        log.warning(
+            "connections_bounded", most=limits.most_connections, wanted=http.most_connections
+        )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(knowledge.following())
         await stack.enter_async_context(
             serving(
                 gate,
                 listener,
-                Limits(http.most_connections, http.request_seconds),
+                limits,
+                traffic=knowledge.traffic,
                 tls=tls_of(http.certificate_file, http.key_file),
             )
         )
@@ -76,20 +94,22 @@ async def frame(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-async def _work(reader: asyncio.StreamReader, setup: Setup, listener: socket.socket) -> None:
+async def _work(
+    reader: asyncio.StreamReader, setup: Setup, listener: socket.socket, log: Log
+) -> None:
     async def hear(knowledge: Knowledge) -> None:
         while (snapshot := await frame(reader)) is not None:
             knowledge.hear(snapshot)
 
-    await serve(setup, listener, until=hear)
+    await serve(setup, listener, log=log, until=hear)
 
 
-async def _begin(listener: socket.socket, channel: socket.socket) -> None:
+async def _begin(listener: socket.socket, channel: socket.socket, log: Log) -> None:
     reader, writer = await asyncio.open_connection(sock=channel)
     try:
         first = await frame(reader)
         if first is not None:
-            await _work(reader, pickle.loads(first), listener)  # noqa: S301  # our parent's own
+            await _work(reader, pickle.loads(first), listener, log)  # noqa: S301  # our parent's own
     finally:
         writer.close()
 
@@ -102,7 +122,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     listener, channel = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     log = set_up(level="warning", style="auto")
-    run(lambda: _begin(listener, channel), log=log)
+    run(lambda: _begin(listener, channel, log), log=log)
 
 
 if __name__ == "__main__":

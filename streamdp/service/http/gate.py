@@ -2,19 +2,28 @@
 
 The token is compared in constant time, and whether it fits is decided before anything else is
 looked at. Three things need none: the two probes, and the page itself, which holds no data and
-asks for the token. The rate is a token bucket of the whole process; probes do not count.
+asks for the token. The rate is a token bucket of the whole process; probes do not count, and for
+the metrics a few requests a second are kept, so that too many look-ups cannot blind an operator.
+A connection in a reserved place (see `guard`) is answered a probe or the metrics and nothing else.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from streamdp.service.http.asgi import Answered, Receive, Refused, Scope, Send, header
+from streamdp.service.traffic import Refusal, Traffic
 
 PROBES = frozenset({b"/healthz", b"/readyz"})
+METRICS = b"/metrics"
+
+RESERVED = "reserved"
+"""Where a request's `state` says whether its connection has a reserved place."""
+
+_SCRAPES_PER_SECOND = 10.0
+_CLOSE = (b"connection", b"close")
 
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
@@ -58,33 +67,47 @@ class Gate:
         *,
         token: bytes | None,
         bucket: Bucket,
-        counts: Counter[str],
+        traffic: Traffic,
         open_paths: frozenset[bytes] = PROBES | {b"/"},
     ) -> None:
         self._answer = answer
         self._expected = None if token is None else b"Bearer " + token
         self._bucket = bucket
-        self._counts = counts
+        self._scrapes = Bucket(_SCRAPES_PER_SECOND, bucket.clock)
+        self._traffic = traffic
         self._open = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             raise AssertionError("only HTTP is spoken here")
+        begun, path = self._bucket.clock(), scope["raw_path"]
+        reserved = scope.get("state", {}).get(RESERVED, False)
         try:
+            if reserved:
+                self._check_reserved(path)
             self._admit(scope)
             answered = await self._answer(scope, receive)
         except Refused as refused:
             answered = refused.answer()
-        self._counts[f"{answered.status // 100}xx"] += 1
         answered.headers.extend(_SAFE)
+        if reserved:
+            answered.headers.append(_CLOSE)
         await answered.send(scope, send)
+        took = self._bucket.clock() - begun
+        self._traffic.answered(answered.status, method=scope["method"], path=path, seconds=took)
+
+    def _check_reserved(self, path: bytes) -> None:
+        """Refuse what the reserved places are not for."""
+        if path not in PROBES and path != METRICS:
+            self._traffic.refused[Refusal.FULL] += 1
+            raise Refused(503, "as many connections as allowed are open", (b"retry-after", b"1"))
 
     def _admit(self, scope: Scope) -> None:
         path = scope["raw_path"]
         if path in PROBES and path in self._open:
             return
-        if not self._bucket.take():
+        if not (self._bucket.take() or (path == METRICS and self._scrapes.take())):
             raise Refused(429, "too many requests", (b"retry-after", b"1"))
         if self._expected is None or path in self._open:
             return

@@ -1,16 +1,43 @@
-"""Bounds what a connection may take: a protocol around uvicorn's that counts and watches.
+"""Bounds what connections may take: who gets a place, and a protocol around uvicorn's that watches.
 
-Size of a request's head: h11's own bound, given to uvicorn. Number of connections: more than
-`most_connections` are closed at once. Time: a head that does not come, and a request that is not
-done (because its body drips in, or its answer is not taken), are cut off after `seconds`. One
-sweep a second looks at all connections, so the hot path pays a comparison.
+Number: `most_connections` have a place, from the moment they are accepted, TLS handshake included.
+Beyond them a few places are *reserved*: a connection there may ask for one probe or the metrics,
+then it is closed. So a listener that is full of polite clients still answers those who decide
+whether to restart it. When the reserved places are taken as well, the newest takes the oldest's:
+a probe asks at once, whoever holds a place without asking loses it.
+
+Size of a request's head: h11's own bound, given to uvicorn. Time: a head that does not come, and a
+request that is not done (because its body drips in, or its answer is not taken), are cut off after
+`request_seconds`, in a reserved place after a second. One sweep a second looks at all connections,
+so the hot path pays a comparison.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Protocol, cast
+
+from streamdp.service.traffic import Refusal, Traffic
+
+RESERVED_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What connections may take."""
+
+    most_connections: int
+    request_seconds: float
+    reserved: int = 0  # places beyond, for probes and metrics
+
+
+class Place(Enum):
+    """What a connection may ask for."""
+
+    ORDINARY = auto()
+    RESERVED = auto()  # a probe or the metrics, once
 
 
 class Cycle(Protocol):
@@ -41,11 +68,11 @@ class Inner(Protocol):
         ...
 
     def pause_writing(self) -> None:
-        """The client takes too little."""
+        """The write buffer is full."""
         ...
 
     def resume_writing(self) -> None:
-        """The client takes again."""
+        """The write buffer has room again."""
         ...
 
 
@@ -53,22 +80,67 @@ class Inner(Protocol):
 class Watch:
     """All connections of a listener."""
 
-    most_connections: int
-    seconds: float
-    guards: set[Guard] = field(default_factory=set)
+    limits: Limits
+    traffic: Traffic
+    ordinary: set[Guard] = field(default_factory=set)
+    reserved: dict[Guard, None] = field(default_factory=dict)  # the oldest first
+
+    def __post_init__(self) -> None:
+        """Say how many there may be."""
+        self.traffic.most = self.limits.most_connections
+
+    def place(self) -> Place | None:
+        """Where the next connection may go; None if there is no room."""
+        if len(self.ordinary) < self.limits.most_connections:
+            return Place.ORDINARY
+        if len(self.reserved) >= self.limits.reserved:
+            self.traffic.refused[Refusal.FULL] += 1
+            if not self.reserved:
+                return None
+            next(iter(self.reserved)).cut_off()
+        return Place.RESERVED
+
+    def add(self, guard: Guard) -> None:
+        """Count a connection, from its acceptance on."""
+        if guard.place is Place.ORDINARY:
+            self.ordinary.add(guard)
+        else:
+            self.reserved[guard] = None
+        self._count()
+
+    def forget(self, guard: Guard) -> None:
+        """Count it no longer; its place is free."""
+        self.ordinary.discard(guard)
+        self.reserved.pop(guard, None)
+        self._count()
 
     def sweep(self, now: float) -> None:
         """Cut off whoever is too slow."""
-        for guard in [each for each in self.guards if each.is_late(now, self.seconds)]:
+        for guard in [each for each in self.all() if each.is_late(now)]:
+            self.traffic.refused[Refusal.SLOW] += 1
             guard.cut_off()
+
+    def all(self) -> list[Guard]:
+        """Every connection."""
+        return [*self.ordinary, *self.reserved]
+
+    def _count(self) -> None:
+        self.traffic.open = len(self.ordinary) + len(self.reserved)
 
 
 class Guard(asyncio.Protocol):
-    """One connection."""
+    """One connection, from its acceptance on."""
 
-    __slots__ = ("_began_at", "_cycle", "_head_at", "_inner", "_loop", "_transport", "_watch")
+    __slots__ = (
+        "_began_at", "_cycle", "_head_at", "_inner", "_loop", "_transport", "_watch", "beginning",
+        "place",
+    )  # fmt: skip
 
-    def __init__(self, inner: Inner, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, inner: Inner, watch: Watch, loop: asyncio.AbstractEventLoop, *, place: Place
+    ) -> None:
+        self.place = place
+        self.beginning: asyncio.Task[None] | None = None  # the handshake
         self._inner = inner
         self._watch = watch
         self._loop = loop
@@ -76,16 +148,13 @@ class Guard(asyncio.Protocol):
         self._head_at: float | None = None  # since when a head is awaited, if one is
         self._cycle: Cycle | None = None  # the latest request
         self._began_at = 0.0  # when that began
+        watch.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let it in, if there is room."""
+        """The connection is there, with TLS if there is to be TLS."""
         self._transport = taken = cast(asyncio.Transport, transport)  # uvloop's is none by name
         self._head_at = self._loop.time()
-        full = len(self._watch.guards) >= self._watch.most_connections
-        self._watch.guards.add(self)
         self._inner.connection_made(taken)
-        if full:
-            taken.abort()
 
     def data_received(self, data: bytes) -> None:
         """Hand on, and note whether a head or a request has begun."""
@@ -103,7 +172,7 @@ class Guard(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        self._watch.guards.discard(self)
+        self._watch.forget(self)
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -114,15 +183,20 @@ class Guard(asyncio.Protocol):
         """Hand on."""
         self._inner.resume_writing()
 
-    def is_late(self, now: float, seconds: float) -> bool:
+    def is_late(self, now: float) -> bool:
         """Whether what has begun is not done in time; between requests nothing has begun."""
+        ordinary = self.place is Place.ORDINARY
+        seconds = self._watch.limits.request_seconds
         if self._head_at is not None:
-            return now - self._head_at > seconds
+            return now - self._head_at > (seconds if ordinary else min(seconds, RESERVED_SECONDS))
         cycle = self._cycle
         waits = cycle is not None and not cycle.response_complete
         return waits and now - self._began_at > seconds
 
     def cut_off(self) -> None:
-        """End it without waiting."""
+        """End it without waiting, and free its place at once."""
+        self._watch.forget(self)
         if self._transport is not None:
             self._transport.abort()
+        elif self.beginning is not None:
+            self.beginning.cancel()

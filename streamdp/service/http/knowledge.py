@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from streamdp.service.about import About
 from streamdp.service.history import NEWEST_LINES, StreamHistory
 from streamdp.service.metrics import Facts
 from streamdp.service.status import ProcessStatus
+from streamdp.service.traffic import Traffic
 
 Clock = Callable[[], float]
 
@@ -65,7 +65,7 @@ class Knowledge:
         )
         self.histories = {each.name: StreamHistory() for each in about}
         self.process: ProcessStatus | None = None
-        self.requests: Counter[str] = Counter()
+        self.traffic = Traffic()
         self._heard_at = clock()
         self._clock = clock
         self._publications = publications
@@ -137,7 +137,7 @@ class Knowledge:
             process=self.process,
             told={name: history.told for name, history in self.histories.items()},
             conditions={name: self.cache.condition(name) for name in self.about},
-            requests=self.requests,
+            traffic=self.traffic,
         )
 
 

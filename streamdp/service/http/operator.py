@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -17,8 +16,10 @@ from ipaddress import ip_address
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.service.http.asgi import Answered, Receive, Refused, Scope
 from streamdp.service.http.gate import Bucket, Gate
-from streamdp.service.http.server import Limits, bound, serving, token_of
+from streamdp.service.http.guard import Limits
+from streamdp.service.http.server import bound, serving, token_of
 from streamdp.service.run import Running
+from streamdp.service.traffic import Traffic
 from streamdp.service.worker import Observe
 
 NOT_PRIVATE = "NOT PRIVATE (decisions taken on this leave the guarantee): "
@@ -39,15 +40,15 @@ async def operator_face(running: Running) -> AsyncIterator[Observe | None]:
             complaint("http.operator_token_file", "missing", expected="a file", got="nothing")
         )
     with bound(http.operator_listen, where=where) as listener:
-        clock = asyncio.get_running_loop().time
+        clock, traffic = asyncio.get_running_loop().time, Traffic()
         gate = Gate(
             Operator(running).answer,
             token=token,
             bucket=Bucket(_REQUESTS_PER_SECOND, clock),
-            counts=Counter(),
+            traffic=traffic,
             open_paths=frozenset(),
         )
-        async with serving(gate, listener, _LIMITS):
+        async with serving(gate, listener, _LIMITS, traffic=traffic):
             host, port = listener.getsockname()[:2]
             running.log.warning("operator_listening", address=f"{host}:{port}")
             yield None

@@ -1,7 +1,7 @@
 """Listens: uvicorn's HTTP protocol on a socket of ours, with every connection under guard.
 
 uvicorn's own server object is not used: it takes the process's signals for itself, and here two
-listeners live beside other work.
+listeners live beside other work. Connections come in by a `Door`, which bounds them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any, cast
@@ -21,19 +20,14 @@ from uvicorn.server import ServerState
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.service.http.asgi import App
-from streamdp.service.http.guard import Guard, Inner, Watch
+from streamdp.service.http.door import Door
+from streamdp.service.http.gate import RESERVED
+from streamdp.service.http.guard import Guard, Inner, Limits, Place, Watch
+from streamdp.service.traffic import Traffic
 
 MOST_HEAD_BYTES = 16 << 10
 KEEP_ALIVE_SECONDS = 30
 _CLOSING_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What connections may take."""
-
-    most_connections: int
-    request_seconds: float
 
 
 def bound(address: str, *, where: str) -> socket.socket:
@@ -91,10 +85,43 @@ def token_of(path: Path | None, *, where: str) -> bytes | None:
 
 @asynccontextmanager
 async def serving(
-    app: App, listener: socket.socket, limits: Limits, *, tls: ssl.SSLContext | None = None
+    app: App,
+    listener: socket.socket,
+    limits: Limits,
+    *,
+    traffic: Traffic,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Serve on a socket for as long as the block lasts; then finish what was begun."""
     loop = asyncio.get_running_loop()
+    config = http_of(app)
+    state, watch = ServerState(), Watch(limits, traffic)
+
+    def guarded(place: Place) -> Guard:
+        told = {RESERVED: place is Place.RESERVED}
+        made = cast(Any, config.http_protocol_class)(config, state, told, loop)
+        return Guard(cast(Inner, made), watch, loop, place=place)
+
+    door = Door(listener, watch, guarded, tls=tls)
+    door.open()
+    ticking = loop.create_task(_tick(state, watch))
+    try:
+        yield
+    finally:
+        ticking.cancel()
+        await door.shut()
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=_CLOSING_SECONDS)
+        for guard in watch.all():
+            guard.cut_off()
+        with suppress(asyncio.CancelledError):
+            await ticking
+
+
+def http_of(app: App) -> uvicorn.Config:
+    """uvicorn's HTTP around an application, without its server, logs and WebSockets."""
     config = uvicorn.Config(
         cast(Any, app),
         http="h11",
@@ -109,27 +136,7 @@ async def serving(
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )
     config.load()
-    state, watch = ServerState(), Watch(limits.most_connections, limits.request_seconds)
-
-    def protocol() -> Guard:
-        made = cast(Any, config.http_protocol_class)(config, state, {}, loop)
-        return Guard(cast(Inner, made), watch, loop)
-
-    server = await loop.create_server(protocol, sock=listener, ssl=tls)
-    ticking = loop.create_task(_tick(state, watch))
-    try:
-        yield
-    finally:
-        ticking.cancel()
-        server.close()
-        for connection in list(state.connections):
-            connection.shutdown()
-        if state.tasks:
-            await asyncio.wait(state.tasks, timeout=_CLOSING_SECONDS)
-        for guard in list(watch.guards):
-            guard.cut_off()
-        with suppress(asyncio.CancelledError):
-            await ticking
+    return config
 
 
 async def _tick(state: ServerState, watch: Watch) -> None:

@@ -1,0 +1,71 @@
+"""Metrics of the listener: what its look-ups know, who asks, and who was turned away.
+
+Public: they depend on who asks and on what was published. Durations are of HTTP answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import Metric
+
+from streamdp.client import Condition
+from streamdp.service.families import counter, gauge, histogram
+from streamdp.service.traffic import SECONDS, Kind, Refusal, Traffic
+
+SERIES = 5 + len(Refusal) + 2 + len(Kind) * (len(SECONDS) + 3)
+"""Series of a listener, beside those of each stream."""
+
+
+def listener(known: Mapping[str, Condition], traffic: Traffic) -> Iterator[Metric]:
+    """Every family of the listener."""
+    yield from _look_ups(known)
+    yield from _traffic(traffic)
+
+
+def _look_ups(known: Mapping[str, Condition]) -> Iterator[Metric]:
+    """The cache of published actions that HTTP answers from."""
+    yield gauge("streamdp_cache_keys", "Keys that look-ups know.", ["stream"], (
+        ((stream,), each.keys) for stream, each in known.items()
+    ))  # fmt: skip
+    yield gauge(
+        "streamdp_cache_keys_in_several_partitions",
+        "Keys with a learner in more than one partition; the one with most slots answers.",
+        ["stream"],
+        (((stream,), each.several) for stream, each in known.items()),
+    )
+    yield gauge(
+        "streamdp_cache_stale_seconds",
+        "Since the published actions could last be followed; 0 while they can.",
+        ["stream"],
+        (((stream,), each.stale_seconds) for stream, each in known.items()),
+    )
+
+
+def _traffic(traffic: Traffic) -> Iterator[Metric]:
+    """Requests and connections."""
+    yield counter("streamdp_http_requests", "Requests answered, by class of status.", ["code"], (
+        ((code,), count) for code, count in sorted(traffic.requests.items())
+    ))  # fmt: skip
+    yield histogram(
+        "streamdp_http_request_seconds",
+        "How long the answer to a request took, by what was asked for.",
+        ["kind"],
+        SECONDS,
+        (((kind,), each.counts, each.seconds) for kind, each in traffic.durations.items()),
+    )
+    yield counter(
+        "streamdp_http_connections_refused",
+        "Connections that were turned away or cut off: no room, no TLS in time, too slow.",
+        ["reason"],
+        (((reason,), traffic.refused[reason]) for reason in Refusal),
+    )
+    yield gauge("streamdp_http_connections", "Connections that are open.", [], [
+        ((), traffic.open)
+    ])  # fmt: skip
+    yield gauge(
+        "streamdp_http_connections_limit",
+        "Connections that may be open at once; beyond them only probes and metrics are answered.",
+        [],
+        [((), traffic.most)],
+    )

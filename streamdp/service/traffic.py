@@ -1,0 +1,69 @@
+"""What a listener has done so far: counts and durations, whatever was asked for.
+
+All of it is public: it depends on who asks and on what was published, never on an event. A
+duration runs from a request's complete head to its answer being handed to the connection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds of the buckets; a look-up takes a fifth of a millisecond."""
+
+
+class Kind(StrEnum):
+    """What a request is, as far as its duration goes."""
+
+    LOOK_UP = "look_up"
+    BATCH = "batch"
+    OTHER = "other"
+
+
+class Refusal(StrEnum):
+    """Why a connection was ended by this side."""
+
+    FULL = "full"  # no room, or it asked for what the reserved room is not for
+    HANDSHAKE = "handshake"  # no TLS, or not in time
+    SLOW = "slow"  # a head that does not come, or an answer that is not taken
+
+
+@dataclass(slots=True)
+class Durations:
+    """How many requests took up to each bound of `SECONDS` and beyond."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The counts of one listener."""
+
+    most: int = 0  # connections that may be open at once, without the reserved ones
+    open: int = 0  # connections that are, handshakes and reserved ones included
+    requests: Counter[str] = field(default_factory=Counter)  # by class of status
+    refused: Counter[Refusal] = field(default_factory=Counter)
+    durations: dict[Kind, Durations] = field(
+        default_factory=lambda: {kind: Durations() for kind in Kind}
+    )
+
+    def answered(self, status: int, *, method: str, path: bytes, seconds: float) -> None:
+        """One more request."""
+        self.requests[f"{status // 100}xx"] += 1
+        self.durations[_kind(method, path.split(b"/"))].add(seconds)
+
+
+def _kind(method: str, parts: Sequence[bytes]) -> Kind:
+    if parts[-1] == b"actions" and method == "POST":
+        return Kind.BATCH
+    return Kind.LOOK_UP if parts[-1] == b"action" else Kind.OTHER
