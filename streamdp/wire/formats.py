@@ -106,9 +106,14 @@ def configure(
     >>> configure("float32", actions=["a", "b"], options={"frames": True})
     RawFormat(float32, K=2, frames=True, prefix=none)
     """
+    return factory_of(name).configure(actions=actions, options=options or {})
+
+
+def factory_of(name: str) -> FormatFactory:
+    """What the entry point of that name offers."""
     for entry in entry_points(group=GROUP, name=name):
         factory: FormatFactory = entry.load()
-        return factory.configure(actions=actions, options=options or {})
+        return factory
     raise InvalidConfig(
         complaint("format.name", "unknown format", expected=" or ".join(names()), got=repr(name))
     )
@@ -155,6 +160,11 @@ def checked_rows(losses: NDArray[np.float32], *, columns: int) -> NDArray[np.flo
             complaint("losses", "cannot be sent", expected="numbers in [0, 1]", got="others too")
         )
     return rows
+
+
+def checked_numbers(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Losses or rewards to be encoded, one for each slot of a record: numbers in [0, 1]."""
+    return checked_rows(np.reshape(numbers, (-1, 1)), columns=1)[:, 0]
 
 
 def record_lengths(values: Sequence[Value]) -> NDArray[np.int64]:

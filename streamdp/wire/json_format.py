@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.wire.feedback import Feedback, FeedbackFormat
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
     Decoded,
@@ -67,7 +68,7 @@ _CHUNK = 1 << 15
 """Numbers decoded at a time: 256 KB of float64. Megabytes at once cost a third more time, in
 page faults."""
 
-_UNUSABLE = (msgspec.MsgspecError, UnicodeError, TypeError)
+UNUSABLE = (msgspec.MsgspecError, UnicodeError, TypeError)
 """What decoding raises because of content; TypeError says that the value is null. Memory and
 stack running out are not content and go to the caller: a null loss would then be wrong."""
 
@@ -116,6 +117,15 @@ class JsonFormat:
             losses[start : start + step] = np.clip(wide, 0.0, 1.0)
         return Decoded(losses, np.ones(n, dtype=np.int64))
 
+    @classmethod
+    def configure_feedback(
+        cls, *, feedback: Feedback, options: Mapping[str, object]
+    ) -> FeedbackFormat:
+        """The format of a feedback stream: one number an event."""
+        from streamdp.wire.json_feedback import JsonFeedback  # it is built on this module
+
+        return JsonFeedback.configure(feedback=feedback, options=options)
+
     def encode(self, losses: NDArray[np.float32]) -> bytes:
         """One event with this row, with the shortest decimals that read back as these float32."""
         rows = checked_rows(losses, columns=len(self.actions))
@@ -145,7 +155,7 @@ class JsonFormat:
             return f"nested more than {MAX_NESTING} deep"
         try:
             self._read(text)
-        except _UNUSABLE as error:
+        except UNUSABLE as error:
             return str(error)
         return None
 
@@ -173,7 +183,7 @@ class JsonFormat:
                     add(unusable)
                 else:
                     add(pack(*read(text)))
-            except _UNUSABLE:
+            except UNUSABLE:
                 add(unusable)
         return b"".join(rows)
 

@@ -9,6 +9,8 @@ Everything here depends on encoded lengths alone: no branch is taken on content,
 the values nor their badness shows in the time. Numbers that are not finite go through as they
 are; the core nulls their row, and only that.
 
+A feedback stream's row is one number: what came of the action that the record's header names.
+
 A batch of well-formed records is one join and one view, with no work for each record beyond its
 length. Bytes are aligned as `bytes` objects are, hence as float32 wants them.
 """
@@ -17,13 +19,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
     Decoded,
@@ -32,6 +35,7 @@ from streamdp.wire.formats import (
     Value,
     checked_actions,
     checked_names,
+    checked_numbers,
     checked_option,
     checked_rows,
     record_lengths,
@@ -45,27 +49,26 @@ _WIRE_TYPES: dict[Scalar, np.dtype[Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RawFormat:
-    """Rows of one scalar type; made by `Float32Format` and `Float16Format`."""
+@dataclass(frozen=True, slots=True)
+class RawRows:
+    """Records of rows of so many numbers of one scalar type."""
 
-    actions: tuple[str, ...]
+    columns: int
     scalar: Scalar
-    frames: bool = False
-    prefix: Prefix = "none"
+    frames: bool
+    prefix: Prefix
 
     def __post_init__(self) -> None:
         """Refuse what is no configuration."""
-        checked_actions(self.actions)
         checked_option(self.frames, where="format.frames", allowed=(False, True))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
 
     @property
     def row_bytes(self) -> int:
         """How long an encoded row is."""
-        return len(self.actions) * _WIRE_TYPES[self.scalar].itemsize
+        return self.columns * _WIRE_TYPES[self.scalar].itemsize
 
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> dict[str, Setting]:
         """Whatever decides how a record is read."""
         return {"name": self.scalar, "frames": self.frames, "prefix": self.prefix}
 
@@ -85,11 +88,11 @@ class RawFormat:
             bodies = self._bodies(values, slots=slots, misfits=misfits)
         joined = b"".join(bodies)  # type: ignore[arg-type]  # what has no value is a misfit
         rows = np.frombuffer(joined, dtype=_WIRE_TYPES[self.scalar])
-        return Decoded(_as_float32(rows.reshape(-1, len(self.actions))), slots)
+        return Decoded(_as_float32(rows.reshape(-1, self.columns)), slots)
 
-    def encode(self, losses: NDArray[np.float32]) -> bytes:
+    def encode(self, numbers: NDArray[np.float32]) -> bytes:
         """One record that carries these rows; Confluent's prefix is the producer's to add."""
-        rows = checked_rows(losses, columns=len(self.actions))
+        rows = checked_rows(numbers, columns=self.columns)
         if len(rows) > 1 and not self.frames:
             raise InvalidConfig(
                 complaint("losses", "too many rows", expected="1 without frames", got=len(rows))
@@ -101,20 +104,13 @@ class RawFormat:
         if value is None:
             return "no value"
         length = len(value) - self._skip
-        allowed = f"{self.row_bytes} bytes ({len(self.actions)} × {self.scalar})"
+        allowed = f"{self.row_bytes} bytes ({self.columns} × {self.scalar})"
         if length != self.row_bytes and not self.frames:
             return f"{length} bytes, expected {allowed}"
         if length <= 0 or length % self.row_bytes:
             return f"{length} bytes, expected a multiple of {allowed}"
         bad = np.flatnonzero(~np.isfinite(self.decode([value]).losses).all(axis=1))
         return f"{len(bad)} rows with NaN or infinity, the first is {bad[0]}" if len(bad) else None
-
-    def __repr__(self) -> str:
-        """Say which format, for how many actions."""
-        return (
-            f"RawFormat({self.scalar}, K={len(self.actions)},"
-            f" frames={self.frames}, prefix={self.prefix})"
-        )
 
     @property
     def _skip(self) -> int:
@@ -126,10 +122,110 @@ class RawFormat:
         """Each record's rows, with rows of NaN for the records whose length does not fit."""
         skip = self._skip
         bodies = [b"" if value is None else value[skip:] for value in values]
-        row = np.full(len(self.actions), np.nan, dtype=_WIRE_TYPES[self.scalar]).tobytes()
+        row = np.full(self.columns, np.nan, dtype=_WIRE_TYPES[self.scalar]).tobytes()
         for at in misfits.tolist():
             bodies[at] = row * int(slots[at])
         return bodies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RawFormat:
+    """Rows of losses, one number for each action; made by `Float32Format` and `Float16Format`."""
+
+    actions: tuple[str, ...]
+    scalar: Scalar
+    frames: bool = False
+    prefix: Prefix = "none"
+    _rows: RawRows = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no configuration."""
+        columns = len(checked_actions(self.actions))
+        rows = RawRows(columns, self.scalar, self.frames, self.prefix)
+        object.__setattr__(self, "_rows", rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """How long an encoded row is."""
+        return self._rows.row_bytes
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read."""
+        return self._rows.settings()
+
+    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many slots records of these encoded lengths take. Public."""
+        return self._rows.slots(lengths)
+
+    def decode(self, values: Sequence[Value]) -> Decoded:
+        """The rows of a batch of records. Never raises because of content."""
+        return self._rows.decode(values)
+
+    def encode(self, losses: NDArray[np.float32]) -> bytes:
+        """One record that carries these rows."""
+        return self._rows.encode(losses)
+
+    def explain(self, value: Value) -> str | None:
+        """Why a record is unusable, wholly or in part. NOT PRIVATE: for operators only."""
+        return self._rows.explain(value)
+
+    def __repr__(self) -> str:
+        """Say which format, for how many actions."""
+        return (
+            f"RawFormat({self.scalar}, K={len(self.actions)},"
+            f" frames={self.frames}, prefix={self.prefix})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RawFeedback:
+    """One number for each slot of a feedback stream: what came of the action in the header."""
+
+    feedback: Feedback
+    scalar: Scalar
+    frames: bool = False
+    prefix: Prefix = "none"
+    _rows: RawRows = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no configuration."""
+        if self.feedback.played == "value":
+            raise InvalidConfig(
+                complaint(
+                    "played",
+                    f"{self.scalar} records hold one number and no action",
+                    expected="header, or the format json",
+                    got="value",
+                )
+            )
+        rows = RawRows(1, self.scalar, self.frames, self.prefix)
+        object.__setattr__(self, "_rows", rows)
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read: part of the configuration's digest."""
+        return {**self._rows.settings(), **self.feedback.settings()}
+
+    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many slots records of these encoded lengths take. Public."""
+        return self._rows.slots(lengths)
+
+    def decode(self, values: Sequence[Value]) -> Outcomes:
+        """What a batch of payloads says. Never raises because of content."""
+        decoded = self._rows.decode(values)
+        return Outcomes(decoded.losses[:, 0], decoded.slots_per_record)
+
+    def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
+        """The payload of one record with these numbers."""
+        return self._rows.encode(checked_numbers(numbers).reshape(-1, 1))
+
+    def explain(self, value: Value) -> str | None:
+        """Why a payload is unusable, wholly or in part. NOT PRIVATE: for operators only."""
+        return self._rows.explain(value)
+
+    def __repr__(self) -> str:
+        """Say which format, for how many actions."""
+        told = self.feedback
+        return f"RawFeedback({self.scalar}, {told.content}, K={len(told.actions)})"
 
 
 def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
@@ -159,6 +255,17 @@ class RawFactory:
             actions=tuple(actions),
             scalar=self.scalar,
             **options,  # type: ignore[arg-type]  # RawFormat checks types and values
+        )
+
+    def configure_feedback(
+        self, *, feedback: Feedback, options: Mapping[str, object]
+    ) -> RawFeedback:
+        """The format for these records, from the options of a stream's configuration."""
+        checked_names(options, where="format", known=("frames", "prefix"))
+        return RawFeedback(
+            feedback=feedback,
+            scalar=self.scalar,
+            **options,  # type: ignore[arg-type]  # RawRows checks types and values
         )
 
 

@@ -1,0 +1,216 @@
+"""What was shown and what came of it: records' bytes and headers in, played arms and gains out.
+
+A record of a feedback stream says what came of one action that was shown: its loss, or its reward
+(1 − loss), as the stream's configuration has it. The action itself is public and travels in a
+header, `streamdp-action` (its UTF-8 name); a frame of n rows has `streamdp-actions`, one
+little-endian uint32 for each row. The rules of `formats` hold here too, and these:
+
+1. Which arm a slot counts for is a function of the record's headers alone (`played = "header"`):
+   payloads are protected, headers are public, and a count of shown actions is published.
+2. A header that is missing, given twice, unknown or of a wrong length is the *null observation* for
+   all slots of its record: it counts for no arm. Every slot is taken all the same.
+3. A payload that cannot be used is the gain 0 *of the arm that its header names*: that arm was
+   shown, which is public, so it is counted.
+4. With `played = "value"`, for producers that cannot write headers, the payload names the action.
+   Then a replaced payload may move two arms, which the learner must know: it costs three times the
+   noise.
+
+A format offers feedback by `configure_feedback` beside `configure` on its entry point's object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import NO_ARM
+from streamdp.core.grid import centred_gains
+from streamdp.wire.formats import Setting, Value, checked_option, factory_of
+
+Content = Literal["loss", "reward"]
+Played = Literal["header", "value"]
+Headers = Sequence[tuple[str, bytes | None]]
+
+ACTION_HEADER = "streamdp-action"
+ROW_BYTES = 4
+"""Bytes of each row's action in the header of a frame: a little-endian uint32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """How the records of a stream say what was shown and what came of it."""
+
+    actions: tuple[str, ...]
+    content: Content = "loss"
+    played: Played = "header"
+    header: str = ACTION_HEADER
+
+    def __post_init__(self) -> None:
+        """Refuse what is no configuration."""
+        checked_option(self.content, where="content", allowed=("loss", "reward"))
+        checked_option(self.played, where="played", allowed=("header", "value"))
+        if not self.header:
+            raise InvalidConfig(
+                complaint("action_header", "empty", expected="a header's name", got="''")
+            )
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read: part of the configuration's digest."""
+        header = {"action_header": self.header} if self.played == "header" else {}
+        return {"content": self.content, "played": self.played, **header}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What the payloads of a batch of records say, in order."""
+
+    numbers: NDArray[np.float32]  # n: losses or rewards in [0, 1]; NaN where none can be used
+    slots_per_record: NDArray[np.int64]  # one per record, each ≥ 1; their sum is n
+    played: NDArray[np.int32] | None = None  # n, with `played = "value"` only
+
+    def __repr__(self) -> str:
+        """Say how many, never what."""
+        return f"Outcomes({len(self.numbers)} slots of {len(self.slots_per_record)} records)"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The slots of a batch of records, as the engine takes them."""
+
+    played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
+    gain: NDArray[np.int64]  # n: 1/2 − loss in grid units
+    slots_per_record: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        """Say how many, never what."""
+        return f"Observed({len(self.played)} slots of {len(self.slots_per_record)} records)"
+
+
+@runtime_checkable
+class FeedbackFormat(Protocol):
+    """Turns the payloads of feedback records into numbers and back."""
+
+    @property
+    def feedback(self) -> Feedback:
+        """What the records are about."""
+        ...
+
+    @property
+    def frames(self) -> bool:
+        """Whether a record may carry several slots."""
+        ...
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read: part of the configuration's digest."""
+        ...
+
+    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many slots records of these encoded lengths take. Public."""
+        ...
+
+    def decode(self, values: Sequence[Value]) -> Outcomes:
+        """What a batch of payloads says. Never raises because of content."""
+        ...
+
+    def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
+        """The payload of one record with these numbers (one for a format without frames)."""
+        ...
+
+    def explain(self, value: Value) -> str | None:
+        """Why a payload is unusable, wholly or in part. NOT PRIVATE: for operators only."""
+        ...
+
+
+@runtime_checkable
+class FeedbackFactory(Protocol):
+    """What an entry point of the group ``streamdp.formats`` has if its format knows feedback."""
+
+    def configure_feedback(
+        self, *, feedback: Feedback, options: Mapping[str, object]
+    ) -> FeedbackFormat:
+        """Build the format of a feedback stream; wrong options are `InvalidConfig`."""
+        ...
+
+
+def configure_feedback(
+    name: str, *, feedback: Feedback, options: Mapping[str, object] | None = None
+) -> FeedbackFormat:
+    """The format of that name, for these records.
+
+    >>> configure_feedback("json", feedback=Feedback(("a", "b"), content="reward"))
+    JsonFeedback(reward, K=2, played=header, prefix=none)
+    """
+    factory = factory_of(name)
+    if not isinstance(factory, FeedbackFactory):
+        raise InvalidConfig(
+            complaint("format.name", "carries no feedback", expected="json or float32", got=name)
+        )
+    return factory.configure_feedback(feedback=feedback, options=options or {})
+
+
+def observe(
+    format_: FeedbackFormat, values: Sequence[Value], headers: Sequence[Headers]
+) -> Observed:
+    """The played arms and gains of a batch of records."""
+    outcomes, feedback = format_.decode(values), format_.feedback
+    slots = outcomes.slots_per_record
+    gain = centred_gains(outcomes.numbers)
+    if feedback.content == "reward":
+        gain = -gain  # 1/2 − loss is reward − 1/2
+    played = outcomes.played
+    if played is None:
+        shown = _in_frames if format_.frames else _in_records
+        played = shown(feedback, headers, slots)
+    return Observed(played, gain, slots)
+
+
+def headers_of(format_: FeedbackFormat, played: Sequence[int]) -> Headers:
+    """The headers of a record whose slots showed these arms.
+
+    >>> format_ = configure_feedback("json", feedback=Feedback(("a", "b")))
+    >>> headers_of(format_, [1])
+    [('streamdp-action', b'b')]
+    """
+    feedback = format_.feedback
+    if feedback.played == "value":
+        return []
+    if format_.frames:
+        return [(f"{feedback.header}s", np.array(played, dtype="<u4").tobytes())]
+    (arm,) = played
+    return [(feedback.header, feedback.actions[arm].encode())]
+
+
+def _in_records(
+    feedback: Feedback, headers: Sequence[Headers], slots: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """The arm that each record of one slot names."""
+    arms = {action.encode(): arm for arm, action in enumerate(feedback.actions)}
+    find, name = arms.get, feedback.header
+    played = []
+    for pairs in headers:
+        if len(pairs) == 1 and pairs[0][0] == name:  # what most producers write
+            played.append(find(pairs[0][1] or b"", NO_ARM))
+        else:
+            given = [value for key, value in pairs if key == name]
+            played.append(find(given[0] or b"", NO_ARM) if len(given) == 1 else NO_ARM)
+    return np.array(played, dtype=np.int32)
+
+
+def _in_frames(
+    feedback: Feedback, headers: Sequence[Headers], slots: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """The arm that each row of each frame names; a header of a wrong length names none."""
+    name, none = f"{feedback.header}s", NO_ARM.to_bytes(ROW_BYTES, "little", signed=True)
+    parts = []
+    for pairs, rows in zip(headers, slots.tolist(), strict=True):
+        given = [value for key, value in pairs if key == name]
+        fits = len(given) == 1 and given[0] is not None and len(given[0]) == ROW_BYTES * rows
+        parts.append(given[0] or b"" if fits else none * rows)
+    numbers = np.frombuffer(b"".join(parts), dtype="<u4")
+    known = numbers < len(feedback.actions)
+    return np.where(known, numbers, NO_ARM).astype(np.int32)

@@ -1,0 +1,152 @@
+"""JSON feedback: `{"loss": 0.25}` or `{"reward": 1}`, one slot each.
+
+With `played = "value"` the event names what was shown as well: `{"action": "a", "reward": 1}`.
+What makes an event unusable is the same as in `json_format`: a number is a JSON number and not a
+boolean or text, other fields are ignored, nesting has a fixed limit, numbers outside [0, 1] are
+clipped while they are still float64. An unknown action in the event is no arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import NO_ARM
+from streamdp.wire.feedback import Feedback, Outcomes
+from streamdp.wire.formats import (
+    CONFLUENT_PREFIX,
+    Prefix,
+    Setting,
+    Value,
+    checked_names,
+    checked_numbers,
+    checked_option,
+)
+from streamdp.wire.json_format import NUMBER_WIDTH, UNUSABLE, Padding, short_decimals
+from streamdp.wire.nesting import MAX_NESTING, SHORT, too_deep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JsonFeedback:
+    """One event a record, typed and strict."""
+
+    feedback: Feedback
+    prefix: Prefix = "none"
+    padding: Padding = "none"
+    _read: Callable[[bytes], Any] = field(init=False, repr=False, compare=False)
+    _take: Callable[[Any], Any] = field(init=False, repr=False, compare=False)
+    _none: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no configuration, and make the typed reader of its events."""
+        checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
+        checked_option(self.padding, where="format.padding", allowed=("none", "fixed"))
+        with_action = self.feedback.played == "value"
+        fields = {self.feedback.content: float, **({"action": str} if with_action else {})}
+        event = msgspec.defstruct("Event", list(fields.items()), gc=False)
+        object.__setattr__(self, "_read", msgspec.json.Decoder(event).decode)
+        object.__setattr__(self, "_take", attrgetter(*fields))
+        object.__setattr__(self, "_none", (float("nan"), None) if with_action else float("nan"))
+
+    @classmethod
+    def configure(cls, *, feedback: Feedback, options: Mapping[str, object]) -> JsonFeedback:
+        """The format for these records, from the options of a stream's configuration."""
+        checked_names(options, where="format", known=("prefix", "padding"))
+        return cls(feedback=feedback, **options)  # type: ignore[arg-type]  # checked there
+
+    @property
+    def frames(self) -> bool:
+        """An event is one slot."""
+        return False
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Whatever decides how a record is read; padding is the producer's matter."""
+        return {"name": "json", "prefix": self.prefix, **self.feedback.settings()}
+
+    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One for each record. Public."""
+        return np.ones(len(lengths), dtype=np.int64)
+
+    def decode(self, values: Sequence[Value]) -> Outcomes:
+        """What a batch of payloads says. Never raises because of content."""
+        slots = np.ones(len(values), dtype=np.int64)
+        if self.feedback.played == "header":
+            return Outcomes(_clipped(self._outcomes(values)), slots)
+        numbers, named = zip(*self._outcomes(values), strict=True) if values else ((), ())
+        arms = {action: arm for arm, action in enumerate(self.feedback.actions)}
+        played = np.array([arms.get(action, NO_ARM) for action in named], dtype=np.int32)
+        return Outcomes(_clipped(numbers), slots, played)
+
+    def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
+        """One event, with the shortest decimal that reads back as this float32."""
+        row = checked_numbers(numbers)
+        if len(row) != 1:
+            raise InvalidConfig(
+                complaint("feedback", "too many slots", expected="1 in JSON", got=len(row))
+            )
+        event: dict[str, object] = {self.feedback.content: short_decimals(row).tolist()[0]}
+        if self.feedback.played == "value":
+            event["action"] = self.feedback.actions[played[0]]
+        text = msgspec.json.encode(event)
+        return b"\0" * self._skip + text.ljust(self.width if self.padding == "fixed" else 0)
+
+    @property
+    def width(self) -> int:
+        """Bytes of an event with `padding = "fixed"`: what the longest possible one takes."""
+        event: dict[str, object] = {self.feedback.content: 0}
+        if self.feedback.played == "value":
+            encoded = max(self.feedback.actions, key=lambda name: len(msgspec.json.encode(name)))
+            event["action"] = encoded
+        return len(msgspec.json.encode(event)) + NUMBER_WIDTH - 1
+
+    def explain(self, value: Value) -> str | None:
+        """Why a payload is unusable. NOT PRIVATE, it may quote content: for operators only."""
+        if value is None:
+            return "no value"
+        text = value[self._skip :]
+        if too_deep(text):
+            return f"nested more than {MAX_NESTING} deep"
+        try:
+            event = self._read(text)
+        except UNUSABLE as error:
+            return str(error)
+        if self.feedback.played == "value" and event.action not in self.feedback.actions:
+            return f"unknown action {event.action!r}"
+        return None
+
+    def __repr__(self) -> str:
+        """Say which format, for how many actions."""
+        told = self.feedback
+        return (
+            f"JsonFeedback({told.content}, K={len(told.actions)},"
+            f" played={told.played}, prefix={self.prefix})"
+        )
+
+    @property
+    def _skip(self) -> int:
+        return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
+
+    def _outcomes(self, values: Sequence[Value]) -> list[Any]:
+        """What each event has under the configured fields; what is unusable has `_none`."""
+        read, take, none, skip = self._read, self._take, self._none, self._skip
+        taken: list[Any] = []
+        add = taken.append
+        for value in values:
+            try:
+                text: bytes = value[skip:] if skip else value  # type: ignore[index, assignment]
+                add(none if len(text) > SHORT and too_deep(text) else take(read(text)))
+            except UNUSABLE:
+                add(none)
+        return taken
+
+
+def _clipped(numbers: Sequence[float]) -> NDArray[np.float32]:
+    """Numbers clipped while they are float64; NaN stays."""
+    return np.clip(np.array(numbers, dtype=np.float64), 0.0, 1.0).astype(np.float32)

@@ -1,0 +1,193 @@
+"""Which arm, which gain does a feedback record come to? And does each format keep the rules?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import NO_ARM
+from streamdp.core.grid import UNIT
+from streamdp.testing.feedback_formats import HOSTILE_FEEDBACK, check_feedback_format
+from streamdp.wire.feedback import (
+    Feedback,
+    FeedbackFormat,
+    Headers,
+    Observed,
+    configure_feedback,
+    headers_of,
+    observe,
+)
+from streamdp.wire.formats import Value
+
+ACTIONS = ("a", "b", "ünï")
+LOSS, REWARD = Feedback(ACTIONS), Feedback(ACTIONS, content="reward")
+IN_VALUE = Feedback(ACTIONS, content="reward", played="value")
+
+
+def made(name: str, feedback: Feedback = LOSS, **options: object) -> FeedbackFormat:
+    return configure_feedback(name, feedback=feedback, options=options)
+
+
+SHIPPED = [
+    made("json"),
+    made("json", REWARD),
+    made("json", REWARD, prefix="confluent"),
+    made("json", padding="fixed"),
+    made("json", IN_VALUE),
+    made("json", IN_VALUE, padding="fixed"),
+    made("float32"),
+    made("float32", REWARD, frames=True),
+    made("float32", frames=True, prefix="confluent"),
+    made("float16", frames=True),
+]
+
+
+def told(observed: Observed) -> list[tuple[int, float]]:
+    """Each slot's arm and gain."""
+    return list(zip(observed.played.tolist(), (observed.gain / UNIT).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("format_", SHIPPED, ids=repr)
+def test_every_shipped_format_keeps_the_rules(format_: FeedbackFormat) -> None:
+    check_feedback_format(format_, examples=30)
+
+
+@pytest.mark.parametrize("format_", SHIPPED, ids=repr)
+def test_what_is_sent_is_observed(format_: FeedbackFormat) -> None:
+    """Payload and headers of every arm come back as that arm and its gain."""
+    arms = [2, 0, 1] if format_.frames else [2]
+    numbers = np.array([0.25] * len(arms), dtype=np.float32)
+    payload, headers = format_.encode(numbers, played=arms), headers_of(format_, arms)
+    gain = 0.25 if format_.feedback.content == "loss" else -0.25
+    assert told(observe(format_, [payload], [headers])) == [(arm, gain) for arm in arms]
+
+
+@pytest.mark.parametrize(
+    ("headers", "arm"),
+    [
+        ([("streamdp-action", b"b")], 1),
+        ([("streamdp-action", "ünï".encode())], 2),
+        ([("trace", b"b"), ("streamdp-action", b"a")], 0),
+        ([], NO_ARM),
+        ([("streamdp-action", b"c")], NO_ARM),
+        ([("streamdp-action", None)], NO_ARM),
+        ([("streamdp-action", b"\xff")], NO_ARM),
+        ([("streamdp-action", b"a"), ("streamdp-action", b"a")], NO_ARM),
+        ([("Streamdp-Action", b"a")], NO_ARM),
+    ],
+)
+def test_the_header_names_the_arm(headers: Headers, arm: int) -> None:
+    """A missing, doubled or unknown header is the null observation; the slot is taken."""
+    assert told(observe(made("json"), [b'{"loss":0.25}'], [headers])) == [(arm, 0.25)]
+
+
+def test_another_header_can_be_configured() -> None:
+    format_ = made("json", Feedback(ACTIONS, header="shown"))
+    headers: list[Headers] = [[("shown", b"b")], [("streamdp-action", b"b")]]
+    assert told(observe(format_, [b'{"loss":1}'] * 2, headers)) == [(1, -0.5), (NO_ARM, -0.5)]
+
+
+@pytest.mark.parametrize(
+    ("payload", "gain"),
+    [
+        (b'{"loss":0}', 0.5),
+        (b'{"loss":1}', -0.5),
+        (b'{"loss":7}', -0.5),
+        (b'{"loss":-1e300}', 0.5),
+        (b'{"loss":0.25,"ts":"yesterday","reward":9}', 0.25),
+        (b'{"reward":1}', 0.0),
+        (None, 0.0),
+        *(
+            (value, 0.0)
+            for value in HOSTILE_FEEDBACK
+            if value is None or b'"loss":0.5' not in value
+        ),
+    ],
+)
+def test_an_unusable_loss_is_the_gain_0_of_its_arm(payload: Value, gain: float) -> None:
+    """The arm was shown, which is public, so its slot counts for it whatever the payload is."""
+    headers: list[Headers] = [[("streamdp-action", b"a")]]
+    assert told(observe(made("json"), [payload], headers)) == [(0, gain)]
+
+
+def test_a_reward_is_one_minus_a_loss() -> None:
+    """The same gains on the grid, for each of many numbers."""
+    losses = (np.arange(1025) / 1024).astype(np.float32)
+    headers: Sequence[Headers] = [[("streamdp-action", b"a")]] * len(losses)
+    one = [made("float32").encode(losses[at : at + 1], played=[0]) for at in range(len(losses))]
+    rewards = (1 - losses).astype(np.float32)
+    other = [made("float32").encode(rewards[at : at + 1], played=[0]) for at in range(len(losses))]
+    by_loss = observe(made("float32"), one, headers)
+    by_reward = observe(made("float32", REWARD), other, headers)
+    assert by_loss.gain.tolist() == by_reward.gain.tolist()
+
+
+@pytest.mark.parametrize(
+    ("header", "arms"),
+    [
+        (np.array([1, 0, 2], dtype="<u4").tobytes(), [1, 0, 2]),
+        (np.array([1, 3, 2**32 - 1], dtype="<u4").tobytes(), [1, NO_ARM, NO_ARM]),
+        (np.array([1, 0], dtype="<u4").tobytes(), [NO_ARM] * 3),
+        (b"\0" * 13, [NO_ARM] * 3),
+        (b"", [NO_ARM] * 3),
+        (None, [NO_ARM] * 3),
+    ],
+)
+def test_a_frames_header_names_every_row(header: bytes | None, arms: list[int]) -> None:
+    """A header of a wrong length names no row; a row that is unknown is null alone."""
+    frame = np.array([0, 0.25, np.nan], dtype="<f4").tobytes()
+    observed = observe(made("float32", frames=True), [frame], [[("streamdp-actions", header)]])
+    assert told(observed) == list(zip(arms, [0.5, 0.25, 0.0], strict=True))
+
+
+def test_a_frame_of_a_wrong_length_still_counts_its_arms() -> None:
+    """Its payload is null, its header is public and fits the slots that its length gives."""
+    frame = np.array([0, 0.25], dtype="<f4").tobytes() + b"x"
+    header = np.array([1, 2], dtype="<u4").tobytes()
+    observed = observe(made("float32", frames=True), [frame], [[("streamdp-actions", header)]])
+    assert told(observed) == [(1, 0.0), (2, 0.0)]
+
+
+def test_the_value_may_name_the_arm() -> None:
+    values = [b'{"action":"b","reward":1}', b'{"action":"z","reward":1}', b'{"reward":1}']
+    observed = observe(made("json", IN_VALUE), values, [[("streamdp-action", b"a")]] * 3)
+    assert told(observed) == [(1, 0.5), (NO_ARM, 0.5), (NO_ARM, 0.0)]
+
+
+@pytest.mark.parametrize("format_", [made("json"), made("json", IN_VALUE)], ids=repr)
+def test_fixed_padding_has_one_width(format_: FeedbackFormat) -> None:
+    fixed = made("json", format_.feedback, padding="fixed")
+    widths = {
+        len(fixed.encode(np.array([number], dtype=np.float32), played=[arm]))
+        for number in (0, 1, 1e-30, 0.1, 0.123456789)
+        for arm in range(len(ACTIONS))
+    }
+    assert len(widths) == 1
+
+
+def test_the_digest_knows_how_records_are_read() -> None:
+    """Everything that changes an arm or a gain changes the settings."""
+    formats = [*SHIPPED, made("json", Feedback(ACTIONS, header="shown"))]
+    seen = [tuple(sorted(format_.settings().items())) for format_ in formats]
+    same = {repr(made("json", padding="fixed")), repr(made("json", IN_VALUE, padding="fixed"))}
+    assert len(set(seen)) == len(formats) - len(same)
+
+
+def test_what_is_no_configuration_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="content"):
+        Feedback(ACTIONS, content="clicks")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="played"):
+        Feedback(ACTIONS, played="guess")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="action_header"):
+        Feedback(ACTIONS, header="")
+    with pytest.raises(InvalidConfig, match="hold one number and no action"):
+        made("float32", IN_VALUE)
+    with pytest.raises(InvalidConfig, match="unknown option"):
+        made("json", layout="mapping")
+    with pytest.raises(InvalidConfig, match="in JSON"):
+        made("json").encode(np.zeros(2, dtype=np.float32), played=[0, 0])
+    with pytest.raises(InvalidConfig, match="unknown format"):
+        made("xml")
