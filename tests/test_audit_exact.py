@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.audit import TOLERANCE, Memo, audit_learner, sweep
-from streamdp.audit.exposure import Design, designs, engine_subject
+from streamdp.audit.exposure import Design, designs, engine_subject, slots_alone
 from streamdp.audit.reader import Reader, exact_sum
 from streamdp.audit.sweep import sweep_wide
 from streamdp.audit.transcripts import worst_ratios
@@ -103,13 +103,13 @@ def test_every_schedule_keeps_events_apart(schedule: str) -> None:
 
 @pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
 def test_the_engine_reads_what_a_learner_should_read(options: dict[str, str]) -> None:
-    """Sums, priors and windows of every run of the short design: equal."""
+    """Sums, priors and windows of every run of the short design, and of slots alone: equal."""
     learner = shipped(options)
-    design = designs(learner)[0]
-    mine, theirs = Reader(learner)(design), engine_subject(learner)(design)
-    assert mine.seen.denominators == theirs.seen.denominators
-    for column in ("sums", "bonuses", "happened"):
-        np.testing.assert_array_equal(getattr(mine.seen, column), getattr(theirs.seen, column))
+    for design in [designs(learner)[0], *slots_alone(learner)]:
+        mine, theirs = Reader(learner)(design), engine_subject(learner)(design)
+        assert mine.seen.denominators == theirs.seen.denominators
+        for column in ("sums", "bonuses", "happened"):
+            np.testing.assert_array_equal(getattr(mine.seen, column), getattr(theirs.seen, column))
 
 
 def test_a_learner_that_promises_nothing_is_called_that() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -182,10 +183,13 @@ def test_does_a_key_beyond_the_limit_get_nothing_but_a_count() -> None:
 
 @pytest.mark.parametrize(
     "losses",
-    [[float("nan"), 0, 0], [float("inf"), 0, 0], [1, 2], "x", None, [[1, 1, 1], [1, 1, 1]], {}],
-)
-def test_is_what_is_no_vector_a_null_loss_in_its_slot(losses: object) -> None:
-    """Unusable content takes its slot as 1/2 in every coordinate; only the operator is told."""
+    [
+        [float("nan"), 0, 0], [float("inf"), 0, 0], [1, 2], [], np.zeros(4), None,
+        ["x", 0, 0], [None, 0, 0], ["0", "1", "1"], [[1], [1, 1], 1],
+    ],
+)  # fmt: skip
+def test_is_an_unusable_vector_a_null_loss_in_its_slot(losses: object) -> None:
+    """P1: unusable content takes its slot as 1/2 everywhere; only the operator is told."""
     told = sd.NotPrivate(3)
     learner = sd.noisy_leader(actions=ACTIONS, epsilon="1", noise="laplace", schedule="capped 9")
     bad, null = engine(learner, not_private=told), engine(learner)
@@ -195,6 +199,46 @@ def test_is_what_is_no_vector_a_null_loss_in_its_slot(losses: object) -> None:
     assert bad.save() == null.save()
     assert told.latest_nulls.tolist() == [True]
     assert told.nulls(0) == 1
+
+
+@pytest.mark.parametrize(
+    "losses",
+    ["x", b"xyz", {}, {"a": 1, "b": 0, "c": 0}, {0, 1}, 0.5, [[1, 1, 1]], np.zeros((2, 3))],
+)
+def test_is_an_argument_that_no_event_can_be_refused(losses: object) -> None:
+    """A caller's mistake is an error that names a type, never a loss; nothing is taken."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    with pytest.raises(sd.InvalidConfig) as refused:
+        machine.apply(b"k", losses)
+    assert str(refused.value).startswith("losses: no vector; expected 3 numbers, one each")
+    assert type(losses).__name__ in str(refused.value)
+    assert (len(machine), machine.position) == (0, 0)
+
+
+@pytest.mark.parametrize("key", ["k", 7, ("k",), bytearray(b"k"), ["k"]])
+def test_is_what_is_no_key_refused(key: Any) -> None:
+    """A text would get a learner of its own beside its bytes; every way in and out says so."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    machine.apply(b"k", [0, 0, 1])
+    batch = LossBatch([key], np.zeros(1, np.int64), np.zeros((1, 3), np.float32), np.array([1]))
+    for use in (lambda: machine.apply(key, [0, 0, 1]), lambda: machine.apply_batch(batch),
+                lambda: machine.action(key), lambda: machine.slots(key)):  # fmt: skip
+        with pytest.raises(sd.InvalidConfig, match="key: no key; expected bytes, or None, got"):
+            use()
+    assert (len(machine), machine.position, key in machine) == (1, 1, False)
+    machine.apply(np.bytes_(b"k"), [0, 0, 1])  # bytes all the same
+    assert len(machine) == 1
+
+
+@pytest.mark.parametrize("randomness", [None, 7, sd.SystemRandomness])
+def test_is_a_part_that_was_forgotten_named(randomness: Any) -> None:
+    """An engine without a source of bits, or with a learner's name alone, says what is missing."""
+    learner: Any = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")
+    options: dict[str, Any] = {"stream": "s", "partition": 0, "budget": "1"}
+    with pytest.raises(sd.InvalidConfig, match=r"randomness: .*expected SystemRandomness\(\)"):
+        sd.Engine(learner=learner, randomness=randomness, **options)
+    with pytest.raises(sd.InvalidConfig, match=r"learner: .*a recipe makes.* got str"):
+        sd.Engine(learner="incumbent_leader", randomness=sd.SystemRandomness(), **options)  # type: ignore[arg-type]
 
 
 def test_is_exact_regret_only_behind_the_operators_name() -> None:
@@ -346,9 +390,27 @@ def test_is_a_release_a_value_of_its_own() -> None:
         "action", Fraction(1, 2), 1, 2,
     )  # fmt: skip
     assert action.identity == sd.Identity("home", 0, b"k", 1, 0, 0, "action")
+    assert [release.action for release in releases] == [ACTIONS[each.value] for each in releases]
+    assert str(action) == (
+        f"home/0 key b'k': action {action.action!r} after block 0, slots 1 to 1 charged ε = 1/2"
+    )
+    assert str(opening) == f"home/0 key b'k': opening {opening.action!r}, charged nothing"
+    assert str(replace(action, action=None)).startswith(
+        f"home/0 key b'k': action number {action.value}"
+    )
     assert repr(releases) == "Releases(home/0, 2)"
     assert repr(machine) == "Engine(home/0, 1 keys, position 1)"
     assert repr(machine._bank) == "Bank(1 rows)"
+
+
+def test_does_an_estimate_say_what_it_is_of() -> None:
+    """In loss, with its noise in it; it has no action."""
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), estimates=[REGRET])
+    for _ in range(4):
+        estimates = [each for each in machine.apply(b"k", [0, 1, 1]) if each.kind == REGRET.name]
+    (regret,) = estimates
+    assert regret.action is None
+    assert f": block_regret of {regret.value / UNIT:.4g} after block 1, slots 2 to 4" in str(regret)
 
 
 def test_do_keys_number_themselves() -> None:

@@ -17,6 +17,7 @@ from streamdp.core.grid import (
     UNIT,
     Quantiser,
     as_float32,
+    as_vector,
     column_sums,
     grid_sums,
     quantise,
@@ -181,3 +182,9 @@ def test_does_anything_become_rows_of_float32(losses: object, wanted: object) ->
     assert rows.dtype == np.float32
     assert rows.flags.c_contiguous
     np.testing.assert_array_equal(rows, np.array(wanted, dtype=np.float32))
+
+
+@pytest.mark.parametrize("losses", [[0.25, 7], (0, 1), np.array([1e300, -1e300]), [np.nan, 0]])
+def test_is_a_vector_one_row(losses: object) -> None:
+    """One event's losses become what they become among others."""
+    np.testing.assert_array_equal(as_vector(losses, actions=2), as_float32(losses, actions=2))

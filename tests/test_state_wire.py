@@ -114,6 +114,7 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         epoch=2,
         kinds=kinds,
         charges=charges,
+        actions=(),
         keys=[each.key for each in drawn],
         kind=np.array([kinds.index(each.kind) for each in drawn], np.uint8),
         told=None,

@@ -6,11 +6,13 @@ and, in short designs, unusable content: NaN, a row that is partly NaN, infinity
 [0,1]. Each stream is run with every action that could have been in force and with everything that
 the learner tosses itself (windows, resampled bits). All runs are keys of one engine; its frames
 hold one and three slots by turns, and each batch is offered twice, the second time to be refused.
+In one small design the slots of the last block come alone, each a batch, but for its last one: an
+engine takes slots that lie inside a block by a way of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -37,6 +39,7 @@ from streamdp.core.schedule import Schedule
 
 MOST_RUNS = 60_000
 MOST_VARIED = 7
+MOST_ALONE = 900  # runs whose slots come one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Design:
     windows: Ints  # W × B: how many slots of each block count, less the fewest possible
     choices: Ints  # B: how many windows each block has
     coins: NDArray[np.bool_]  # C × T × K
+    alone: range = range(0)  # slots, each of which, of each run, is a batch
 
     @property
     def streams(self) -> int:
@@ -124,7 +128,7 @@ def engine_subject(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> Sub
         )
         statistics = np.zeros((design.runs, design.blocks, len(estimates)), dtype=np.int64)
         each = design.chances * len(design.scripts)
-        for batch in frames(np.repeat(design.losses(), each, axis=0)):
+        for batch in arrivals(design, np.repeat(design.losses(), each, axis=0)):
             _note(statistics, engine.apply_batch(batch))
             try:
                 engine.apply_batch(batch)
@@ -133,6 +137,23 @@ def engine_subject(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> Sub
         return Exposure(design, seen, statistics)
 
     return run
+
+
+def arrivals(design: Design, losses: NDArray[np.float32]) -> Iterator[LossBatch]:
+    """N × T × K losses as batches: frames of all runs, but for slots that come alone."""
+    if not design.alone:
+        yield from frames(losses)
+        return
+    runs, slots, _ = losses.shape
+    keys, each = [key_of(run) for run in range(runs)], np.arange(runs)
+    for slot in range(1, slots + 1):
+        rows, offsets = losses[:, slot - 1], each + slot * runs
+        if slot not in design.alone:
+            yield LossBatch(keys, each, np.ascontiguousarray(rows), offsets)
+            continue
+        for run in each.tolist():
+            one = slice(run, run + 1)
+            yield LossBatch(keys[one], each[:1], rows[one], offsets[one])
 
 
 def frames(losses: NDArray[np.float32]) -> list[LossBatch]:
@@ -168,6 +189,28 @@ def designs(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[Desig
         _design(learner, blocks=blocks, bad=bad, acted=acted)
         for blocks, bad in ((2, "with unusable content"), (3, "vertices"))
     ]
+
+
+def slots_alone(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[Design]:
+    """A small design whose last block's slots come alone but for its last; as many vary as may.
+
+    None where a learner tosses bits for every slot: an engine then takes all slots one way.
+    """
+    if learner.resample == "bernoulli":
+        return []
+    acted = bool(learner.bonus or estimates)
+    schedule = learner.schedule
+    blocks = 2 if schedule.stop(1) - schedule.start(1) > 2 else 3
+    whole = _design(learner, blocks=blocks, bad="with unusable content", acted=acted)
+    begin, end = schedule.start(blocks - 1), schedule.stop(blocks - 1)
+    corners = len(vertices(len(learner.actions)))
+    alphabet = whole.alphabet[[*range(corners), corners + 1, corners + 2]]  # NaN once, 7 and -7
+    varied = tuple(range(begin, end))
+    while len(varied) > 1 and (
+        len(alphabet) ** len(varied) * len(whole.scripts) * len(whole.windows) > MOST_ALONE
+    ):
+        varied = varied[:-1]
+    return [replace(whole, alphabet=alphabet, varied=varied, alone=range(begin, end - 1))]
 
 
 def _design(learner: Leader, *, blocks: int, bad: str, acted: bool) -> Design:

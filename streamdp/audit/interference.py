@@ -26,6 +26,7 @@ from streamdp.core.regret import Estimate
 _RUNS = 5
 _LIMIT = 4  # the fifth key gets no learner
 _RECORDS = 40
+_SINGLES = 6  # slots that come alone: inside blocks and at an end
 _BLOCKS = 30
 
 Observed = dict[str, bytes]
@@ -58,8 +59,8 @@ def observe(
         drawn |= recorded(releases)
         seen |= _of_releases(f"batch {number}: ", releases)
         seen |= _of_saves(f"save after batch {number}: ", engine.save(most=2))
-    single = engine.apply(key_of(1), content)
-    seen |= _of_releases("apply: ", single)
+    for single in range(_SINGLES):
+        seen |= _of_releases(f"apply {single}: ", engine.apply(key_of(1), content[0]))
     seen["repr of a batch"] = repr(log[0]).encode()
     seen |= _of_engine(engine)
     seen["error: a record again"] = _said(lambda: engine.apply_batch(log[0]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import inf
 
-from streamdp.audit.exposure import Design, Exposure, designs, engine_subject, frames
+from streamdp.audit.exposure import Design, Exposure, designs, engine_subject, frames, slots_alone
 from streamdp.audit.interference import leaks
 from streamdp.audit.sampler import sample, sample_estimates
 from streamdp.audit.script import Scripted, key_of
@@ -116,7 +116,8 @@ class _Findings:
 
     def enumerate_streams(self) -> None:
         """Layer 1: every replacement in every short stream against what its slot was charged."""
-        for design in designs(self.learner, self.estimates):
+        asked = self.learner, self.estimates
+        for design in [*designs(*asked), *slots_alone(*asked)]:
             exposure = self._exposure(design)
             paid = _paid(self.learner, self.estimates, design)
             ratios = worst_ratios(exposure, self.learner.choose, self.estimates)
@@ -167,7 +168,7 @@ class _Findings:
         self.failures += [f"depends on content: {name}" for name in known[self._structure]]
 
     def _exposure(self, design: Design) -> Exposure:
-        known, name = self.memo.exposures, (self._structure, design.slots)
+        known, name = self.memo.exposures, (self._structure, design.slots, design.alone)
         if name not in known:
             known[name] = engine_subject(self.learner, self.estimates)(design)
         return known[name]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
 from typing import NamedTuple
@@ -147,7 +147,12 @@ class BlockSums:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What leaves: an action, an estimate or a block's sums, with its block and charge."""
+    """What leaves: an action, an estimate or a block's sums, with its block and charge.
+
+    >>> at = Identity("home", 0, b"fr", 1, 0, 2, ACTION)
+    >>> print(Release(at, 1, 5, 12, 4, 10, Fraction(1, 2), action="carousel"))
+    home/0 key b'fr': action 'carousel' after block 2, slots 5 to 11 charged ε = 1/2
+    """
 
     identity: Identity
     value: int  # the action's index, or an estimate in units of 2**-20 loss; else 0
@@ -162,6 +167,26 @@ class Release:
     """Feedback streams: what is in force from now on, K little-endian uint32 in parts of 2**24.
 
     A public function of the sums so far (`core.evidence.policy`), told for convenience."""
+    action: str | None = field(default=None, compare=False)  # its name, from an engine; see value
+
+    def __str__(self) -> str:
+        """One line for people."""
+        stream, partition, key, _, _, block, kind = self.identity
+        told = f"{stream}/{partition} key {key!r}: {kind} {self._what()}"
+        if kind == OPENING:
+            return f"{told}, charged nothing"
+        slots = f"slots {self.start} to {self.stop - 1}"
+        return f"{told} after block {block}, {slots} charged ε = {self.epsilon}"
+
+    def _what(self) -> str:
+        """The action's name or number, or an estimate's value in loss."""
+        if self.kind == SUMS:
+            return "with noise"
+        if self.kind in (OPENING, ACTION):
+            told = f"number {self.value}" if self.action is None else repr(self.action)
+            others = self.standing != self.value
+            return f"{told} (in force: number {self.standing})" if others else told
+        return f"of {self.value * 2.0**-20:.4g}"
 
     @property
     def standing(self) -> int:
@@ -212,6 +237,7 @@ class Releases(Sequence[Release]):
     last_offset: NDArray[np.int64]
     told: Told | None = None  # feedback streams only
     in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
+    actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
 
     def __len__(self) -> int:
         """How many releases."""
@@ -219,9 +245,10 @@ class Releases(Sequence[Release]):
 
     def __getitem__(self, at: int) -> Release:  # type: ignore[override]  # no slices
         """The release at one place, as a value of its own."""
-        code = int(self.kind[at])
+        code, value = int(self.kind[at]), int(self.value[at])
         name = self.kinds[code]
         in_force = self.in_force if name in (OPENING, ACTION) else None
+        chosen = name in (OPENING, ACTION) and value < len(self.actions)
         return Release(
             identity=Identity(
                 self.stream,
@@ -232,7 +259,7 @@ class Releases(Sequence[Release]):
                 int(self.block[at]),
                 name,
             ),
-            value=int(self.value[at]),
+            value=value,
             start=int(self.start[at]),
             stop=int(self.stop[at]),
             first_offset=int(self.first_offset[at]),
@@ -241,6 +268,7 @@ class Releases(Sequence[Release]):
             sums=self.told.sums(at) if self.told is not None and name == SUMS else None,
             policy=None if self.told is None else self.told.policy[at].astype("<u4").tobytes(),
             in_force=None if in_force is None else int(in_force[at]),
+            action=self.actions[value] if chosen else None,
         )
 
     def __iter__(self) -> Iterator[Release]:

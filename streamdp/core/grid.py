@@ -46,7 +46,8 @@ def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
             if numbers.dtype.kind not in _NUMBERS:
                 raise TypeError
             rows = numbers.astype(np.float64)
-            rows = np.where(np.isfinite(rows), np.clip(rows, 0.0, 1.0), np.nan).astype(np.float32)
+            clipped = np.minimum(np.maximum(rows, 0.0), 1.0)
+            rows = np.where(np.isfinite(rows), clipped, np.nan).astype(np.float32)
     except (TypeError, ValueError, OverflowError):
         rows = np.empty((0,), dtype=np.float32)
     if rows.ndim == 1:
@@ -54,6 +55,34 @@ def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
     if rows.ndim != 2 or rows.shape[1] != actions:
         return np.full((1, actions), np.nan, dtype=np.float32)
     return np.ascontiguousarray(rows)
+
+
+def as_vector(losses: object, *, actions: int) -> NDArray[np.float32]:
+    """One event's losses as one row of float32; refuses what is no vector and no None.
+
+    Judged by its axes alone: what stands in a vector is content, and unusable content is a row of
+    NaN, whatever its length (P1).
+
+    >>> as_vector([0.25, 0.5, 0.1], actions=2)
+    array([[nan, nan]], dtype=float32)
+    >>> as_vector("garbage", actions=2)
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: losses: no vector; expected 2 numbers, one each, got str
+    """
+    try:
+        numbers = losses if losses is None else np.asarray(losses)
+    except ValueError:  # lists of uneven lists
+        numbers = None
+    if numbers is not None and numbers.ndim != 1:
+        raise InvalidConfig(
+            complaint(
+                "losses",
+                "no vector",
+                expected=f"{actions} numbers, one each",
+                got=type(losses).__name__ + (f" of {numbers.ndim} axes" if numbers.ndim else ""),
+            )
+        )
+    return as_float32(numbers, actions=actions)
 
 
 def quantise(losses: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -1,4 +1,4 @@
-"""The engine at array speed: batches against a plain sum, births per second, bytes per key.
+"""The engine at array speed: batches against a plain sum, one event, births, bytes per key.
 
     python tests/bench/bench_engine.py [--json FILE] [--rounds N]
 
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,35 @@ def births(rounds: int) -> list[dict[str, Any]]:
     ]
 
 
+def singles(rounds: int) -> list[dict[str, Any]]:
+    """One event a call, from Python lists: of keys that live on, and the first 100 of new ones."""
+    generator = np.random.default_rng(3)
+    events = generator.random((1000, FEW_ACTIONS), dtype=np.float32).tolist()
+    living, fresh = engine(FEW_ACTIONS), iter(range(1 << 30))
+
+    def alive() -> float:
+        start = process_time()
+        for number, event in enumerate(events):
+            living.apply(b"key-%d" % (number % 20), event)
+        return process_time() - start
+
+    def new() -> float:
+        mine, machine = next(fresh), engine(FEW_ACTIONS)
+        start = process_time()
+        for number, event in enumerate(events):
+            machine.apply(b"key-%d-%d" % (mine, number % 10), event)
+        return process_time() - start
+
+    for _ in range(5):  # blocks have become long
+        alive()
+    runs: dict[str, Run] = {"an event of a living key": alive, "the first 100 of a new key": new}
+    found = medians(runs, rounds=rounds)
+    return [
+        {"run": run, "microseconds_of_processor": round(seconds * 1e6 / len(events), 1)}
+        for run, seconds in found.items()
+    ]
+
+
 def populated(actions: int) -> sd.Engine:
     """An engine that has seen a slot of each of 10^6 keys."""
     machine = engine(actions)
@@ -194,7 +223,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
-    tables = {part.__name__: part(options.rounds) for part in (batches, births, memory)}
+    tables = {part.__name__: part(options.rounds) for part in (batches, singles, births, memory)}
     for name, table in tables.items():
         print(name)
         for row in table:

@@ -42,6 +42,8 @@ def engine(tables: Mapping[str, Rows]) -> Lines:
     told = f"{batches['one key']:.1f} × the time of a bare `np.add.reduce`"
     yield "learning from a batch of one key, K = 100", told
     yield "the same with 1,000 keys", f"{batches['1000 keys']:.1f} ×"
+    alive, new = (f"{row['microseconds_of_processor']:.0f} µs" for row in tables["singles"])
+    yield "one event by `apply`, K = 10; the mean of a new key's first 100", f"{alive}; {new}"
     (born,) = tables["births"]
     yield "16 slots of each of 100,000 new keys", f"{born['slots_per_second'] / 1e6:.1f} M slots/s"
     sizes = " / ".join(f"{row['bytes_per_key']:,}" for row in tables["memory"])

@@ -18,6 +18,7 @@ an engine refuses to go on or to be saved, or these slots would be counted twice
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
 
@@ -30,11 +31,12 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.operator import NotPrivate
-from streamdp.core.engine.plan import check, plan
+from streamdp.core.engine.plan import check, check_keys, plan
+from streamdp.core.engine.quiet import Quiet
 from streamdp.core.engine.waves import Applier, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Releases
-from streamdp.core.grid import as_float32
+from streamdp.core.grid import as_vector
 from streamdp.core.learners.leader import Leader
 from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Randomness
@@ -43,6 +45,8 @@ from streamdp.core.regret import Estimate
 Ints = NDArray[np.int64]
 
 MOST_ROWS = 100_000_000
+_ONE_SLOT = np.zeros(1, dtype=np.int64)  # the index of a batch of one slot
+_ONE_SLOT.flags.writeable = False
 
 
 class Engine:
@@ -78,6 +82,7 @@ class Engine:
         not_private: NotPrivate | None = None,
     ) -> None:
         share = None if budget is None else parse_epsilon(budget, "budget")
+        _check_parts(learner, randomness)
         if not 1 <= limit <= MOST_ROWS:
             raise InvalidConfig(complaint("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit))
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
@@ -85,6 +90,7 @@ class Engine:
         self.position = 0
         self.slots_refused = 0
         self._halfway = False
+        self._nothing = self._no_releases()
         self._tariff = tariff(learner, self.estimates, budget=share)
         self._ledger = None if share is None else Ledger(share)
         self._bank = Bank(
@@ -102,6 +108,12 @@ class Engine:
             fresh=self._fresh,
             not_private=not_private,
         )
+        self._quiet = Quiet(
+            learner=learner,
+            bank=self._bank,
+            counts_whole=self.estimates,
+            not_private=not_private,
+        )
 
     def __repr__(self) -> str:
         """Say where it stands, never what it holds."""
@@ -116,21 +128,20 @@ class Engine:
         return isinstance(key, bytes | None) and self._bank.row(key) is not None
 
     def apply(self, key: Key, losses: object, *, offset: int | None = None) -> Releases:
-        """One slot. Losses that are no vector of K finite numbers are a null loss."""
-        row = as_float32(losses, actions=len(self.learner.actions))
-        if len(row) != 1:
-            row = np.full((1, len(self.learner.actions)), np.nan, dtype=np.float32)
-        return self.apply_batch(
-            LossBatch(
-                keys=[key],
-                index=np.zeros(1, dtype=np.int64),
-                losses=row,
-                offsets=np.array([self.position if offset is None else offset], dtype=np.int64),
-            )
-        )
+        """One slot: an event of `key`, whose losses are a vector of K numbers in [0, 1].
+
+        Numbers outside are clipped. A vector of another length, one with NaN, infinity or anything
+        but numbers in it, and None take their slot as the *null loss*, 1/2 for every action: an
+        error would tempt you to drop the event, and a dropped event moves all later blocks (P1).
+        What is no vector at all (a text, a mapping, rows of rows) is a mistake in the call, and
+        refused; put bytes from outside through a format of `streamdp.wire`, which refuses nothing.
+        """
+        row = as_vector(losses, actions=len(self.learner.actions))
+        at = self.position if offset is None else offset
+        return self.apply_batch(LossBatch([key], _ONE_SLOT, row, np.array([at], dtype=np.int64)))
 
     def apply_batch(self, batch: LossBatch) -> Releases:
-        """Many slots; exactly equal to applying them one by one.
+        """Many slots; exactly equal to applying them one by one, and some 50 times as fast.
 
         The slots of one record must come in one batch: the position moves past the last record.
         """
@@ -147,11 +158,13 @@ class Engine:
 
     def action(self, key: Key) -> str | None:
         """The action in force for a key; None if it has no learner."""
+        check_keys([key])
         row = self._bank.row(key)
         return None if row is None else self.learner.actions[int(self._bank.action[row])]
 
     def slots(self, key: Key) -> int:
         """How many slots a key has taken; public."""
+        check_keys([key])
         row = self._bank.row(key)
         return 0 if row is None else int(self._bank.slots[row])
 
@@ -188,6 +201,19 @@ class Engine:
     def _step(self, batch: LossBatch, draws: Draws, *, limit: int, read: LossBatch) -> list[Wave]:
         """Plan, charge, apply; the position moves past all that was read."""
         self._check_whole()
+        quiet = self._quiet.row(batch)
+        if quiet is None:
+            waves = self._planned(batch, draws, limit=limit)
+        else:
+            self._halfway, waves = True, []
+            self._quiet.take(batch, quiet)
+        if len(read.offsets):
+            self.position = int(read.offsets[-1]) + 1
+        self._halfway = False
+        return waves
+
+    def _planned(self, batch: LossBatch, draws: Draws, *, limit: int) -> list[Wave]:
+        """The way of every slot that begins or ends anything, and of all batches of several."""
         planned = plan(self._bank, self.learner.schedule, batch, limit=limit)
         ends = np.flatnonzero(planned.segments.closes)
         self._grow_ledger(len(self._bank) + len(planned.new))
@@ -195,9 +221,6 @@ class Engine:
         self._halfway = True
         waves = list(self._applier.apply(planned, draws))
         self.slots_refused += planned.refused
-        if len(read.offsets):
-            self.position = int(read.offsets[-1]) + 1
-        self._halfway = False
         return waves
 
     def _check_whole(self) -> None:
@@ -233,34 +256,70 @@ class Engine:
 
     def _released(self, waves: Sequence[Wave]) -> Releases:
         """Releases in the order of the records that ended their blocks."""
-
-        def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-            none = [np.zeros(0, dtype=np.int64)]
-            return np.concatenate(none + [getattr(wave, name) for wave in waves])
-
+        if not waves:
+            return self._nothing
         codes = np.repeat(
             np.array([wave.code for wave in waves], dtype=np.uint8),
             [len(wave.rows) for wave in waves],
         )
-        order = np.lexsort((codes, column("block"), column("place")))
-        rows = column("rows")[order]
-        keys = self._bank.keys
-        charge = self.learner.charge or Fraction(0)
+        order = np.lexsort((codes, _joined(waves, "block"), _joined(waves, "place")))
+        rows = _joined(waves, "rows")[order]
+        return replace(
+            self._nothing,
+            keys=[self._bank.keys[row] for row in rows.tolist()],
+            born=self._bank.born[rows],
+            block=_joined(waves, "block")[order],
+            kind=codes[order],
+            value=_joined(waves, "value")[order],
+            start=_joined(waves, "start")[order],
+            stop=_joined(waves, "stop")[order],
+            first_offset=_joined(waves, "first_offset")[order],
+            last_offset=_joined(waves, "last_offset")[order],
+            in_force=_joined(waves, "in_force")[order] if self.learner.remembers else None,
+        )
+
+    def _no_releases(self) -> Releases:
+        """What a batch releases in which no block ends: columns of no length."""
+        none, charge = np.zeros(0, dtype=np.int64), self.learner.charge or Fraction(0)
         return Releases(
             stream=self.stream,
             partition=self.partition,
             epoch=self.epoch,
             kinds=(OPENING, ACTION, *(estimate.name for estimate in self.estimates)),
             charges=(Fraction(0), charge, *(estimate.epsilon for estimate in self.estimates)),
-            keys=[keys[row] for row in rows.tolist()],
-            born=self._bank.born[rows],
-            kind=codes[order],
-            told=None,
-            in_force=column("in_force")[order] if self.learner.remembers else None,
-            **{
-                name: column(name)[order]
-                for name in ("block", "value", "start", "stop", "first_offset", "last_offset")
-            },
+            actions=self.learner.actions,
+            keys=(),
+            kind=none.astype(np.uint8),
+            born=none, block=none, value=none, start=none, stop=none, first_offset=none,
+            last_offset=none,
+        )  # fmt: skip
+
+
+def _joined(waves: Sequence[Wave], name: str) -> Ints:
+    """One column of several waves."""
+    return np.concatenate([getattr(wave, name) for wave in waves])
+
+
+def _check_parts(learner: object, randomness: object) -> None:
+    """Refuse a learner or a source of bits that is none: forgotten, or a name of one."""
+    if not isinstance(learner, Leader):
+        raise InvalidConfig(
+            complaint(
+                "learner",
+                "no learner",
+                expected='what a recipe makes, such as incumbent_leader(actions=…, epsilon="0.5")',
+                got=type(learner).__name__,
+            )
+        )
+    parts = all(hasattr(randomness, part) for part in ("seeded", "tag", "bits"))
+    if not parts or isinstance(randomness, type):
+        raise InvalidConfig(
+            complaint(
+                "randomness",
+                "no source of bits",
+                expected="SystemRandomness(), or SeededRandomness(…) in tests",
+                got=type(randomness).__name__,
+            )
         )
 
 

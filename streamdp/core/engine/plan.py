@@ -5,6 +5,7 @@ Made from keys, offsets and slot numbers alone; nothing here looks at a loss, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,17 @@ def only(batch: LossBatch, keep: NDArray[np.bool_]) -> LossBatch:
     return LossBatch(batch.keys, batch.index[keep], batch.losses[keep], batch.offsets[keep])
 
 
+def check_keys(keys: Sequence[object]) -> None:
+    """Refuse what is no key; a text would get a learner beside that of its bytes."""
+    wrong = next(
+        (kind for kind in set(map(type, keys)) if not issubclass(kind, bytes | None)), None
+    )
+    if wrong is not None:
+        raise InvalidConfig(
+            complaint("key", "no key", expected="bytes, or None", got=wrong.__name__)
+        )
+
+
 def check(batch: LossBatch, *, actions: int, position: int) -> None:
     """Refuse a batch that is not one, or that comes again."""
     n = len(batch.losses)
@@ -102,18 +114,20 @@ def check(batch: LossBatch, *, actions: int, position: int) -> None:
     if not n == len(batch.index) == len(batch.offsets):
         got = f"{len(batch.index)} and {len(batch.offsets)}"
         raise InvalidConfig(complaint("batch", "uneven columns", expected=n, got=got))
+    check_keys(batch.keys)
     if len(set(batch.keys)) != len(batch.keys):
         raise InvalidConfig(
             complaint("batch.keys", "a key twice", expected="distinct", got="one twice")
         )
     if not n:
         return
-    if batch.index.min() < 0 or batch.index.max() >= len(batch.keys):
+    if np.minimum.reduce(batch.index) < 0 or np.maximum.reduce(batch.index) >= len(batch.keys):
         expected = f"0 … {len(batch.keys) - 1}"
         raise InvalidConfig(
             complaint("batch.index", "no such key", expected=expected, got="another")
         )
-    if batch.offsets[0] < position or (batch.offsets[1:] < batch.offsets[:-1]).any():
+    falls = n > 1 and bool((batch.offsets[1:] < batch.offsets[:-1]).any())
+    if falls or batch.offsets[0] < position:
         raise InvalidConfig(
             complaint(
                 "batch.offsets", "a record again", expected=f"rising from {position}", got="less"
