@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from streamdp.replay.feedback import FeedbackOutcome
     from streamdp.replay.simulate import Outcome
 
 
@@ -17,42 +19,110 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
+    observes: Annotated[
+        str, typer.Option(help="losses (of all actions) or feedback (of the shown action).")
+    ] = "losses",
     learners: Annotated[
         str | None, typer.Option(help="name:option=value,…; every recipe without it.")
     ] = None,
-    epsilon: Annotated[str, typer.Option(help="Budgets, exactly.")] = "0.1,0.5,1,4",
+    epsilon: Annotated[
+        str | None, typer.Option(help="Budgets, exactly; 0.1,0.5,1,4, with feedback 0.25,0.5,1.")
+    ] = None,
     runs: Annotated[int, typer.Option(help="Runs of each learner on each instance.")] = 400,
-    slots: Annotated[int, typer.Option(help="Slots of each run.")] = 1 << 17,
+    slots: Annotated[
+        int | None, typer.Option(help="Slots of each run; 2**17, with feedback 10**6.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of losses and selections.")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not tables.")] = False,
 ) -> None:
-    """Simulate learners on five instances: mean regret with its standard error.
+    """Simulate learners in made-up worlds: mean regret with its standard error.
 
-    Regret is pseudo-regret over Bernoulli losses; all learners and budgets see the same losses.
+    Regret is pseudo-regret; all learners and budgets see the same losses.
+
+    With --observes feedback: policies, in worlds with click rates, delay and drift.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    if observes == "feedback":
+        shown = _feedback(learners, epsilon, runs=runs, slots=slots, seed=seed)
+        told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
+    elif observes == "losses":
+        found = _losses(learners, epsilon, runs=runs, slots=slots, seed=seed)
+        told, tables = [_told(outcome) for outcome in found], _tables(found)
+    else:
+        raise InvalidConfig(
+            complaint("--observes", "unknown", expected="losses | feedback", got=observes)
+        )
+    if as_json:
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+    elif markdown:
+        typer.echo("\n".join(_markdown(tables)))
+    else:
+        _print_tables(tables)
+
+
+def _losses(
+    learners: str | None, epsilon: str | None, *, runs: int, slots: int | None, seed: int
+) -> list[Outcome]:
     from streamdp.replay.cells import parse_candidates, parse_epsilons
-    from streamdp.replay.simulate import LEARNERS, Bench
+    from streamdp.replay.simulate import HORIZON, LEARNERS, Bench
     from streamdp.replay.simulate import simulate as simulated
 
-    outcomes = simulated(
+    return simulated(
         parse_candidates(learners if learners is not None else LEARNERS),
-        parse_epsilons(epsilon),
-        bench=Bench(runs=runs, horizon=slots, seed=seed),
+        parse_epsilons("0.1,0.5,1,4" if epsilon is None else epsilon),
+        bench=Bench(runs=runs, horizon=HORIZON if slots is None else slots, seed=seed),
         progress=lambda instance: typer.echo(f"simulating {instance.name}", err=True),
     )
-    if as_json:
-        _print_json(outcomes)
-    elif markdown:
-        typer.echo("\n".join(_markdown(outcomes)))
-    else:
-        _print_tables(outcomes)
+
+
+def _feedback(
+    learners: str | None, epsilon: str | None, *, runs: int, slots: int | None, seed: int
+) -> list[FeedbackOutcome]:
+    from streamdp.replay.cells import parse_epsilons
+    from streamdp.replay.feedback import HORIZON, LEARNERS, simulate_feedback
+
+    found = simulate_feedback(
+        LEARNERS if learners is None else learners.split(","),
+        parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),
+        runs=runs,
+        horizon=HORIZON if slots is None else slots,
+        seed=seed,
+        progress=lambda environment: typer.echo(f"simulating {environment.name}", err=True),
+    )
+    return list(found)
 
 
 Table = tuple[str, list[str], list[list[str]]]
 """Title, header, rows."""
+
+
+def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
+    """Mean regret and the worst 1 % of the runs, in two tables."""
+    from streamdp.replay.cells import epsilon_text
+
+    budgets = list(dict.fromkeys(o.epsilon for o in outcomes if o.epsilon is not None))
+    told = {(o.environment.name, o.learner, o.epsilon): o for o in outcomes}
+    rows = list(dict.fromkeys((o.environment.name, o.learner) for o in outcomes))
+    header = ["world", "learner", *(f"ε = {epsilon_text(budget)}" for budget in budgets)]
+
+    def cells(world: str, learner: str) -> list[FeedbackOutcome]:
+        exact = told.get((world, learner, None))
+        return [told[world, learner, budget] if exact is None else exact for budget in budgets]
+
+    yield (
+        "Mean regret",
+        header,
+        [[*row, *(f"{o.mean:.0f} ± {o.error:.0f}" for o in cells(*row))] for row in rows],
+    )
+    yield (
+        "Worst 1 % of the runs, relative to the mean",
+        header,
+        [[*row, *(f"{o.worst / o.mean:.1f}" for o in cells(*row))] for row in rows],
+    )
 
 
 def _tables(outcomes: Sequence[Outcome]) -> Iterator[Table]:
@@ -84,45 +154,53 @@ def _tables(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     yield "Mean regret", ["ε", "learner", *(instance.name for instance in instances)], rows
 
 
-def _markdown(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    for title, header, rows in _tables(outcomes):
+def _markdown(tables: Iterable[Table]) -> Iterator[str]:
+    for title, header, rows in tables:
         yield f"{title}:\n"
-        numbers = sum(not name.startswith(("ε", "learner")) or "=" in name for name in header)
+        words = ("ε", "learner", "world")
+        numbers = sum(not name.startswith(words) or "=" in name for name in header)
         marks = ["---"] * (len(header) - numbers) + ["--:"] * numbers
         for row in (header, marks, *rows):
             yield f"| {' | '.join(row)} |"
         yield ""
 
 
-def _print_tables(outcomes: Sequence[Outcome]) -> None:
+def _print_tables(tables: Iterable[Table]) -> None:
     from rich.console import Console
     from rich.table import Table as Drawn
 
-    for title, header, rows in _tables(outcomes):
+    for title, header, rows in tables:
         table = Drawn(title=title)
         for name in header:
-            wide = name == "learner"
+            wide = name in ("learner", "world")
             table.add_column(name, justify="left" if wide else "right", no_wrap=wide)
         for at, row in enumerate(rows):
-            if header[0] == "ε" and at and row[0] != rows[at - 1][0]:
+            if header[0] in ("ε", "world") and at and row[0] != rows[at - 1][0]:
                 table.add_section()
             table.add_row(*row)
         Console().print(table)
 
 
-def _print_json(outcomes: Sequence[Outcome]) -> None:
-    import json
+def _told(outcome: Outcome) -> dict[str, object]:
+    return {
+        "instance": outcome.instance.name,
+        "actions": len(outcome.instance.means),
+        "learner": outcome.cell.name,
+        "epsilon": None if outcome.cell.epsilon is None else str(outcome.cell.epsilon),
+        "runs": len(outcome.regrets),
+        "mean_regret": outcome.mean,
+        "standard_error": outcome.error,
+    }
 
-    told = [
-        {
-            "instance": outcome.instance.name,
-            "actions": len(outcome.instance.means),
-            "learner": outcome.cell.name,
-            "epsilon": None if outcome.cell.epsilon is None else str(outcome.cell.epsilon),
-            "runs": len(outcome.regrets),
-            "mean_regret": outcome.mean,
-            "standard_error": outcome.error,
-        }
-        for outcome in outcomes
-    ]
-    typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+
+def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
+    return {
+        "instance": outcome.environment.name,
+        "actions": outcome.environment.arms,
+        "learner": outcome.learner,
+        "epsilon": None if outcome.epsilon is None else str(outcome.epsilon),
+        "runs": len(outcome.regrets),
+        "mean_regret": outcome.mean,
+        "standard_error": outcome.error,
+        "worst_percent": outcome.worst,
+    }

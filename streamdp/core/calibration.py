@@ -150,6 +150,21 @@ def naive_laplace_rate(epsilon: Fraction, *, actions: int) -> Fraction:
     return epsilon / (actions * LOSS_SENSITIVITY)
 
 
+SUMS_SENSITIVITY = LOSS_SENSITIVITY
+"""How far one replaced loss moves the K centred sums of a block together, in L1: 1.
+
+Feedback with a public action: a record's gain 1/2 − loss, within ±1/2, enters the sum of the arm
+that its header names, and no other. Broken by uncentred gains under `played = "value"` and by
+unplayed losses that are read: exact audit of feedback."""
+
+COUNTS_AND_SUMS_SENSITIVITY = 3 * SUMS_SENSITIVITY
+"""The same where the action stands in the content: K counts and K centred sums move by 3 in L1.
+
+Two counts move by 1 each. The gain leaves one arm's sum, which moves by 1/2, and enters another's.
+Sums that were not centred would move by 1 each: 4. Exact audit of feedback: `value at scale 1/ε`,
+`uncentred value`."""
+
+
 class SoftmaxRate(NamedTuple):
     """The η of a softmax and what a slot is charged for it."""
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.policy_arithmetic import Floats, ordered_sum
 
 PARTS_BITS = 24
 PARTS = 1 << PARTS_BITS
@@ -61,3 +62,32 @@ def part_owner(policy: Policy, part: int) -> int:
     if not 0 <= part < PARTS:
         raise InvalidConfig(complaint("part", "out of range", expected=f"< {PARTS}", got=part))
     return int(np.searchsorted(np.cumsum(policy, dtype=np.int64), part, side="right"))
+
+
+_FINE_BITS = 36  # of a weight before it becomes parts; with PARTS_BITS and the sum below 2**63
+
+
+def parts_of(chances: Floats) -> Policy:
+    """Rows of chances that add up to about 1 as policies: each within two parts of its chance.
+
+    Cumulative sums are integers and are cut on the grid of parts, so that the differences add up
+    exactly, whatever was rounded before.
+
+    >>> parts_of(np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])).tolist()
+    [[8388608, 4194304, 4194304], [0, 16777216, 0]]
+    """
+    fine = np.rint(chances * (1 << _FINE_BITS)).astype(np.int64)
+    upto = np.cumsum(fine, axis=-1)
+    cut = (upto << PARTS_BITS) // upto[..., -1:]
+    return np.diff(cut, axis=-1, prepend=0).astype(np.uint32)
+
+
+def with_floor(chances: Floats, least: Floats) -> Floats:
+    """Rows of chances, none below its `least`; what is above gives in proportion.
+
+    >>> with_floor(np.array([[0.0, 0.5, 0.5]]), np.full((1, 3), 0.1)).round(3)
+    array([[0.1 , 0.45, 0.45]])
+    """
+    spare = np.maximum(chances - least, 0.0)
+    share = (1.0 - ordered_sum(least.T)) / ordered_sum(spare.T)
+    return least + spare * share[:, None]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import wraps
 from hashlib import sha256
-from typing import Literal, ParamSpec
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Window = Literal["whole", "random_prefix", "running"]
 Resample = Literal["none", "bernoulli"]
@@ -128,15 +131,21 @@ RECIPES: dict[str, Callable[..., Leader]] = {}
 """Every recipe by its name."""
 
 P = ParamSpec("P")
+L = TypeVar("L", bound="DataclassInstance")
 
 
 def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:
     """Register a recipe under its function's name, and write its options on what it makes."""
+    return registered(RECIPES, function)
+
+
+def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -> Callable[P, L]:
+    """The function as a recipe: in `recipes`, and its name and options on what it makes."""
     name = function.__name__
     signature = inspect.signature(function)
 
     @wraps(function)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Leader:
+    def made(*args: P.args, **kwargs: P.kwargs) -> L:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -151,27 +160,38 @@ def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:
         }
         return replace(function(*args, **kwargs), recipe=name, options=tuple(options.items()))
 
-    if name in RECIPES:
+    if name in recipes:
         raise InvalidConfig(
             complaint("learners", "two recipes of one name", expected="one", got=name)
         )
-    RECIPES[name] = made
+    recipes[name] = made
     return made
 
 
 def learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Leader:
     """The learner that a configuration's table names; the inverse of `Leader.to_config`."""
+    return read_recipe(RECIPES, config, actions=actions, default=DEFAULT_RECIPE)
+
+
+def read_recipe(
+    recipes: Mapping[str, Callable[..., L]],
+    config: Mapping[str, str],
+    *,
+    actions: Sequence[str],
+    default: str,
+) -> L:
+    """What the recipe that a configuration's table names makes of the table's options."""
     options = dict(config)
     if "actions" in options:
         raise InvalidConfig(
             complaint("learner", "actions here", expected="them beside it", got="an option")
         )
-    name = options.pop("recipe", DEFAULT_RECIPE)
-    if name not in RECIPES:
+    name = options.pop("recipe", default)
+    if name not in recipes:
         raise InvalidConfig(
-            complaint("learner.recipe", "unknown", expected=sorted(RECIPES), got=name)
+            complaint("learner.recipe", "unknown", expected=sorted(recipes), got=name)
         )
-    return RECIPES[name](actions=actions, **options)
+    return recipes[name](actions=actions, **options)
 
 
 def written(option: object) -> str:

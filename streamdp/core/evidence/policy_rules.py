@@ -1,0 +1,169 @@
+"""The rules that shipped feedback learners are made of. Each is public post-processing.
+
+`BestArm`       plays an arm as often as it is likely to be the best, with a floor
+`Intervals`     plays the arms whose confidence interval reaches that of the best, equally
+`Exponential`   exponential weights on importance-weighted gains, mixed with uniform play
+`UpperBound`    plays the arm with the largest optimistic mean; for what is not private
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.evidence import policy_posterior
+from streamdp.core.evidence.policy import PARTS, Policy, parts_of, with_floor
+from streamdp.core.evidence.policy_arithmetic import Floats, ordered_sum, power_of_half
+from streamdp.core.evidence.policy_best import chances_of_best
+from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
+
+Ints = NDArray[np.int64]
+
+_FLOOR_SHARE = 0.5  # of a policy at most is floor
+_CLEAR = 9.0  # squared deviations behind the best from which an arm's floor shrinks
+_LEAST_FLOOR = 0.25  # of the whole floor: however clearly an arm is behind
+
+
+@dataclass(frozen=True, slots=True)
+class BestArm:
+    """An arm's chance is its chance of being the best under the posterior, deviations × `spread`.
+
+    `floor` expected shows in a block are each arm's least, so that a run which early noise has led
+    astray finds back. An arm that is clearly behind, by more than three deviations, needs fewer:
+    its floor shrinks with the square of the distance, to a quarter.
+    """
+
+    spread: Fraction
+    floor: Fraction
+    name: str = "best arm"
+
+    def parameters(self) -> Mapping[str, str]:
+        """Everything that its policies depend on, in writing."""
+        return {"spread": str(self.spread), "floor": str(self.floor)}
+
+    def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
+        """See `policy_posterior`."""
+        return policy_posterior.learned(state, gains, shown, noise)
+
+    def policy(self, state: Floats, lengths: Ints) -> Policy:
+        """The chances of being the best, with the floor."""
+        means, deviations = posterior(state)
+        chances = chances_of_best(means, deviations * float(self.spread))
+        floors = np.minimum(
+            float(self.floor) * _floor_shares(means, deviations) / lengths[:, None],
+            _FLOOR_SHARE / means.shape[1],
+        )
+        return parts_of(with_floor(chances, floors))
+
+
+def _floor_shares(means: Floats, deviations: Floats) -> Floats:
+    """Which part of the floor each arm needs."""
+    best = means.argmax(axis=1)[:, None]
+    behind = np.take_along_axis(means, best, axis=1) - means
+    leader = np.take_along_axis(deviations, best, axis=1)
+    squares = behind * behind / (deviations * deviations + leader * leader)
+    return np.maximum(1.0 / (1.0 + squares / _CLEAR), _LEAST_FLOOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Equal chances for the arms whose interval mean ± `width`·deviation reaches the best one's."""
+
+    width: Fraction
+    name: str = "intervals"
+
+    def parameters(self) -> Mapping[str, str]:
+        """Everything that its policies depend on, in writing."""
+        return {"width": str(self.width)}
+
+    def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
+        """See `policy_posterior`."""
+        return policy_posterior.learned(state, gains, shown, noise)
+
+    def policy(self, state: Floats, lengths: Ints) -> Policy:
+        """Uniform over what is not clearly worse."""
+        means, deviations = posterior(state)
+        reach = deviations * float(self.width)
+        best = (means - reach).max(axis=1)
+        alive = (means + reach >= best[:, None]).astype(np.float64)
+        return parts_of(alive / ordered_sum(alive.T)[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Exponential weights, for losses that somebody chooses: nothing is assumed of them.
+
+    A block of n slots that showed arm j n_j times is taken as n·S_j/n_j of gain for the arm: what
+    the importance-weighted estimate has for its mean, with the shows that came instead of those
+    that were expected. It needs no propensities, so an answer that comes late counts like any
+    other. Kept per arm: Σ n·S_j/n_j, and the arm's part of Σ Σ_j (n_j/n)·(estimate_j − mean
+    estimate)², which sets the rate √(ln K/Σ): large after much noise or much change.
+    """
+
+    mixing: Fraction
+    name: str = "exponential weights"
+
+    def parameters(self) -> Mapping[str, str]:
+        """Everything that its policies depend on, in writing."""
+        return {"mixing": str(self.mixing)}
+
+    def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
+        """Add the block's estimates and how far they were from each other."""
+        counts = np.maximum(shown, 0.0)
+        slots = np.maximum(ordered_sum(counts.T), 1.0)[:, None]
+        seen = counts >= 1.0
+        estimates = np.where(seen, slots * gains / np.maximum(counts, 1.0), 0.0)
+        shares = counts / slots
+        centred = estimates - ordered_sum((shares * estimates).T)[:, None]
+        added: Floats = np.stack([estimates, shares * (centred * centred)], axis=1)
+        return state + added
+
+    def policy(self, state: Floats, lengths: Ints) -> Policy:
+        """Weights 2**(−rate·(best − gain)/ln 2), mixed with uniform play."""
+        arms = state.shape[2]
+        squares = np.maximum(ordered_sum(state[:, 1].T), 1.0)
+        rate = np.sqrt(_logarithm(arms) / squares) / _logarithm(2)
+        behind = state[:, 0].max(axis=1)[:, None] - state[:, 0]
+        weights = power_of_half(rate[:, None] * behind)
+        mixing = float(self.mixing)
+        chances = weights / ordered_sum(weights.T)[:, None] * (1.0 - mixing) + mixing / arms
+        return parts_of(chances)
+
+
+@dataclass(frozen=True, slots=True)
+class UpperBound:
+    """The arm with the largest mean + √(2 ln t/n): UCB1 (Auer, Cesa-Bianchi & Fischer 2002)."""
+
+    name: str = "upper bound"
+
+    def parameters(self) -> Mapping[str, str]:
+        """Nothing to choose."""
+        return {}
+
+    def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
+        """Add up shows and gains."""
+        return state + np.stack([shown, gains], axis=1)
+
+    def policy(self, state: Floats, lengths: Ints) -> Policy:
+        """All of it on one arm: the first that was never shown, else the largest index."""
+        shown, gains = state[:, 0], state[:, 1]
+        slots = np.maximum(ordered_sum(shown.T), 1.0)
+        logs = np.array([_logarithm(int(slot)) for slot in slots.tolist()])
+        counts = np.maximum(shown, 1.0)
+        index = gains / counts + np.sqrt(2.0 * logs[:, None] / counts)
+        chosen = np.where(shown == 0, np.inf, index).argmax(axis=1)
+        policy = np.zeros(shown.shape, dtype=np.uint32)
+        policy[np.arange(len(policy)), chosen] = PARTS
+        return policy
+
+
+@cache
+def _logarithm(of: int) -> float:
+    """ln of an integer, from `decimal`: the same on every machine."""
+    return float(Context(prec=30).ln(Decimal(of)))

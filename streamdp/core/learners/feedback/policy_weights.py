@@ -1,0 +1,52 @@
+"""Exponential weights on importance-weighted private sums: for losses that somebody chooses.
+
+Privacy: ε-DP for replacing one record's content, as for every policy learner: discrete Laplace
+noise on all arms' sums of a block, and what follows reads released numbers. Division by how often
+an arm was shown comes after the noise; noise on weighted sums would have to be as large as the
+weights.
+
+Of the family of Hu et al. (2025) and of Exp3 (Auer, Cesa-Bianchi, Freund & Schapire 2002), with
+blocks that do not grow for ever: between releases the losses may do what they like, and a block
+that holds half of all slots would be half of all regret. With `forgetting` below 1 the weights
+remember about 1/(1 − forgetting) blocks, for losses that drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.evidence.policy_rules import Exponential
+from streamdp.core.learners.feedback.learner import (
+    PolicyLearner,
+    feedback_recipe,
+    read_played,
+    read_share,
+)
+from streamdp.core.learners.leader import read_actions, read_schedule
+from streamdp.core.schedule import Schedule
+
+MIXING = Fraction(1, 20)
+
+
+@feedback_recipe
+def policy_weights(
+    *,
+    actions: Sequence[str],
+    epsilon: str | Fraction | int,
+    schedule: Schedule | str = "capped 512",
+    mixing: str | Fraction | int = MIXING,
+    forgetting: str | Fraction | int = 1,
+    played: str = "header",
+) -> PolicyLearner:
+    """Exponential weights with a share `mixing` of uniform play."""
+    exact = parse_epsilon(epsilon, "learner.epsilon")
+    return PolicyLearner(
+        actions=read_actions(actions),
+        schedule=read_schedule(schedule),
+        rule=Exponential(read_share(mixing, where="learner.mixing")),
+        charge=exact,
+        played=read_played(played),
+        forgetting=read_share(forgetting, where="learner.forgetting"),
+    )

@@ -1,0 +1,27 @@
+"""Thompson sampling with a normal posterior: the baseline that is not private.
+
+Privacy: none (ε = ∞): it releases exact sums. The service refuses it. It is `policy_blocks` without
+noise and without a floor: each request draws its arm with the arm's probability of being the best,
+which is Thompson's rule (1933). What a learner costs beside it is what privacy costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from streamdp.core.evidence.policy_rules import BestArm
+from streamdp.core.learners.feedback.learner import PolicyLearner, feedback_recipe
+from streamdp.core.learners.leader import read_actions, read_schedule
+from streamdp.core.schedule import Schedule
+
+
+@feedback_recipe
+def thompson(*, actions: Sequence[str], schedule: Schedule | str = "geometric 2") -> PolicyLearner:
+    """Probability of being best, from exact sums; not private."""
+    return PolicyLearner(
+        actions=read_actions(actions),
+        schedule=read_schedule(schedule),
+        rule=BestArm(Fraction(1), Fraction(0)),
+        charge=None,
+    )

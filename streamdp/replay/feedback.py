@@ -1,0 +1,272 @@
+"""How good feedback learners are: their regret in made-up environments. NOT PRIVATE.
+
+An environment has a mean reward for each arm, which may change at known slots, and says how rewards
+are distributed about it and how much of the feedback comes a block late. Each request draws its arm
+from the policy in force; a block's feedback is seen when the block ends, so every policy has waited
+a whole block. Between two policies the shows are multinomial, and their rewards are sums that can
+be drawn at once (binomial; of beta laws up to 64 one by one, above by the normal law of their sum).
+So a run of a million slots is twenty steps, and thousands of runs go through the shipped policy
+rules together. Noise is discrete Laplace of the shipped scales from numpy's generator: no secret is
+made.
+
+Regret is Σ over shows of (best mean − mean of the arm shown), the best of each moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+from numpy.random import Generator, default_rng  # noqa: TID251 - rewards are made up: no secret
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.grid import UNIT
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
+from streamdp.replay.cells import Epsilon
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+HORIZON = 10**6
+BASELINES = ("thompson", "ucb1")
+LEARNERS = ("policy_blocks", "policy_elimination", "policy_weights", "thompson")
+
+_CONCENTRATION = 4.0  # of beta rewards: their variance is m(1 − m)/5
+_ONE_BY_ONE = 64
+_VALUES = 1 << 20  # of an array at once
+_MOST_BLOCKS = 10_000
+_WORST = 100  # the worst 1 in so many runs
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Mean rewards of the arms, in equal stretches of the horizon, and how feedback comes."""
+
+    name: str
+    stretches: tuple[tuple[float, ...], ...]
+    rewards: Literal["bernoulli", "beta"] = "bernoulli"
+    late: float = 0.0  # the share that comes with the next block's
+
+    @property
+    def arms(self) -> int:
+        """How many arms."""
+        return len(self.stretches[0])
+
+
+_GRADED = (0.75, 0.625, 0.5, 0.375, 0.25)
+_EQUAL = (0.5, 0.4, 0.4, 0.4, 0.4)
+
+ENVIRONMENTS = (
+    Environment("graded, K = 5", (_GRADED,)),
+    Environment("equal, K = 5", (_EQUAL,)),
+    Environment("clicks 5 %, K = 4", ((0.05, 0.04, 0.04, 0.03),)),
+    Environment("clicks 2 %, K = 4", ((0.02, 0.016, 0.015, 0.015),)),
+    Environment("clicks 6 %, K = 20", ((0.06, *(0.04,) * 19),)),
+    Environment("equal, K = 2", ((0.5, 0.4),)),
+    Environment("equal, K = 20", ((0.5, *(0.4,) * 19),)),
+    Environment("equal, K = 100", ((0.5, *(0.4,) * 99),)),
+    Environment("graded, beta rewards", (_GRADED,), rewards="beta"),
+    Environment("graded, a tenth late", (_GRADED,), late=0.1),
+    Environment("equal, a tenth late", (_EQUAL,), late=0.1),
+    Environment(
+        "the best arm changes 9 times",
+        tuple(tuple(0.6 if arm == at % 5 else 0.4 for arm in range(5)) for at in range(10)),
+    ),
+)
+"""The first two are those of Hu et al. (2025), Fig. 1 and 2; then click rates, numbers of arms,
+rewards that are not 0 or 1, late feedback, drift."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackOutcome:
+    """The regret of one learner in one environment, run by run."""
+
+    environment: Environment
+    learner: str  # as written on the command line
+    epsilon: Epsilon
+    regrets: Floats
+
+    @property
+    def mean(self) -> float:
+        """The mean regret."""
+        return float(self.regrets.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        return float(self.regrets.std(ddof=1)) / sqrt(len(self.regrets))
+
+    @property
+    def worst(self) -> float:
+        """The mean over the worst 1 % of the runs (at least one run)."""
+        count = max(1, len(self.regrets) // _WORST)
+        return float(np.sort(self.regrets)[-count:].mean())
+
+    def __str__(self) -> str:
+        """As tables show it."""
+        return f"{self.mean:.0f} ± {self.error:.0f} (worst 1 %: {self.worst / self.mean:.1f} ×)"
+
+
+def simulate_feedback(
+    learners: Sequence[str],
+    epsilons: Sequence[Epsilon],
+    *,
+    environments: Sequence[Environment] = ENVIRONMENTS,
+    runs: int = 100,
+    horizon: int = HORIZON,
+    seed: int = 1,
+    progress: Callable[[Environment], None] = lambda environment: None,
+) -> Iterator[FeedbackOutcome]:
+    """Every learner at every ε in every environment; baselines once."""
+    if runs < 2 or not 1 <= horizon <= 1 << 40:
+        got = f"{runs} runs of {horizon} slots"
+        raise InvalidConfig(
+            complaint("simulate", "size", expected="2 runs or more of 1 … 2**40 slots", got=got)
+        )
+    for number, environment in enumerate(environments):
+        progress(environment)
+        for text in learners:
+            private = text.split(":")[0] not in BASELINES
+            for epsilon in epsilons if private else (None,):
+                learner = feedback_candidate(text, epsilon, arms=environment.arms)
+                generator = default_rng((seed, number))
+                yield FeedbackOutcome(
+                    environment,
+                    text,
+                    epsilon,
+                    _regrets(environment, learner, runs, horizon, generator),
+                )
+
+
+def feedback_candidate(text: str, epsilon: Epsilon, *, arms: int) -> PolicyLearner:
+    """A learner in writing, at an ε.
+
+    >>> feedback_candidate("policy_blocks:spread=1", Fraction(1), arms=2).rule.spread
+    Fraction(1, 1)
+    """
+    name, *parts = (part.strip() for part in text.split(":"))
+    options = dict(part.partition("=")[::2] for part in parts)
+    if name not in FEEDBACK_RECIPES or any(not value for value in options.values()):
+        expected = f"name:option=value with a name of {', '.join(sorted(FEEDBACK_RECIPES))}"
+        raise InvalidConfig(complaint("learners", "unknown", expected=expected, got=text))
+    config = {"recipe": name, **options}
+    if name not in BASELINES:
+        if epsilon is None:
+            raise InvalidConfig(
+                complaint("epsilon", "no policy without noise", expected="thompson", got=name)
+            )
+        config["epsilon"] = str(epsilon)
+    return feedback_learner_of(config, actions=[str(arm) for arm in range(arms)])
+
+
+def _regrets(
+    environment: Environment,
+    learner: PolicyLearner,
+    runs: int,
+    horizon: int,
+    generator: Generator,
+) -> Floats:
+    at_once = max(1, _VALUES // environment.arms)
+    sizes = [min(at_once, runs - first) for first in range(0, runs, at_once)]
+    parts = [_play(environment, learner, size, horizon, generator) for size in sizes]
+    return np.concatenate(parts)
+
+
+def _play(
+    environment: Environment,
+    learner: PolicyLearner,
+    runs: int,
+    horizon: int,
+    generator: Generator,
+) -> Floats:
+    """Some runs of one learner, all at once, block by block."""
+    schedule = learner.schedule
+    blocks = schedule.block_of(horizon) + 1
+    if blocks > _MOST_BLOCKS:
+        raise InvalidConfig(
+            complaint("simulate", "too many blocks", expected=f"≤ {_MOST_BLOCKS}", got=blocks)
+        )
+    regret = np.zeros(runs)
+    state = learner.nothing_known(runs)
+    open_ = _Feedback.none(runs, environment.arms)
+    for block in range(blocks):
+        slots = range(schedule.start(block) - 1, min(schedule.stop(block) - 1, horizon))
+        policy = learner.policy(state, np.full(runs, block)) / PARTS
+        seen, late = _Feedback.none(runs, environment.arms), _Feedback.none(runs, environment.arms)
+        for means, count in _stretches(environment, horizon, slots):
+            shown = generator.multinomial(count, policy)
+            regret += shown @ (means.max() - means)
+            delayed = generator.binomial(shown, environment.late)
+            seen += _Feedback.drawn(shown - delayed, means, environment, generator)
+            late += _Feedback.drawn(delayed, means, environment, generator)
+        seen += open_
+        open_ = late
+        state = learner.learned(state, *_released(learner, seen, generator))
+    return regret
+
+
+def _stretches(
+    environment: Environment, horizon: int, slots: range
+) -> Iterator[tuple[Floats, int]]:
+    """The means that hold in some slots, and for how many of them."""
+    count = len(environment.stretches)
+    borders = [horizon * at // count for at in range(count + 1)]
+    for means, (begin, end) in zip(environment.stretches, pairwise(borders), strict=True):
+        inside = min(end, slots.stop) - max(begin, slots.start)
+        if inside > 0:
+            yield np.array(means), inside
+
+
+@dataclass(slots=True)
+class _Feedback:
+    """Shows and sums of centred gains (in loss) of some runs."""
+
+    shown: Ints
+    gains: Floats
+
+    @classmethod
+    def none(cls, runs: int, arms: int) -> _Feedback:
+        return cls(np.zeros((runs, arms), dtype=np.int64), np.zeros((runs, arms)))
+
+    @classmethod
+    def drawn(
+        cls, shown: Ints, means: Floats, environment: Environment, generator: Generator
+    ) -> _Feedback:
+        if environment.rewards == "bernoulli":
+            return cls(shown, generator.binomial(shown, means) - 0.5 * shown)
+        spread = np.sqrt(shown * means * (1 - means) / (1 + _CONCENTRATION))
+        sums = shown * means + spread * generator.standard_normal(shown.shape)
+        few = shown <= _ONE_BY_ONE
+        alpha = np.broadcast_to(means * _CONCENTRATION, shown.shape)[few]
+        each = generator.beta(alpha, _CONCENTRATION - alpha, size=(_ONE_BY_ONE, len(alpha)))
+        counted = np.arange(_ONE_BY_ONE)[:, None] < shown[few]
+        sums[few] = (each * counted).sum(axis=0)
+        return cls(shown, np.clip(sums, 0, shown) - 0.5 * shown)
+
+    def __iadd__(self, other: _Feedback) -> _Feedback:
+        return _Feedback(self.shown + other.shown, self.gains + other.gains)
+
+
+def _released(learner: PolicyLearner, seen: _Feedback, generator: Generator) -> tuple[Ints, Ints]:
+    """What the block would release: sums in grid units and counts, with noise."""
+    sums = np.rint(seen.gains * UNIT).astype(np.int64)
+    return (
+        sums + _noise(learner.sums_scale, sums.shape, generator),
+        seen.shown + _noise(learner.counts_scale, sums.shape, generator),
+    )
+
+
+def _noise(scale: Fraction | None, shape: tuple[int, ...], generator: Generator) -> Ints:
+    """Discrete Laplace noise: the difference of two geometric draws."""
+    if scale is None:
+        return np.zeros(shape, dtype=np.int64)
+    stop = -np.expm1(-1 / float(scale))
+    noise: Ints = generator.geometric(stop, shape) - generator.geometric(stop, shape)
+    return noise
