@@ -282,6 +282,14 @@ class Publications(Protocol):
         """
         ...
 
+    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+        """Every stream of the application that has a ledger here, configured or not, by name.
+
+        A technology whose place is not an application's own, such as a file, names those of other
+        applications too. Which input a stream read, only its lines say: `input` is empty.
+        """
+        ...
+
     async def close(self) -> None:
         """Give everything up, within a bounded time."""
         ...

@@ -122,6 +122,10 @@ class Reader:
         self.of_ledger.newest = newest
         return self.of_ledger.follow(follow=follow)
 
+    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+        """The one stream that these topics are of."""
+        return [replace(HOME, app=app, input="")]
+
     async def close(self) -> None:
         """Tell that it was closed."""
         self.closed()

@@ -172,6 +172,13 @@ class BeginsEarly(MemoryPublications):
         return super().ledger(stream, follow=follow)
 
 
+class KnowsTheConfigured(MemoryPublications):
+    """Lists one ledger alone, as if no stream had ever been renamed."""
+
+    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+        return [each for each in await super().ledgers(app) if each.stream == "home"]
+
+
 class RemembersTooLittle(MemoryAdministrator):
     """Leaves out the newest batch of each partition."""
 
@@ -284,6 +291,7 @@ class Bent:
         (Bent(log=GivesHeadersToAll), 33),
         (Bent(transport=AlwaysOwns), 35),
         (Bent(administrator=LooksTwice), 36),
+        (Bent(publications=KnowsTheConfigured), 37),
     ],
     ids=lambda value: (
         "-".join(p.__name__ for p in value.parts) if isinstance(value, Bent) else str(value)

@@ -313,6 +313,11 @@ class MemoryPublications:
             else:
                 await self._log.changed(timeout=None)
 
+    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+        """Those of this application."""
+        await asyncio.sleep(0)
+        return [each for each in self._log.streams() if each.app == app]
+
     def _late(self, topic: str, newest: int) -> dict[int, int]:
         """Where to begin to read about so many."""
         parts = list(self._log.public_partitions(topic))

@@ -323,6 +323,15 @@ class MemoryLog:
         """The partitions in which something was ever published."""
         return sorted(number for name, number in self._public if name == topic)
 
+    def streams(self) -> list[StreamTopics]:
+        """Every stream that has published into its ledger, whatever its input was."""
+        names = {
+            (attempt.topics.app, attempt.topics.stream)
+            for attempt in self.attempts
+            if attempt.outcome is Outcome.COMMITTED and attempt.commit.ledger
+        }
+        return [StreamTopics(app, stream, "") for app, stream in sorted(names)]
+
     def _history(self, topic: str, isolation: Isolation) -> list[Published]:
         every = isolation is Isolation.UNCOMMITTED
         return [

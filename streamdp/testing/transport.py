@@ -63,6 +63,7 @@ CHECKS = tuple(
             ("headers of another shape are refused", transport_tools.odd_headers),
             ("an owner can ask whether it is one", transport_commits.owner_may_ask),
             ("a look beside an owner fits together", transport_tools.peek_fits_together),
+            ("the ledgers of an application can be listed", transport_tools.ledgers),
         ],
         start=1,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Key, Verdict
+from streamdp.ports import Key, Partition, Verdict
 from streamdp.testing.transport_input import ODD
 from streamdp.testing.transport_room import Room, flatten, fold, numbered, rows, step
 
@@ -55,6 +56,30 @@ async def publications_begin_late(room: Room) -> None:
             room.expect(f"ends with the newest of {newest}", expected=every[-len(got) :], got=got)
             few = range(8, 31) if newest == 40 else [60]  # a transaction's end takes an offset too
             room.expect(f"about a half of {newest}", expected=True, got=len(got) in few)
+
+
+async def ledgers(room: Room) -> None:
+    """Every stream that has published, whoever knows its name; others' are told by theirs."""
+    second = replace(room.topics, stream="away")
+    third = replace(room.topics, app=f"{room.topics.app}-other", stream="elsewhere")
+    tools = room.technology.administrator()
+    room.opened.append(tools.close)
+    await tools.create([room.topics, second, third], partitions=1)
+    for topics in (second, room.topics, third):
+        worker = await room.worker(topics.stream, streams=[topics])
+        await worker.until(lambda heard: len(heard.assigned_now) == 1)
+        partition = Partition(topics.stream, 0)
+        await worker.transport.take(partition)
+        await worker.transport.commit(partition, step(1))
+        await worker.transport.close()
+    reader = room.technology.publications()
+    room.opened.append(reader.close)
+    found = await reader.ledgers(room.topics.app)
+    own = [each for each in found if each.app == room.topics.app]
+    expected = [replace(each, input="") for each in (second, room.topics)]
+    room.expect("the application's own", expected=expected, got=own)
+    lines = [r.value async for batch in reader.ledger(own[0], follow=False) for r in batch]
+    room.expect("read by its name", expected=[v for _, v in step(1).ledger], got=lines)
 
 
 async def producer(room: Room) -> None:

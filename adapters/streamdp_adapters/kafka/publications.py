@@ -40,6 +40,17 @@ class KafkaPublications:
         """Every ledger record from the oldest on, or the newest; likewise."""
         return self._read(stream.ledger, _same, follow=follow, newest=newest)
 
+    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+        """Those of this application whose topics this user may see (Describe)."""
+        async with administration(self._settings) as client:
+            names = await client.list_topics()
+        parts = [name.split(".") for name in sorted(names)]
+        return [
+            StreamTopics(app, part[1], "")
+            for part in parts
+            if len(part) == 3 and (part[0], part[2]) == (app, "ledger")
+        ]
+
     async def close(self) -> None:
         """Give everything up; iterators that still run end."""
         consumers, self._consumers = list(self._consumers), set()

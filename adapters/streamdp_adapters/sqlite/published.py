@@ -195,6 +195,14 @@ class PublishedReader:
                 ).fetchall()
             )
 
+    def streams(self) -> list[StreamTopics]:
+        """Every stream that has published into its ledger."""
+        with reading(self._connection, self._path) as file:
+            rows = file.execute(
+                "SELECT DISTINCT app, stream FROM part WHERE ledger > 0 ORDER BY app, stream"
+            ).fetchall()
+        return [StreamTopics(app, stream, "") for app, stream in rows]
+
     def late(self, topics: StreamTopics, newest: int) -> dict[int, int]:
         """Where to begin in the ledger to read about so many lines, by partition."""
         with reading(self._connection, self._path) as file:

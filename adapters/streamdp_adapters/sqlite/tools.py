@@ -70,6 +70,12 @@ class SqlitePublications:
                 yield page
             await asyncio.sleep(INTERVAL)
 
+    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+        """Those of every application: a file has no other place for them."""
+        if self._reader is None:
+            self._reader = await self._desk.run(self._open)
+        return await self._desk.run(self._reader.streams)
+
     def _open(self) -> PublishedReader:
         return PublishedReader(open_to_read(self._path, PUBLISHED), self._path)
 
