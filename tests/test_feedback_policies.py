@@ -157,10 +157,10 @@ def test_nothing_known_is_a_uniform_policy() -> None:
 def test_the_level_is_cautious() -> None:
     """1/4 before anything is known; near m(1 − m) when much is; never below its least."""
     nothing = level(np.zeros((1, 2, 3)))
-    assert (nothing.gain[0], nothing.variance[0]) == (0.0, 0.25)
+    assert (nothing.mean[0], nothing.variance[0]) == (0.0, 0.25)
     rate = -0.45  # a reward of .05
     much = level(np.array([[[1e6] * 3, [rate * 1e6] * 3]]))
-    assert much.gain[0] == pytest.approx(rate)
+    assert much.mean[0] == pytest.approx(rate)
     assert 0.05 * 0.95 <= much.variance[0] < 0.05 * 0.95 * 1.05
     certain = level(np.array([[[1e12] * 3, [-0.5e12] * 3]]))
     assert certain.variance[0] == 2.0**-12

@@ -12,7 +12,7 @@ from streamdp import core
 from streamdp.core.events import BlockSums, Release
 
 HIDDEN = {
-    "losses", "gain", "gains", "played", "sums", "counted", "totals", "nulls", "value", "recorded",
+    "losses", "gain", "gains", "sums", "counted", "totals", "nulls", "value", "recorded",
     "numerator",
 }  # fmt: skip
 """Names of fields that hold content, what was made of it, what was drawn, or random bits."""

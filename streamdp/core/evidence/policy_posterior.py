@@ -39,7 +39,7 @@ class NoiseVariance:
 class Level:
     """What is known of all arms of a row together: R numbers each."""
 
-    gain: Floats
+    mean: Floats  # gain
     variance: Floats  # of one loss
 
 
@@ -57,10 +57,10 @@ def level(state: Floats) -> Level:
     weight, product = ordered_sum(np.moveaxis(state, 2, 0)).T
     known = weight > 0
     weight = np.where(known, weight, 1.0)
-    gain = np.clip(np.where(known, product / weight, 0.0), -0.5, 0.5)
+    mean = np.clip(np.where(known, product / weight, 0.0), -0.5, 0.5)
     error = np.where(known, np.sqrt(1.0 / weight), 1.0)
-    cautious = np.maximum(np.abs(gain) - error, 0.0)
-    return Level(gain, np.maximum(0.25 - cautious * cautious, _LEAST_VARIANCE))
+    cautious = np.maximum(np.abs(mean) - error, 0.0)
+    return Level(mean, np.maximum(0.25 - cautious * cautious, _LEAST_VARIANCE))
 
 
 def posterior(state: Floats) -> tuple[Floats, Floats]:
@@ -68,7 +68,7 @@ def posterior(state: Floats) -> tuple[Floats, Floats]:
     of_all = level(state)
     prior = (PRIOR_LOSSES / of_all.variance)[:, None]
     precision = state[:, 0] + prior
-    mean = (state[:, 1] + prior * of_all.gain[:, None]) / precision
+    mean = (state[:, 1] + prior * of_all.mean[:, None]) / precision
     return mean, np.sqrt(1.0 / precision)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import wraps
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,6 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 Window = Literal["whole", "random_prefix", "running"]
 Resample = Literal["none", "bernoulli"]
@@ -130,8 +127,15 @@ class Leader:
 RECIPES: dict[str, Callable[..., Leader]] = {}
 """Every recipe by its name."""
 
+
+class Value(Protocol):
+    """A dataclass: what a recipe makes."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
 P = ParamSpec("P")
-L = TypeVar("L", bound="DataclassInstance")
+L = TypeVar("L", bound=Value)
 
 
 def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:
