@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamdp.core.events import Identity, Key, Release
+from streamdp.core.events import BlockSums, Identity, Key, Release
 from streamdp.core.regret import estimate
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
@@ -44,6 +44,9 @@ LINES = Lines(
 
 REMEMBERING = replace(LINES, memory="twice in a row")
 """The same stream with a memory: what is in force need not be what was drawn."""
+
+FEEDBACK = replace(LINES, mechanism="discrete_laplace", estimates=(), observes="feedback")
+"""A feedback stream: what is released are sums, what is in force is a policy."""
 
 FORMATS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "json list": ("json", {}),
@@ -95,6 +98,35 @@ SHOWN = {
     "block regret": release("block_regret", -12_345_678),
     "mean loss": release("mean_loss", 1 << 20),
 }
+
+
+def _feedback_release(kind: str, *, key: Key = b"fr") -> Release:
+    """A release of a feedback stream."""
+    gains, shown = np.array([1 << 19, -3, 0, -(1 << 40)]), np.array([1, 2, 0, 1])
+    policy = np.array([(1 << 24) - 3, 1, 1, 1], dtype="<u4").tobytes()
+    of = replace(release("opening" if kind == "opening" else "action", 0, key=key))
+    sums = None if kind == "opening" else BlockSums.of(gains, shown)
+    identity = of.identity._replace(kind=kind)
+    return replace(of, identity=identity, sums=sums, policy=policy)
+
+
+SHOWN_FEEDBACK = {
+    "opening": _feedback_release("opening"),
+    "sums": _feedback_release("sums"),
+    "sums of a binary key": _feedback_release("sums", key=b"\xff\x00"),
+}
+
+
+def feedback() -> object:
+    """What is recorded and published of a feedback stream, by mode."""
+    told: dict[str, object] = {}
+    for name, shown in SHOWN_FEEDBACK.items():
+        for mode in Mode:
+            recorded = state.record(shown, lines=FEEDBACK, mode=mode, ordinal=9)
+            told[f"{name}, {mode}"] = {
+                "recorded": state.encode_recorded(recorded).decode().split("\n"),
+            }
+    return told
 
 
 def published() -> object:
@@ -175,6 +207,7 @@ def texts() -> dict[Path, str]:
         GOLDEN / "state.json": {key.decode(): value.decode() for key, value in saved().items()},
         GOLDEN / "decoded.json": decoded(),
         GOLDEN / "encoded.json": encoded(),
+        GOLDEN / "feedback.json": feedback(),
         **{SCHEMAS / f"{name}.json": build(name) for name in NAMES},
     }
     return {

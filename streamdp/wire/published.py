@@ -15,9 +15,13 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
 5. Where the learner has a memory, an action's line says what is in force, and the ledger's line
    the vote that was drawn, the action in force after it, and the memory's name, from which and
    from the votes anybody can compute what is in force.
-6. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
+6. A feedback stream's line says the *policy* in force, K little-endian uint32 in parts of 2^24, and
+   the digest of the actions' names that it is about; its ledger line says the released sums and
+   counts, K little-endian int64 each, from which anybody can compute the policy. All are base64,
+   so their lengths are functions of K.
+7. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
    the guarantee again, across streams and applications, from ledgers alone.
-6. A ledger line says its *ordinal*: its place among the ledger lines of its partition, from 1 and
+8. A ledger line says its *ordinal*: its place among the ledger lines of its partition, from 1 and
    without a gap. Releases come in the order of the records that ended their blocks, so the ordinal
    is a function of the input's public side. (Schema 1 said the number of the commit instead, and
    how many commits there are depends on the clock, which the time that decoding takes can move.)
@@ -33,13 +37,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from hashlib import sha256
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Identity, Key, Release
 from streamdp.core.regret import Estimate
 
 ACTION_SCHEMA = 1
@@ -109,6 +114,43 @@ class ActionLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="actio
         return _identity(self)
 
 
+class PolicyLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="policy"):
+    """The policy in force of one key of a feedback stream: a record of its actions topic."""
+
+    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
+    stream: str
+    partition: Natural
+    key: Annotated[str | None, Meta(description="The input record's key.")] | UnsetType = UNSET
+    key_base64: (
+        Annotated[str, Meta(description="Instead of `key` if that is not UTF-8.")] | UnsetType
+    ) = UNSET
+    epoch: Natural
+    born: Annotated[int, Meta(ge=0, description="Offset of the key's first record.")]
+    block: Natural
+    kind: Annotated[str, Meta(pattern="^(opening|sums)$")]
+    input: Annotated[str, Meta(description="The input topic.")]
+    first_offset: Natural
+    last_offset: Natural
+    start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
+    stop: Annotated[int, Meta(ge=1, description="The slot that the policy is in force from.")]
+    fallback: (
+        Annotated[bool, Meta(description="If true, use the fallback action instead.")] | UnsetType
+    ) = UNSET
+    actions_digest: Annotated[str, Meta(description="Digest of the actions' names, in order.")]
+    policy: Annotated[
+        str, Meta(description="base64 of K little-endian uint32: parts of 2^24 for each action.")
+    ]
+
+    @property
+    def identity(self) -> Identity:
+        """What names the release, for good."""
+        return _identity(self)
+
+
+InForce = ActionLine | PolicyLine
+"""A record of an actions topic: what readers are told."""
+
+
 class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     """A release and what it cost each event that it read: a line of the ledger."""
 
@@ -122,7 +164,7 @@ class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     epoch: Natural
     born: Annotated[int, Meta(ge=0, description="Offset of the key's first record.")]
     block: Natural
-    kind: Annotated[str, Meta(description="opening, action, or an estimate's name.")]
+    kind: Annotated[str, Meta(description="opening, action, sums, or an estimate's name.")]
     input: Annotated[str, Meta(description="The input topic, whose budget is charged.")]
     first_offset: Annotated[int, Meta(ge=0, description="First input record that was read.")]
     last_offset: Annotated[int, Meta(ge=0, description="Last input record that was read.")]
@@ -159,6 +201,19 @@ class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         ]
         | UnsetType
     ) = UNSET
+    sums: (
+        Annotated[
+            str,
+            Meta(description="base64 of K little-endian int64: noisy sums of 1/2 - loss, 2^-20."),
+        ]
+        | UnsetType
+    ) = UNSET
+    shown: (
+        Annotated[
+            str, Meta(description="base64 of K little-endian int64: how often each was shown.")
+        ]
+        | UnsetType
+    ) = UNSET
 
     @property
     def identity(self) -> Identity:
@@ -169,6 +224,12 @@ class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     def charge(self) -> Fraction:
         """The ε that each slot in [start, stop) was charged."""
         return Fraction(self.epsilon)
+
+    def block_sums(self) -> BlockSums | None:
+        """The sums and counts of a feedback stream's block, where the line tells them."""
+        if self.sums is UNSET or self.shown is UNSET:
+            return None
+        return BlockSums(from_base64(self.sums, "sums"), from_base64(self.shown, "shown"))
 
 
 class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"):
@@ -204,6 +265,7 @@ class Lines:
     seeded: bool
     estimates: tuple[Estimate, ...] = ()
     memory: str = ""  # the name of the learner's, if it has one
+    observes: Literal["losses", "feedback"] = "losses"
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -214,10 +276,24 @@ class Lines:
         object.__setattr__(self, "_fill", fill)
         object.__setattr__(self, "_estimates", {each.name: each for each in self.estimates})
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the releases of a block are that set what is in force."""
+        return (SUMS,) if self.observes == "feedback" else (ACTION,)
+
+    def largest_told(self) -> tuple[BlockSums | None, bytes | None]:
+        """Sums and a policy as wide as any that a release of this stream tells."""
+        if self.observes == "losses":
+            return None, None
+        each = bytes(8 * len(self.actions))
+        return BlockSums(each, each), bytes(4 * len(self.actions))
+
     def action(self, release: Release, *, mode: Mode) -> bytes | None:
         """The value for the actions topic; none for an estimate and none in shadow mode."""
-        if mode is Mode.SHADOW or release.kind not in (OPENING, ACTION):
+        if mode is Mode.SHADOW or release.kind not in (OPENING, *self.kinds):
             return None
+        if self.observes == "feedback":
+            return self._policy(release, mode)
         line = ActionLine(
             **self._named(release, schema=ACTION_SCHEMA),
             fallback=True if mode is Mode.FALLBACK else UNSET,
@@ -225,6 +301,17 @@ class Lines:
             action=self.actions[release.standing],
         )
         return _filled(_encode(line), self._fill[release.standing])
+
+    def _policy(self, release: Release, mode: Mode) -> bytes:
+        """The policy in force after a release of a feedback stream."""
+        assert release.policy is not None, "a feedback stream's release tells its policy"
+        line = PolicyLine(
+            **self._named(release, schema=ACTION_SCHEMA),
+            fallback=True if mode is Mode.FALLBACK else UNSET,
+            actions_digest=names_digest(self.actions),
+            policy=b64encode(release.policy).decode(),
+        )
+        return _encode(line)
 
     def ledger(self, release: Release, *, mode: Mode, ordinal: int) -> bytes:
         """The value for the ledger topic."""
@@ -285,11 +372,13 @@ class Lines:
     def _mechanism(self, kind: str) -> str:
         if kind == OPENING:
             return "uniform"
-        return self.mechanism if kind == ACTION else "discrete_laplace"
+        return self.mechanism if kind in self.kinds else "discrete_laplace"
 
     def _drawn(self, release: Release, mode: Mode) -> tuple[dict[str, Any], int]:
         """What was drawn as the ledger shows it, and by how much that is shorter than can be."""
         value = release.value
+        if self.observes == "feedback":
+            return self._summed(release, mode), 0
         if release.kind not in (OPENING, ACTION):
             return self._estimated(release)
         memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
@@ -304,6 +393,16 @@ class Lines:
             drawn["fallback"] = True
         return drawn, fill
 
+    def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
+        """The released sums and counts, whose length is a function of K; an opening has none."""
+        if mode is Mode.SHADOW:
+            return {"withheld": True}
+        told: dict[str, Any] = {"fallback": True} if mode is Mode.FALLBACK else {}
+        if release.sums is not None:
+            told["sums"] = b64encode(release.sums.gains).decode()
+            told["shown"] = b64encode(release.sums.shown).decode()
+        return told
+
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
         """An estimate, its standard error first because that is public."""
         spec, length = self._estimates[release.kind], release.stop - release.start
@@ -316,6 +415,11 @@ class Lines:
 def decode_action(value: bytes) -> ActionLine:
     """Read a record of an actions topic."""
     return _decoded(_action_decoder, value, where="actions record", newest=ACTION_SCHEMA)
+
+
+def decode_in_force(value: bytes) -> InForce:
+    """Read a record of an actions topic, of whichever kind of stream."""
+    return _decoded(_in_force_decoder, value, where="actions record", newest=ACTION_SCHEMA)
 
 
 def decode_ledger(value: bytes) -> LedgerLine:
@@ -334,7 +438,28 @@ def ordinal_of(line: LedgerLine) -> int | None:
     return line.ordinal if line.schema > 1 and isinstance(line.ordinal, int) else None
 
 
-def key_bytes(line: ActionLine | Charge) -> Key:
+@lru_cache(maxsize=64)
+def names_digest(actions: tuple[str, ...]) -> str:
+    """A fingerprint of the actions' names in their order: which policy is about which actions.
+
+    >>> names_digest(("a", "b")) == names_digest(("b", "a"))
+    False
+    """
+    return sha256(_encode(actions)).hexdigest()[:16]
+
+
+def from_base64(text: str, what: str) -> bytes:
+    """What a line has in base64; `StateMismatch` if that is none."""
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        where = f"published {what}"
+        raise StateMismatch(
+            complaint(where, "unreadable", expected="base64", got=f"{len(text)} characters")
+        ) from error
+
+
+def key_bytes(line: InForce | Charge) -> Key:
     """The record key that a line is about.
 
     >>> key_bytes(decode_action(b'{"type":"action","schema":1,"stream":"home","partition":0,'
@@ -352,11 +477,12 @@ class _Version(Struct):
 
 
 _action_decoder = msgspec.json.Decoder(ActionLine)
+_in_force_decoder: msgspec.json.Decoder[InForce] = msgspec.json.Decoder(InForce)
 _ledger_decoder: msgspec.json.Decoder[LedgerLine] = msgspec.json.Decoder(LedgerLine)
 _version_decoder = msgspec.json.Decoder(_Version)
 _encode = msgspec.json.Encoder().encode
 
-Line = TypeVar("Line", ActionLine, LedgerLine)
+Line = TypeVar("Line", ActionLine, InForce, LedgerLine)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, newest: int) -> Line:
@@ -387,7 +513,7 @@ def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
         )
 
 
-def _check_key(line: ActionLine | Charge, *, where: str) -> None:
+def _check_key(line: InForce | Charge, *, where: str) -> None:
     """A line has exactly one of `key` and `key_base64`, and the latter is base64."""
     try:
         both = (line.key is UNSET) == (line.key_base64 is UNSET)
@@ -399,7 +525,7 @@ def _check_key(line: ActionLine | Charge, *, where: str) -> None:
         raise StateMismatch(complaint(where, "no key", expected=expected, got="none or both"))
 
 
-def _identity(line: ActionLine | Charge) -> Identity:
+def _identity(line: InForce | Charge) -> Identity:
     return Identity(
         line.stream, line.partition, key_bytes(line), line.epoch, line.born, line.block, line.kind
     )

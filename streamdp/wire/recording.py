@@ -4,7 +4,8 @@ The same bytes as `state.record` and `state.encode_recorded` make of each releas
 at a third of the cost. Most of a line is equal for all releases of a kind, so the plain encoder
 is asked once, with marks for the numbers and the key, and its answer becomes a template. What was
 drawn comes last in each line; the ends for each action are asked of the plain encoder too, once for
-many commits. Estimates, whose ends are all different, go the plain way.
+many commits. Estimates and the releases of feedback streams, whose ends are all different, go the
+plain way.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def record_all(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) ->
     entries = []
     for at, (key, in_force, code, value, *numbers) in enumerate(rows):
         place = ordinal + at
-        if releases.kinds[code] not in (OPENING, ACTION):
+        if lines.observes == "feedback" or releases.kinds[code] not in (OPENING, ACTION):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
         if code not in kinds:

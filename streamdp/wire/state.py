@@ -19,29 +19,33 @@ commit wait. Such a state is read, and what waits in it is published with the by
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.core.events import OPENING, BlockSums, Identity, Key, Release
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.published import (
     INTEGER_WIDTH,
+    ActionLine,
     Charge,
     Exact,
     Lines,
     Mode,
     Natural,
+    PolicyLine,
     Positive,
-    decode_action,
+    decode_in_force,
     decode_ledger,
+    from_base64,
     ordinal_of,
 )
 
@@ -161,6 +165,8 @@ def encode_recorded(recorded: Recorded) -> bytes:
         last_offset=release.last_offset,
         epsilon=str(release.epsilon),
         ordinal=recorded.ordinal,
+        sums=_written(recorded, "gains"),
+        shown=_written(recorded, "shown"),
         value=release.value,
     )
     spaces = INTEGER_WIDTH - len(str(release.value))
@@ -168,18 +174,32 @@ def encode_recorded(recorded: Recorded) -> bytes:
     return b"\n".join((line, recorded.ledger, recorded.action or b""))
 
 
+def _written(recorded: Recorded, column: Literal["gains", "shown"]) -> str | UnsetType:
+    """The sums or counts of a release whose ledger line withholds them: a rebuild needs them.
+
+    Where the ledger line tells them they are not written twice.
+    """
+    sums = recorded.release.sums
+    if sums is None or recorded.action is not None:
+        return UNSET
+    return b64encode(getattr(sums, column)).decode()
+
+
 def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
     """Bytes, key included, that no recorded release of keys up to this length exceeds.
 
     Checked at start against what the transport takes, so that no commit can fail for its size.
     """
-    kinds = (OPENING, ACTION, *(each.name for each in lines.estimates))
+    kinds = (OPENING, *lines.kinds, *(each.name for each in lines.estimates))
+    sums, policy = lines.largest_told()
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
     for key, kind, mode in product(keys, kinds, Mode):
         identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, kind)
         epsilon = Fraction(LONG, LONG - 1)
-        release = Release(identity, 0, LONG - 1, LONG, LONG, LONG, epsilon)
+        release = Release(
+            identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy
+        )
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     return max(sizes)
@@ -217,6 +237,8 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         first_offset=drawn.first_offset,
         last_offset=drawn.last_offset,
         epsilon=_exact(drawn.epsilon),
+        sums=line.block_sums() or _sums(drawn),
+        policy=_policy(parts[2]) if parts[2] else None,
         in_force=None if line.in_force is UNSET else line.in_force,
     )
     by_commit = None if drawn.commit_seq is UNSET else drawn.commit_seq
@@ -274,6 +296,8 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epsilon: Exact
     ordinal: Positive | UnsetType = UNSET
     commit_seq: Natural | UnsetType = UNSET
+    sums: str | UnsetType = UNSET  # of a feedback stream, where the ledger line withholds them
+    shown: str | UnsetType = UNSET
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -368,13 +392,29 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
         and (line.schema > 1 or line.commit_seq == recorded.commit_seq)
         and (line.index is UNSET or line.index == release.value)
         and (line.units is UNSET or line.units == release.value)
-        and (line.index is UNSET) == (recorded.action is None)
     )
-    if fits and recorded.action is not None:
-        action = decode_action(recorded.action)
-        fits = (action.identity, action.index) == (release.identity, release.standing)
+    shown = None if recorded.action is None else decode_in_force(recorded.action)
+    if isinstance(shown, PolicyLine):
+        fits = fits and shown.identity == release.identity and line.withheld is UNSET
+    else:
+        fits = fits and (line.index is UNSET) == (shown is None)
+    if isinstance(shown, ActionLine):
+        fits = fits and (shown.identity, shown.index) == (release.identity, release.standing)
     if not fits:
         raise _of_another(where)
+
+
+def _sums(drawn: _Drawn) -> BlockSums | None:
+    """What a recorded release says itself, where its ledger line withholds it."""
+    if drawn.sums is UNSET or drawn.shown is UNSET:
+        return None
+    return BlockSums(from_base64(drawn.sums, "sums"), from_base64(drawn.shown, "shown"))
+
+
+def _policy(action: bytes) -> bytes | None:
+    """The policy that a line for the actions topic tells, if it tells one."""
+    line = decode_in_force(action)
+    return from_base64(line.policy, "policy") if isinstance(line, PolicyLine) else None
 
 
 def _of_another(where: str) -> StateMismatch:

@@ -2,7 +2,9 @@
 
 They are files beside this module, so that a producer or a reader can take them as they are; a
 test holds them equal to what the code reads and writes. `event-list` and `event-mapping` are the
-two layouts of JSON input; `action` and `ledger` are the lines of the topics of that name.
+two layouts of JSON input, `event-feedback` what a JSON record of a feedback stream says; `action`
+and `ledger` are the lines of the topics of that name, `policy` is the line of a feedback stream's
+actions topic.
 """
 
 from __future__ import annotations
@@ -13,16 +15,33 @@ from typing import Any
 import msgspec
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.wire.published import ACTION_SCHEMA, LEDGER_SCHEMA, ActionLine, LedgerLine
+from streamdp.wire.published import (
+    ACTION_SCHEMA,
+    LEDGER_SCHEMA,
+    ActionLine,
+    LedgerLine,
+    PolicyLine,
+)
 
-NAMES = ("event-list", "event-mapping", "action", "ledger")
+NAMES = ("event-list", "event-mapping", "event-feedback", "action", "policy", "ledger")
 
-_VERSIONS = {"event-list": 1, "event-mapping": 1, "action": ACTION_SCHEMA, "ledger": LEDGER_SCHEMA}
+_VERSIONS = {
+    "event-list": 1,
+    "event-mapping": 1,
+    "event-feedback": 1,
+    "action": ACTION_SCHEMA,
+    "policy": ACTION_SCHEMA,
+    "ledger": LEDGER_SCHEMA,
+}
+
+_LINES: dict[str, Any] = {"action": ActionLine, "policy": PolicyLine, "ledger": LedgerLine}
 
 _TITLES = {
     "event-list": "An event: the loss of each action, in the order of the configuration.",
     "event-mapping": "An event: the loss of each action by its name.",
+    "event-feedback": "An event: the loss or reward of the action that its header names.",
     "action": "The action in force for one key.",
+    "policy": "The policy in force for one key of a feedback stream.",
     "ledger": "What a release cost the events that it read, or the beginning of an epoch.",
 }
 
@@ -43,10 +62,12 @@ def schema(name: str) -> dict[str, Any]:
 
 def build(name: str) -> dict[str, Any]:
     """What the schema must be, from the types that read and write."""
-    if name.startswith("event"):
+    if name == "event-feedback":
+        body = _feedback()
+    elif name.startswith("event"):
         body = _event(name)
     else:
-        body = msgspec.json.schema(ActionLine if name == "action" else LedgerLine)
+        body = msgspec.json.schema(_LINES[name])
     if name == "ledger":
         body |= _NUMBERED
     head = {
@@ -82,4 +103,21 @@ def _event(name: str) -> dict[str, Any]:
             "ts": {"description": "The producer's own; never read."},
         },
         "required": ["losses"],
+    }
+
+
+def _feedback() -> dict[str, Any]:
+    """Feedback events: which of the two numbers there is, is the stream's configuration."""
+    number = {"type": "number", "description": "Clipped to [0, 1]."}
+    return {
+        "type": "object",
+        "properties": {
+            "loss": number,
+            "reward": {**number, "description": "1 - loss; clipped to [0, 1]."},
+            "action": {
+                "type": "string",
+                "description": 'What was shown, with played = "value" only: else a header says it.',
+            },
+        },
+        "oneOf": [{"required": ["loss"]}, {"required": ["reward"]}],
     }

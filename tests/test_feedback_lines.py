@@ -1,0 +1,101 @@
+"""Do the lines of a feedback stream come back, of one length whatever was drawn, in each mode?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import SUMS, BlockSums
+from streamdp.wire import state
+from streamdp.wire.published import (
+    Charge,
+    Mode,
+    PolicyLine,
+    decode_action,
+    decode_in_force,
+    decode_ledger,
+    from_base64,
+    names_digest,
+)
+from tests.golden_wire import ACTIONS, FEEDBACK, LINES, SHOWN, SHOWN_FEEDBACK
+
+SUMMED = SHOWN_FEEDBACK["sums"]
+WIDEST = np.array([-(2**63), 2**63 - 1, 0, -1])
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("name", list(SHOWN_FEEDBACK))
+def test_what_was_recorded_comes_back(name: str, mode: Mode) -> None:
+    """Sums and counts in every mode; the policy where it is published, it is computed elsewhere."""
+    shown = SHOWN_FEEDBACK[name]
+    recorded = state.record(shown, lines=FEEDBACK, mode=mode, ordinal=9)
+    found = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
+    kept = replace(shown, policy=None) if mode is Mode.SHADOW else shown
+    assert found == replace(recorded, release=kept)
+
+
+def test_readers_are_told_the_policy_and_what_it_is_about() -> None:
+    line = decode_in_force(FEEDBACK.action(SUMMED, mode=Mode.LIVE) or b"")
+    assert isinstance(line, PolicyLine)
+    assert line.identity == SUMMED.identity
+    assert line.actions_digest == names_digest(ACTIONS)
+    assert from_base64(line.policy, "policy") == SUMMED.policy
+
+
+def test_the_ledger_tells_sums_and_counts_but_not_what_is_withheld() -> None:
+    line = decode_ledger(FEEDBACK.ledger(SUMMED, mode=Mode.LIVE, ordinal=9))
+    assert isinstance(line, Charge)
+    assert line.block_sums() == SUMMED.sums
+    assert (line.kind, line.epsilon, line.mechanism) == (SUMS, "1/2", "discrete_laplace")
+    withheld = decode_ledger(FEEDBACK.ledger(SUMMED, mode=Mode.SHADOW, ordinal=9))
+    assert isinstance(withheld, Charge)
+    assert withheld.withheld
+    assert withheld.block_sums() is None
+    assert FEEDBACK.action(SUMMED, mode=Mode.SHADOW) is None
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_every_length_is_a_function_of_the_number_of_actions(mode: Mode) -> None:
+    """Whatever the noise and the counts are; the largest that is asked for at start is as long."""
+    policies = [bytes(16), b"\xff" * 16]
+    drawn = [
+        replace(SUMMED, sums=BlockSums.of(gains, shown), policy=policy)
+        for gains in (WIDEST, WIDEST[::-1].copy(), np.zeros(4, dtype=np.int64))
+        for shown in (np.zeros(4, dtype=np.int64), np.full(4, 2**62))
+        for policy in policies
+    ]
+    kept = [state.record(each, lines=FEEDBACK, mode=mode, ordinal=9) for each in drawn]
+    assert len({len(state.encode_recorded(each)) for each in kept}) == 1
+    assert len({len(each.ledger) for each in kept}) == 1
+    assert len({len(each.action or b"") for each in kept}) == 1
+    assert len(state.encode_recorded(kept[0])) < state.largest_recorded(FEEDBACK, key_bytes=8)
+
+
+def test_a_policy_line_is_no_action_line() -> None:
+    """A reader of actions says that it cannot read it; it never takes it for an action."""
+    with pytest.raises(StateMismatch, match="unreadable"):
+        decode_action(FEEDBACK.action(SUMMED, mode=Mode.LIVE) or b"")
+    action = LINES.action(SHOWN["action"], mode=Mode.LIVE) or b""
+    assert decode_in_force(action) == decode_action(action)
+
+
+def test_lines_of_another_release_are_refused() -> None:
+    """The three parts must be of one release, also where two are of the same key."""
+    recorded = state.record(SUMMED, lines=FEEDBACK, mode=Mode.LIVE, ordinal=9)
+    other = replace(SUMMED, identity=SUMMED.identity._replace(block=4))
+    moved = state.record(other, lines=FEEDBACK, mode=Mode.LIVE, ordinal=9)
+    mixed = replace(recorded, action=moved.action)
+    with pytest.raises(StateMismatch, match="damaged"):
+        state.decode_recorded(SUMMED.identity, state.encode_recorded(mixed))
+
+
+def test_what_is_no_base64_is_said_to_be_unreadable() -> None:
+    line = msgspec.json.decode(FEEDBACK.ledger(SUMMED, mode=Mode.LIVE, ordinal=9))
+    broken = decode_ledger(msgspec.json.encode({**line, "sums": "§"}))
+    assert isinstance(broken, Charge)
+    with pytest.raises(StateMismatch, match="published sums"):
+        broken.block_sums()
