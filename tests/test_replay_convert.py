@@ -14,11 +14,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from streamdp.cli import _progress
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.replay import Reading, open_log
+from streamdp.replay.chunks import Chunk
 from streamdp.replay.converting import convert
 from streamdp.replay.log import Log
 from streamdp.replay.sending import send_log
+from streamdp.replay.targets import LinesTarget
 from streamdp_adapters.sqlite import Sqlite
 from tests.replayed import Pieces, logged, made_up
 
@@ -254,3 +257,57 @@ def test_are_strangers_records_noticed(tmp_path: Path) -> None:
     asyncio.run(stranger())
     with pytest.raises(StateMismatch, match="topic clicks: records; expected only this log's"):
         send_log(log, _address(tmp_path), Reading(), checkpoint=checkpoint)
+
+
+def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
+    """A line every few seconds where standard error is no terminal, and none of control codes."""
+    source, target = tmp_path / "log.npy", tmp_path / "log.ndjson"
+    np.save(source, np.full((3000, 2), 0.5, dtype=np.float32))
+    program = (
+        "import itertools, sys\n"
+        "from streamdp.cli import _progress, main\n"
+        "seconds = itertools.count(0, 3)\n"
+        "_progress.screen = lambda: _progress.Written(sys.stderr, clock=lambda: next(seconds))\n"
+        "import streamdp.replay.sources.numpy_files as files\n"
+        "files.PORTION_BYTES = 8 * 500\n"
+        f"sys.argv[1:] = ['convert', {str(source)!r}, {str(target)!r}]\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
+    )
+    lines = ended.stderr.splitlines()
+    assert lines[:-1] == [
+        f"writing {target}: 1,500 of 3,000 (50 %), 167/s, 9 s left",
+        f"writing {target}: 2,500 of 3,000 (83 %), 167/s, 3 s left",
+    ]
+    assert "wrote" in lines[-1]
+    assert "\x1b" not in ended.stderr
+
+
+def test_is_standard_error_told_apart_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bars are for terminals alone."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    assert isinstance(_progress.screen(), _progress.Written)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    drawn = _progress.screen()
+    drawn.close()
+    assert isinstance(drawn, _progress.Drawn)
+
+
+def test_is_every_loss_written_with_few_digits_in_one_go(tmp_path: Path) -> None:
+    """Rows become lines many at a time: keys, places, nulls and names as if one by one."""
+    losses = np.array([[0.1, 1], [np.nan, 0], [0.25, 1e-30]] * 3000, dtype=np.float32)
+    keys = [b"fr", None, "é".encode()] * 3000
+    offsets = np.arange(9000) * 2
+    target = LinesTarget.open(tmp_path / "log.ndjson", ("left", "right"), None)
+    target.write(Chunk(0, losses, keys, offsets, 3, after=None))
+    target.close()
+    lines = (tmp_path / "log.ndjson").read_bytes().splitlines()
+    assert lines[:3] == [
+        b'{"key":"fr","offset":0,"partition":3,"losses":{"left":0.1,"right":1.0}}',
+        b'{"offset":2,"partition":3,"losses":null}',
+        '{"key":"é","offset":4,"partition":3,"losses":'
+        '{"left":0.25,"right":1.0000000031710769e-30}}'.encode(),
+    ]
+    assert [json.loads(line)["offset"] for line in lines] == offsets.tolist()

@@ -1,11 +1,18 @@
-"""Progress bars on standard error, and a Ctrl-C that waits for a place to go on from."""
+"""Progress on standard error, and a Ctrl-C that waits for a place to go on from.
+
+A terminal shows bars. Where standard error is a pipe or a file, a line is written every few
+seconds: a script's log tells that work goes on, and how fast.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 import typer
 
@@ -17,21 +24,92 @@ if TYPE_CHECKING:
 
 WITH_CHECKPOINT = "with --checkpoint the same command goes on"
 
+_SECONDS_BETWEEN_LINES = 5.0
+"""Often enough to see that it lives, and an hour's work is 720 lines."""
 
-class Bars:
-    """Shows stages as bars; remembers an interruption until someone asks."""
+
+class Screen(Protocol):
+    """Where stages are shown."""
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """Show a new stage; what is returned is told how far it is."""
+        ...
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        ...
+
+
+class Drawn:
+    """Bars on a terminal."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
-        self._stop = False
+        bars.start()
 
     def stage(self, name: str, total: int) -> Callable[[int], None]:
         """A new bar."""
         task = self._bars.add_task(name, total=total)
         return lambda done: self._bars.update(task, completed=done)
 
+    def close(self) -> None:
+        """Take the bars away."""
+        self._bars.stop()
+
+
+@dataclass(slots=True)
+class Written:
+    """Lines in a pipe or a file, one every few seconds.
+
+    >>> now = iter([0, 1, 6, 7])
+    >>> tell = Written(sys.stdout, clock=lambda: next(now)).stage("writing log.ndjson", 2000)
+    >>> tell(500), tell(1500), tell(2000)
+    writing log.ndjson: 1,500 of 2,000 (75 %), 200/s, 2 s left
+    (None, None, None)
+    """
+
+    file: TextIO
+    clock: Callable[[], float] = monotonic
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """A new stage; its first line comes when it has taken a while."""
+        told_at, told = self.clock(), -1
+
+        def tell(done: int) -> None:
+            nonlocal told_at, told
+            now, since = self.clock(), told_at
+            if told < 0:  # work that goes on after an interruption does not begin at 0
+                told_at, told = now, done
+            elif now >= since + _SECONDS_BETWEEN_LINES:
+                rate = (done - told) / (now - since)
+                told_at, told = now, done
+                self._write(name, done, total, rate=rate)
+
+        return tell
+
+    def _write(self, name: str, done: int, total: int, *, rate: float) -> None:
+        share = f" of {total:,} ({100 * done // total} %)" if total else ""
+        left = f", {(total - done) / rate:,.0f} s left" if rate else ""
+        self.file.write(f"{name}: {done:,}{share}, {rate:,.0f}/s{left}\n")
+        self.file.flush()
+
+    def close(self) -> None:
+        """Nothing is on the screen."""
+
+
+class Bars:
+    """Shows stages; remembers an interruption until someone asks."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._stop = False
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """A new stage."""
+        return self._screen.stage(name, total)
+
     def stoppable(self, name: str, total: int) -> Callable[[int], None]:
-        """A new bar of work that can stop wherever it tells how far it is."""
+        """A new stage of work that can stop wherever it tells how far it is."""
         bar = self.stage(name, total)
 
         def tell(done: int) -> None:
@@ -51,20 +129,28 @@ class Bars:
         self._stop = True
 
 
-@contextmanager
-def watching(hint: str = WITH_CHECKPOINT) -> Iterator[Bars]:
-    """Bars for as long as the block lasts; `hint` tells who interrupts it how to go on."""
+def screen() -> Screen:
+    """Bars on a terminal, lines anywhere else."""
+    if not sys.stderr.isatty():
+        return Written(sys.stderr)
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bars = Bars(progress)
-        before = signal.signal(signal.SIGINT, bars.interrupt)
-        try:
-            yield bars
-        except KeyboardInterrupt:
-            progress.stop()
-            typer.echo(f"interrupted; {hint}", err=True)
-            raise typer.Exit(130) from None
-        finally:
-            signal.signal(signal.SIGINT, before)
+    return Drawn(Progress(console=Console(stderr=True), transient=True))
+
+
+@contextmanager
+def watching(hint: str = WITH_CHECKPOINT) -> Iterator[Bars]:
+    """Progress for as long as the block lasts; `hint` tells who interrupts it how to go on."""
+    shown = screen()
+    bars = Bars(shown)
+    before = signal.signal(signal.SIGINT, bars.interrupt)
+    try:
+        yield bars
+    except KeyboardInterrupt:
+        shown.close()
+        typer.echo(f"interrupted; {hint}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        shown.close()
+        signal.signal(signal.SIGINT, before)

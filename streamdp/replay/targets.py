@@ -10,21 +10,35 @@ end the same, byte for byte, as one that was not.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
+from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.replay.chunks import Chunk
+from streamdp.replay.chunks import Chunk, nulls
 from streamdp.replay.journal import Mark
 from streamdp.replay.log import numbered_actions
 from streamdp.wire.json_format import short_decimals
 
 _HEADER_BYTES = 128  # of a .npy, whatever its shape
+_ROWS_AT_ONCE = 1 << 12  # of lines: an array operation for many, and not much memory
+_JSON = msgspec.json.Encoder()
+
+
+class _Line(msgspec.Struct, gc=False):
+    """A line of NDJSON, in the order of its members; what is UNSET is not written."""
+
+    key: str | UnsetType
+    offset: int | UnsetType
+    partition: int | UnsetType
+    losses: object
 
 
 class Target(Protocol):
@@ -83,19 +97,26 @@ class LinesTarget:
 
     def write(self, chunk: Chunk) -> None:
         """A line for each row; null losses as null."""
-        null, offsets, plain = chunk.nulls().tolist(), chunk.offsets.tolist(), chunk.plain
-        for at, key in enumerate(chunk.keys):
-            event: dict[str, Any] = {}
-            if key is not None:
-                event["key"] = _text(key)
-            if not plain:
-                event |= {"offset": offsets[at], "partition": chunk.partition}
-            event["losses"] = None if null[at] else self._losses(chunk, at)
-            self.file.write(msgspec.json.encode(event) + b"\n")
+        keys = [UNSET if key is None else _text(key) for key in chunk.keys]
+        offsets = repeat(UNSET) if chunk.plain else chunk.offsets.tolist()
+        partition = UNSET if chunk.plain else chunk.partition
+        places = zip(keys, offsets, strict=False)
+        for begin in range(0, len(chunk), _ROWS_AT_ONCE):
+            losses = self._losses(chunk.losses[begin : begin + _ROWS_AT_ONCE])
+            lines = [
+                _Line(key, offset, partition, row)
+                for row, (key, offset) in zip(losses, places, strict=False)
+            ]
+            self.file.write(_JSON.encode_lines(lines))
 
-    def _losses(self, chunk: Chunk, at: int) -> object:
-        numbers = short_decimals(chunk.losses[at]).tolist()
-        return dict(zip(self.actions, numbers, strict=True)) if self.actions else numbers
+    def _losses(self, rows: NDArray[np.float32]) -> Iterator[object]:
+        """What is written of each row's losses."""
+        numbers, actions = short_decimals(rows).tolist(), self.actions
+        for row, null in zip(numbers, nulls(rows).tolist(), strict=True):
+            if null:
+                yield None
+            else:
+                yield dict(zip(actions, row, strict=True)) if actions else row
 
     def mark(self) -> Mark:
         """Its length."""
