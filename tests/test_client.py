@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdp.client import ActionsCache, Change, Feed, Source, Why, cached
-from streamdp.client.answers import Table
+from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.events import Release
 from streamdp.ports import Published
@@ -24,7 +24,7 @@ BRIEF = (0.001,)
 
 
 def table(*releases: Release, most_keys: int = 100) -> Table:
-    found = Table("home", "z", most_keys=most_keys)
+    found = Table(SOURCE, most_keys=most_keys)
     list(found.apply([action(each) for each in releases], now=5.0))
     return found
 
@@ -95,7 +95,7 @@ def test_does_a_contender_answer_again_when_it_overtakes() -> None:
 
 
 def test_does_a_line_of_fallback_mode_say_so() -> None:
-    known = Table("home", "z", most_keys=9)
+    known = Table(SOURCE, most_keys=9)
     list(known.apply([action(release(b"fr", 1), mode=Mode.FALLBACK)], now=0))
     assert (known.answers[b"fr"].action, known.answers[b"fr"].why) == ("z", Why.FALLBACK_MODE)
 

@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from streamdp.client.answers import Answer, Change, Feed, Source, Table, Why
+from streamdp.client.answers import Answer, Change, Feed, Source, Why
+from streamdp.client.choosing import Choice, choose
 from streamdp.client.following import RETRIES, follow
+from streamdp.client.table import MOST_BYTES, Table
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
 from streamdp.ports import Key, Publications, Published, StreamTopics
 
@@ -55,12 +57,13 @@ class _Followed:
         source: Source,
         *,
         most_keys: int,
+        most_bytes: int,
         on_change: Callable[[Change], None] | None,
         clock: Clock,
         moved: Callable[[], None],
     ) -> None:
-        self.topics = source.topics
-        self.table = Table(source.stream, source.fallback, most_keys=most_keys)
+        self.topics, self.names = source.topics, source.names
+        self.table = Table(source, most_keys=most_keys, most_bytes=most_bytes)
         self.unknown = Answer(source.fallback, Why.UNKNOWN_KEY)
         self.stale = Answer(source.fallback, Why.STALE)
         self.feed = Feed.LOADING
@@ -105,6 +108,7 @@ class ActionsCache:
         sources: Iterable[Source],
         *,
         most_keys: int = 1_000_000,
+        most_bytes: int = MOST_BYTES,
         stale_after: float | None = None,
         on_change: Callable[[Change], None] | None = None,
         retries: Sequence[float] = RETRIES,
@@ -120,6 +124,7 @@ class ActionsCache:
             source.stream: _Followed(
                 source,
                 most_keys=most_keys,
+                most_bytes=most_bytes,
                 on_change=on_change,
                 clock=clock,
                 moved=self._moved.set,
@@ -170,7 +175,20 @@ class ActionsCache:
         return list(self._streams)
 
     def action(self, stream: str, key: Key) -> Answer:
-        """What to play for a key, at once."""
+        """What to play for a key, at once. A feedback stream is asked by `choose`."""
+        if stream in self._streams and self._streams[stream].names is not None:
+            raise InvalidConfig(
+                complaint(
+                    f"stream {stream}",
+                    "publishes policies, from which each request draws its action",
+                    expected="`choose` to be asked",
+                    got="action",
+                )
+            )
+        return self.answer(stream, key)
+
+    def answer(self, stream: str, key: Key) -> Answer:
+        """What is known of a key, at once: an action in force, or a policy to draw from."""
         try:
             followed = self._streams[stream]
         except KeyError:
@@ -182,6 +200,25 @@ class ActionsCache:
         ):
             return followed.stale
         return followed.table.answers.get(key, followed.unknown)
+
+    def choose(self, stream: str, key: Key, request: str) -> Choice:
+        """Draw the action for a request of a feedback stream, at once.
+
+        The same request under the same release gets the same choice in every process. Keep it with
+        the request: what comes of it must name the action that was shown.
+        """
+        answer = self.answer(stream, key)
+        names = self._streams[stream].names
+        if names is None:
+            raise InvalidConfig(
+                complaint(
+                    f"stream {stream}",
+                    "publishes actions and no policies",
+                    expected="`action` to be asked, or a stream with observes = feedback",
+                    got="choose",
+                )
+            )
+        return choose(answer, request, names.actions)
 
     def answers(self, stream: str) -> Mapping[Key, Answer]:
         """Every key of a stream and its answer: to read, not to keep."""

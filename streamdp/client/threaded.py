@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from streamdp.client.answers import Change, Source
 from streamdp.client.cache import ActionsCache, Clock
 from streamdp.client.following import RETRIES
+from streamdp.client.table import MOST_BYTES
 from streamdp.ports import Publications
 
 
@@ -28,6 +29,7 @@ def cached(
     *,
     ready_within: float = 30.0,
     most_keys: int = 1_000_000,
+    most_bytes: int = MOST_BYTES,
     stale_after: float | None = None,
     on_change: Callable[[Change], None] | None = None,
     retries: Sequence[float] = RETRIES,
@@ -41,6 +43,7 @@ def cached(
                 publications,
                 sources,
                 most_keys=most_keys,
+                most_bytes=most_bytes,
                 stale_after=stale_after,
                 on_change=on_change,
                 retries=retries,

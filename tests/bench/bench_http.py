@@ -295,8 +295,8 @@ def in_memory() -> list[dict[str, Any]]:
     import tracemalloc
 
     from streamdp.client import Source
-    from streamdp.client.answers import Table
     from streamdp.client.cache import ActionsCache
+    from streamdp.client.table import Table
     from streamdp.ports import Published, StreamTopics
 
     line = (
@@ -315,7 +315,7 @@ def in_memory() -> list[dict[str, Any]]:
     size = (tracemalloc.get_traced_memory()[0] - before) / count
     tracemalloc.stop()
     begun = time.perf_counter()
-    other = Table("home", "a", most_keys=10**6)
+    other = Table(Source(topics, "a"), most_keys=10**6)
     list(other.apply(records, now=1.0))
     loading = (time.perf_counter() - begun) / count
     look = min(timeit.repeat(lambda: cache.action("home", b"key-77"), number=100_000, repeat=7))

@@ -37,7 +37,7 @@ def shown_status(knowledge: Knowledge) -> dict[str, Any]:
 
 def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
     """One key: what is in force, and what was released along the way."""
-    answer = knowledge.cache.action(stream, key)
+    answer = knowledge.cache.answer(stream, key)
     told = knowledge.histories[stream].told
     return {
         "stream": stream,

@@ -1,0 +1,82 @@
+"""Draws an action from a policy for one request: the same answer in every process.
+
+A feedback stream publishes K probabilities for each key, in parts of 2^24. A request draws its
+action by a hash, so that the same request gets the same answer under the same release, wherever it
+is asked, and whoever knows salt, release and request can draw again:
+
+1. The text that is hashed is, in this order: the stream's salt, then the release's stream,
+   partition, key, epoch, born, block and kind, then the request's id. Each is coded as its length
+   (uint32, little-endian) and its bytes: UTF-8 for text, decimal digits for numbers, the key as it
+   is; the null key is the length 2^32 − 1 and nothing else.
+2. BLAKE2b with 8 bytes of digest, read as a little-endian number, modulo 2^24, is a part.
+3. The action is the one that owns this part, the parts being given out in the actions' order.
+
+The hash knows nothing of a person beyond the request's id: give each request an id of its own. Keep
+the choice (its action, its probability, its release) with the request. Policies move, so a later
+draw for the same request may differ, and feedback must name what was shown.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import numpy as np
+from msgspec import Struct
+
+from streamdp.client.answers import Answer, Held, Why
+from streamdp.core.events import Identity
+from streamdp.core.evidence.policy import PARTS, Policy
+
+_NULL = b"\xff\xff\xff\xff"
+
+
+class Choice(Struct, frozen=True, gc=False):
+    """The action for one request, the probability it was drawn with, and the release behind it.
+
+    `action` and `probability` are what off-policy evaluation wants logged: the columns `action` and
+    `pscore` of Open Bandit Pipeline, beside `reward` when it comes.
+    """
+
+    action: str
+    probability: float  # exact: a multiple of 2^-24; 1 where the fallback action is answered
+    why: Why
+    partition: int = -1
+    epoch: int = 0
+    born: int = 0
+    block: int = 0
+    slots: int = 0  # that the learner had seen when it released the policy
+
+
+def held(policy: Policy, prefix: bytes) -> Held:
+    """A policy as a cache keeps it: the parts added up, four bytes an action."""
+    return Held(array("I", np.cumsum(policy, dtype=np.uint32).tobytes()), prefix)
+
+
+def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+    """Draw for a request from what is in force for its key; without a policy it is the fallback."""
+    where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop - 1
+    policy = answer.held
+    if policy is None:
+        return Choice(answer.action, 1.0, answer.why, *where)
+    name, ends = request.encode(), policy.ends
+    text = policy.prefix + len(name).to_bytes(4, "little") + name
+    part = int.from_bytes(blake2b(text, digest_size=8).digest(), "little") % PARTS
+    arm = bisect_right(ends, part)
+    share = ends[arm] - ends[arm - 1] if arm else ends[0]
+    return Choice(actions[arm], share / PARTS, answer.why, *where)
+
+
+def hashed_prefix(salt: str, release: Identity) -> bytes:
+    """What is hashed before the request's id: the same for all requests under one release."""
+    stream, partition, key, epoch, born, block, kind = release
+    head = _coded([salt.encode(), stream.encode(), b"%d" % partition])
+    middle = _NULL if key is None else _coded([key])
+    numbers = [b"%d" % number for number in (epoch, born, block)]
+    return head + middle + _coded([*numbers, kind.encode()])
+
+
+def _coded(parts: Iterable[bytes]) -> bytes:
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)

@@ -1,0 +1,188 @@
+"""Does a request get its action by the published probabilities, and the same one everywhere?"""
+
+from __future__ import annotations
+
+import hashlib
+import timeit
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from streamdp.client import ActionsCache, Choice, Names, Source, Why
+from streamdp.client.choosing import choose
+from streamdp.client.table import Table
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import Key, Release
+from streamdp.core.evidence.policy import PARTS, uniform_policy
+from streamdp.ports import Published, StreamTopics
+from streamdp.wire.published import Lines, Mode
+from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN, SHOWN_FEEDBACK
+
+TOPICS = StreamTopics("shop", "home", "feedback")
+SOURCE = Source(TOPICS, "a", Names(ACTIONS, salt="pepper"))
+SUMMED = SHOWN_FEEDBACK["sums"]
+
+
+def parts(*each: int) -> bytes:
+    return np.array([*each, PARTS - sum(each)], dtype="<u4").tobytes()
+
+
+def published(of: Release, *, lines: Lines = FEEDBACK, mode: Mode = Mode.LIVE) -> Published:
+    value = lines.action(of, mode=mode)
+    assert value is not None
+    return Published(of.identity.partition, 0, of.key, value)
+
+
+def table(*records: Published, source: Source = SOURCE, most_bytes: int = 1 << 20) -> Table:
+    found = Table(source, most_keys=100, most_bytes=most_bytes)
+    list(found.apply(records, now=5.0))
+    return found
+
+
+def chosen(known: Table, request: str, key: Key = b"fr") -> Choice:
+    return choose(known.answers[key], request, ACTIONS)
+
+
+def test_do_the_frequencies_follow_the_policy() -> None:
+    """χ² over 100,000 requests; a right hash fails with probability 10⁻⁶."""
+    policy = [1 << 23, 1 << 22, 1 << 20]
+    known = table(published(replace(SUMMED, policy=parts(*policy))))
+    n = 100_000
+    seen = Counter(chosen(known, f"r-{at}").action for at in range(n))
+    expected = np.array([*policy, PARTS - sum(policy)]) / PARTS * n
+    counts = np.array([seen[action] for action in ACTIONS])
+    assert ((counts - expected) ** 2 / expected).sum() < chi2.isf(1e-6, len(ACTIONS) - 1)
+
+
+def by_the_documents(request: str, release: Release, salt: str, policy: bytes) -> tuple[str, float]:
+    """The draw as the documents describe it, without the code under test."""
+    identity = release.identity
+    told = [salt.encode(), identity.stream.encode(), str(identity.partition).encode()]
+    rest = [str(n).encode() for n in (identity.epoch, identity.born, identity.block)]
+    text = b"".join(len(part).to_bytes(4, "little") + part for part in told)
+    if identity.key is None:
+        text += b"\xff\xff\xff\xff"
+    else:
+        text += len(identity.key).to_bytes(4, "little") + identity.key
+    for part in (*rest, identity.kind.encode(), request.encode()):
+        text += len(part).to_bytes(4, "little") + part
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    place = int.from_bytes(digest, "little") % 2**24
+    shares = np.frombuffer(policy, dtype="<u4").tolist()
+    for arm, share in enumerate(shares):
+        if place < share:
+            return ACTIONS[arm], share / 2**24
+        place -= share
+    raise AssertionError
+
+
+@given(
+    key=st.one_of(st.none(), st.binary(max_size=9)),
+    request=st.text(max_size=12),
+    ends=st.lists(st.integers(0, PARTS), min_size=3, max_size=3).map(sorted),
+)
+def test_can_anybody_draw_again(key: Key, request: str, ends: list[int]) -> None:
+    """Action and probability from salt, release and request alone, by the documented rule."""
+    policy = parts(*np.diff([0, *ends]).tolist())
+    of = replace(SUMMED, identity=SUMMED.identity._replace(key=key), policy=policy)
+    choice = chosen(table(published(of)), request, key)
+    expected = by_the_documents(request, of, "pepper", policy)
+    assert (choice.action, choice.probability) == expected
+    assert choice.probability > 0
+
+
+def test_does_a_choice_say_where_it_comes_from() -> None:
+    choice = chosen(table(published(SUMMED)), "r-1")
+    assert (choice.why, choice.partition, choice.epoch) == (Why.PUBLISHED, 0, 2)
+    assert (choice.born, choice.block, choice.slots) == (17, 3, 7)
+
+
+def test_does_a_newer_release_draw_anew_and_the_same_one_not() -> None:
+    later = replace(SUMMED, identity=SUMMED.identity._replace(block=4), start=8, stop=16)
+    uniform = uniform_policy(4).astype("<u4").tobytes()
+    one, two = (table(published(replace(of, policy=uniform))) for of in (SUMMED, later))
+    requests = [f"r-{at}" for at in range(200)]
+    first = [chosen(one, request).action for request in requests]
+    assert first == [chosen(one, request).action for request in requests]
+    assert first != [chosen(two, request).action for request in requests]
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (published(SUMMED, mode=Mode.FALLBACK), Why.FALLBACK_MODE),
+        (published(SUMMED, lines=replace(FEEDBACK, actions=ACTIONS[::-1])), Why.OTHER_ACTIONS),
+    ],
+)
+def test_is_the_fallback_answered_with_probability_one(record: Published, why: Why) -> None:
+    """Also where the policy is about the same names in another order."""
+    choice = chosen(table(record), "r-1")
+    assert (choice.action, choice.probability, choice.why) == ("a", 1.0, why)
+
+
+@pytest.mark.parametrize("policy", [b"", bytes(16), parts(1, 1, 1)[:12], parts(1, 1, 1) + b"\0"])
+def test_is_a_policy_that_is_none_refused(policy: bytes) -> None:
+    """Parts that do not add up, or are too few, are counted and change nothing."""
+    known = table(published(SUMMED), published(replace(SUMMED, policy=policy, stop=99)))
+    assert known.refused == 1
+    assert known.answers[b"fr"].stop == 8
+
+
+def test_is_an_action_refused_where_policies_are_published() -> None:
+    action = FEEDBACK.__class__.action(
+        replace(FEEDBACK, observes="losses"), SHOWN["action"], mode=Mode.LIVE
+    )
+    assert action is not None
+    assert table(Published(0, 0, b"fr", action)).refused == 1
+
+
+def test_is_memory_bounded_in_bytes() -> None:
+    """A key beyond gets the fallback; one that is known goes on."""
+    keys = [b"%d" % at for at in range(5)]
+    records = [
+        published(replace(SUMMED, identity=SUMMED.identity._replace(key=key))) for key in keys
+    ]
+    known = table(*records, most_bytes=3 * 16)
+    assert (len(known.answers), known.beyond) == (3, 2)
+    later = replace(SUMMED, identity=SUMMED.identity._replace(key=keys[0], block=4), stop=16)
+    list(known.apply([published(later)], now=6.0))
+    assert known.answers[keys[0]].block == 4
+
+
+def test_is_each_kind_of_stream_asked_its_own_way() -> None:
+    never = (lambda: None), [SOURCE, Source(replace(TOPICS, stream="shelf"), "a")]
+    cache = ActionsCache(*never)  # type: ignore[arg-type]
+    assert cache.choose("home", b"fr", "r-1") == Choice("a", 1.0, Why.UNKNOWN_KEY)
+    with pytest.raises(InvalidConfig, match="choose"):
+        cache.action("home", b"fr")
+    with pytest.raises(InvalidConfig, match="observes = feedback"):
+        cache.choose("shelf", b"fr", "r-1")
+    with pytest.raises(InvalidConfig, match="unknown"):
+        cache.choose("nowhere", b"fr", "r-1")
+
+
+def test_does_a_choice_take_no_longer_than_some_hashes() -> None:
+    """Of 1,000 actions: at most 12 hashes of a short text (4 were seen: 1.5 µs)."""
+    wide = tuple(f"action-{at}" for at in range(1000))
+    of = replace(SUMMED, policy=uniform_policy(1000).astype("<u4").tobytes())
+    source = Source(TOPICS, "a", Names(wide, salt="pepper"))
+    answer = table(published(of, lines=replace(FEEDBACK, actions=wide)), source=source).answers[
+        b"fr"
+    ]
+
+    def hashing() -> bytes:
+        return hashlib.blake2b(b"x" * 80, digest_size=8).digest()
+
+    turns = [
+        (
+            timeit.timeit(lambda: choose(answer, "r-1", wide), number=2000),
+            timeit.timeit(hashing, number=2000),
+        )
+        for _ in range(25)
+    ]
+    assert min(mine / theirs for mine, theirs in turns) < 12
