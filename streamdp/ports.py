@@ -126,6 +126,7 @@ class Taken:
     last_ledger_line: bytes | None  # the newest published ledger line of this partition
     partitions: int  # how many partitions the input has
     remarks: Mapping[int, str] = field(default_factory=dict)  # beside the group's offsets, of all
+    input_id: str | None = None  # tells the input from another of its name, where there are ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,8 @@ def saved() -> dict[bytes, bytes]:
         digest="d1",
         partitions=4,
         began_with=3,
+        input_id="1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+        last_record=state.LastRecord(offset=199, digest="0123456789abcdef" * 2),
     )
     entries = {
         places.checkpoint: state.encode_checkpoint(point),

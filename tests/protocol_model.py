@@ -34,6 +34,7 @@ class Store:
     ledger: list[Published] = field(default_factory=list)
     seen: list[bytes] = field(default_factory=list)
     group: int | None = None
+    input_id: str | None = None
 
     @property
     def end(self) -> int:
@@ -72,12 +73,16 @@ class Store:
     def taken(self) -> Taken:
         """What a taking finds."""
         line = self.ledger[-1].value if self.ledger else None
-        return Taken(dict(self.state), self.first, self.end, self.group, line, 1)
+        return Taken(
+            dict(self.state), self.first, self.end, self.group, line, 1, input_id=self.input_id
+        )
 
 
 def restore(store: Store, stream: StreamSpec, *, batch: int = 7) -> PartitionWork:
     """Take and rebuild."""
     restoring = Restoring(stream, HOME, store.taken())
+    if proof := restoring.proof:
+        restoring.prove(store.records(proof.start, proof.stop))
     for start in range(restoring.span.start, restoring.span.stop, batch):
         restoring.feed(store.records(start, min(start + batch, restoring.span.stop)))
     return restoring.finish()

@@ -48,6 +48,8 @@ def test_a_state_comes_back() -> None:
         digest="d1",
         partitions=4,
         began_with=3,
+        input_id="1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+        last_record=state.LastRecord(offset=199, digest="0123456789abcdef" * 2),
     )
     assert found.owner == Owner(owner="0f-1")
     assert found.rows == {b"fr": b"row of fr", None: b"row of null"}

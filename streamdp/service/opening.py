@@ -10,6 +10,10 @@ of: checkpoint, group offset and ledger. So a state that was rolled back, whose 
 old, lets no event be read for a second release. Offsets and charges belong to a topic, so a stream
 keeps its input for life.
 
+Whether the input is still the same topic is known by its id, where the transport has one: it stands
+in the checkpoint, and a checkpoint that has none adopts it. Not even a new epoch may go on in
+another topic. Where there are no ids `sameness` looks for the last record that was read.
+
 `start` is said of the stream: a partition that is added later begins at its first record, or what
 came before anybody heard of it would be learned by nobody. With how many partitions the stream
 began stands in each checkpoint, and beside the offsets that the group remembers.
@@ -39,6 +43,8 @@ class Opening:
     saved: SavedState
     new_epoch: int | None  # the epoch before this one, if this taking begins one
     began_with: int  # how many partitions there were when the stream began
+    input_id: str | None  # of the topic that this is a taking of
+    adopts: bool  # an id that the checkpoint does not have yet
 
 
 def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Opening:
@@ -55,6 +61,7 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
     if saved.checkpoint is None:
         return _without_checkpoint(spec, partition, taken, saved, line)
     checkpoint = saved.checkpoint
+    _check_input(partition, taken, checkpoint)
     if spec.epoch < checkpoint.epoch:
         raise _halt(
             partition,
@@ -75,6 +82,8 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
         saved=saved,
         new_epoch=None,
         began_with=checkpoint.began_with,
+        input_id=taken.input_id or checkpoint.input_id,
+        adopts=checkpoint.input_id is None and taken.input_id is not None,
     )
 
 
@@ -142,6 +151,8 @@ def _without_checkpoint(
             saved=saved,
             new_epoch=None,
             began_with=began_with,
+            input_id=taken.input_id,
+            adopts=False,
         )
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
@@ -182,6 +193,8 @@ def _anew(
         saved=saved,
         new_epoch=before,
         began_with=saved.checkpoint.began_with if saved.checkpoint else _began_with(taken),
+        input_id=taken.input_id or (saved.checkpoint.input_id if saved.checkpoint else None),
+        adopts=False,
     )
 
 
@@ -189,6 +202,18 @@ def _began_with(taken: Taken) -> int:
     """How many partitions there were when the stream began, by what the others say."""
     remarks = [decode_remark(text) for text in taken.remarks.values()]
     return min([taken.partitions, *(remark.began_with for remark in remarks if remark)])
+
+
+def _check_input(partition: Partition, taken: Taken, checkpoint: Checkpoint) -> None:
+    """A topic that was deleted and made again gives out offsets of its own."""
+    known, now = checkpoint.input_id, taken.input_id
+    if known is not None and now is not None and known != now:
+        raise _halt(
+            partition,
+            "the input was deleted and made again; a stream of another name may read what is there",
+            f"topic id {known}",
+            now,
+        )
 
 
 def _check_end(partition: Partition, taken: Taken, position: int) -> None:

@@ -28,6 +28,7 @@ from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode
 from streamdp.service.opening import Opening, open_partition
+from streamdp.service.sameness import Newest, Sameness
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
@@ -77,6 +78,7 @@ class Restoring:
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
+        self._sameness = Sameness(partition, taken, saved.checkpoint)
         self._rebuilding = Rebuilding(
             spec.engine(partition.number),
             rows=list(saved.rows.items()) if continues else [],
@@ -90,6 +92,15 @@ class Restoring:
         """The input offsets that must be read again."""
         return range(self._opening.low_water, self._opening.position)
 
+    @property
+    def proof(self) -> range:
+        """The input offsets that must be read before, only to see that the input is the same."""
+        return self._sameness.span
+
+    def prove(self, records: Records) -> None:
+        """Some of those."""
+        self._sameness.check(records)
+
     def feed(self, records: Records) -> None:
         """Some of that input, in order.
 
@@ -97,6 +108,7 @@ class Restoring:
         not take a learner's slots away, for its blocks would end, and be drawn, a second time.
         """
         check_goes_on(records, position=self._read)
+        self._sameness.check(records)
         batch, _ = decode(self._spec.format, [records], most_key_bytes=None)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
@@ -142,13 +154,16 @@ class PartitionWork:
         self.slots = 0  # absorbed since the partition was taken
         self._partitions = partitions
         self._began_with = opening.began_with
+        self._input_id = opening.input_id
+        point = opening.saved.checkpoint
+        self._newest = Newest(None if point is None else point.last_record)
         self._entries = Entries(partition.stream, partition.number)
         self._drawn: list[tuple[Releases, Mode]] = []
         self._tombstones: list[bytes] = list(opening.saved.stale)
         self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
         self._waiting = _Waiting([], [], [])
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
-        self._first = opening.saved.checkpoint is None or opening.new_epoch is not None
+        self._first = point is None or opening.new_epoch is not None or opening.adopts
         self._last_save: float | None = None
         self._adopt(opening, saved_at)
         if opening.new_epoch is not None:
@@ -181,6 +196,7 @@ class PartitionWork:
         for part in records:
             check_goes_on(part, position=position)
             position = part.next_offset
+            self._newest.read(part)
         batch, refused = decode(
             self.spec.format,
             records,
@@ -300,6 +316,8 @@ class PartitionWork:
             digest=self.spec.digest,
             partitions=self._partitions,
             began_with=self._began_with,
+            input_id=self._input_id,
+            last_record=self._newest.last_record(),
         )
 
     def _order(self, recorded: Recorded) -> tuple[int, int, int, int]:

@@ -286,8 +286,21 @@ class Worker:
             self.partition, progress=lambda entries: told(entries=entries)
         )
         restoring = Restoring(self._spec, self.partition, taken)
+        await self._prove(restoring)
         await self._rebuild(restoring)
         return restoring.finish()
+
+    async def _prove(self, restoring: Restoring) -> None:
+        """See that the input is the one that was read; what expires meanwhile proves nothing."""
+        span, found = restoring.proof, []
+        if not span:
+            return
+        with suppress(StateMismatch):
+            reading = self._around.transport.read(self.partition, span.start, span.stop)
+            found = [records async for records in reading]
+            found = found or [Records(self.partition, span.start, (), (), (), span.stop)]
+        for records in found:
+            restoring.prove(records)
 
     async def _rebuild(self, restoring: Restoring) -> None:
         """Read again what the saved rows have not seen."""

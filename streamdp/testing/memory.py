@@ -279,6 +279,7 @@ def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
         last_ledger_line=lines[-1] if lines else None,
         partitions=log.partitions(topics.input),
         remarks=log.remarks(topics),
+        input_id=log.input_id(topics.input),
     )
 
 

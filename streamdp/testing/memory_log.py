@@ -129,8 +129,12 @@ class InputPartition:
 class MemoryLog:
     """Topics, state, owners and group of one imagined cluster."""
 
-    def __init__(self, *, gap: int = 0, largest_value: int = 1_000_000) -> None:
+    def __init__(
+        self, *, gap: int = 0, largest_value: int = 1_000_000, has_ids: bool = True
+    ) -> None:
         self.largest_value = largest_value
+        self._has_ids = has_ids
+        self._ids: dict[str, int] = {}
         self.attempts: list[Attempt] = []
         self.members: list[Member] = []
         self.now = 0  # milliseconds: the time that records are appended at, moved by whoever tests
@@ -151,12 +155,22 @@ class MemoryLog:
             raise InvalidConfig(
                 complaint(f"topic {topic}", "too few partitions", expected="≥ 1", got=partitions)
             )
+        if topic not in self._inputs:
+            self._ids[topic] = self._ids.get(topic, 0) + 1
         there = self._inputs.setdefault(topic, [])
         there.extend(InputPartition() for _ in range(partitions - len(there)))
 
     def has(self, topic: str) -> bool:
         """Whether a topic was made."""
         return topic in self._inputs
+
+    def delete(self, topic: str) -> None:
+        """Forget a topic and all that is in it; the next one of its name is another."""
+        del self._inputs[topic]
+
+    def input_id(self, topic: str) -> str | None:
+        """What tells a topic from another of its name, if this log has ids."""
+        return f"{topic} {self._ids[topic]}" if self._has_ids else None
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has."""

@@ -64,6 +64,17 @@ ESCAPED = b"\x01"
 Version = Annotated[int, Meta(ge=1)]
 
 
+class LastRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The newest record that was read, so as to know the input again; never shown to anybody."""
+
+    offset: Natural
+    digest: Annotated[str, Meta(min_length=32, max_length=32)]
+
+    def __repr__(self) -> str:
+        """Say where, never what."""
+        return f"LastRecord(offset={self.offset})"
+
+
 class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The only trusted position of a partition, and what its state is a state of."""
 
@@ -79,6 +90,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digest: str  # of the stream's configuration
     partitions: Positive  # of the input topic: more of them move keys
     began_with: Positive  # how many it had when the stream began
+    input_id: str | None = None  # of the input topic, where the transport knows one
+    last_record: LastRecord | None = None
 
 
 class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

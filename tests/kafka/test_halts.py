@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -17,6 +18,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from msgspec import structs
 
 import streamdp as sd
 from streamdp.audit.blackbox import lower_bound, pairs
@@ -33,7 +35,9 @@ from streamdp.service.worker import LoopSettings
 from streamdp.testing.broker import Borrowed, Broker, Grant, Resource, Right, Security, own_broker
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import Evidence, judge, judge_fold
+from streamdp.wire.entries import Entries
 from streamdp.wire.published import Charge, EpochMark, LedgerLine, decode_ledger, ordinal_of
+from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from tests.services import Lines
 from tests.streams import events, spec
@@ -297,8 +301,60 @@ async def test_an_input_that_was_made_again_halts(broker: Borrowed, fresh_app: F
     before = await site.evidence()
     await site.send(events(10, keys=KEYS, seed=8))
     async with site.serving() as service:
-        await service.halted("cut back or replaced")
+        await service.halted("deleted and made again")
     assert await site.evidence() == before
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_an_input_that_was_made_again_and_has_outgrown_the_position_halts(
+    broker: Borrowed, fresh_app: Fresh, epoch: int
+) -> None:
+    """No offset tells; the topic's id does, and to a new epoch too."""
+    site = Site.on(broker, fresh_app())
+    await lived(site, 40)
+    await site.delete(site.made.topics.input)
+    await site.create()
+    before = await site.evidence()
+    await site.send(events(100, keys=KEYS, seed=8))
+    async with site.serving(epoch=epoch) as service:
+        await service.halted("deleted and made again")
+    assert await site.evidence() == before
+
+
+async def test_a_checkpoint_without_an_id_adopts_it(broker: Borrowed, fresh_app: Fresh) -> None:
+    """Layout 1 knew no ids: the first taking makes the id durable, the next one holds it."""
+    site = Site.on(broker, fresh_app())
+    (state,) = await lived(site, 40)
+    point = Entries("home", 0).checkpoint
+    known = decode_checkpoint(state[point])
+    assert known.input_id
+    without = structs.replace(known, input_id=None, last_record=None)
+    await site.overwrite({**state, point: encode_checkpoint(without)})
+    async with site.serving() as service:
+        await service.until(lambda part: part.status is Status.RUNNING)
+    assert decode_checkpoint((await site.state())[point]).input_id == known.input_id
+
+
+async def test_an_input_that_is_made_again_under_a_running_service_halts(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    """While nothing fails: it stands still meanwhile, then the topic is there and long enough."""
+    site = Site.on(broker, fresh_app())
+    await site.create()
+    await site.send(events(40, keys=KEYS, seed=1))
+
+    async def make_again() -> None:
+        await site.delete(site.made.topics.input)
+        await site.create()
+        await site.send(events(100, keys=KEYS, seed=8))
+
+    async with site.serving() as service:
+        await service.read(40)
+        with ThreadPoolExecutor(1) as other:  # this thread's own loop stands still meanwhile
+            other.submit(lambda: asyncio.run(make_again())).result(timeout=60)
+        await service.halted("deleted and made again")
+    async with site.serving(epoch=2) as service:
+        await service.halted("deleted and made again")
 
 
 # Sizes

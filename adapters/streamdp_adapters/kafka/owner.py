@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
@@ -86,6 +87,11 @@ class Owner:
             max_batch_size=min(BATCH_BYTES, largest + RECORD_ROOM),
             client_id=f"streamdp-{worker}",
         )
+
+    @property
+    def client(self) -> AIOKafkaClient:
+        """What is connected to the cluster as long as this is not lost."""
+        return self._producer.client
 
     async def take(self) -> int:
         """Fence every earlier owner, leave the owner record, and return its offset."""

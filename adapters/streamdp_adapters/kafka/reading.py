@@ -20,6 +20,7 @@ from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
 from streamdp.ports import Partition, Reached, Records, StreamTopics, Taken
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.identity import topic_ids
 from streamdp_adapters.kafka.lean import lean
 from streamdp_adapters.kafka.owner import OWNER_KEY, group
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -168,6 +169,7 @@ async def durable(
     where = f"partition {partition}"
     async with reader(settings, names, where=where, group_id=group(topics)) as look:
         source = TopicPartition(topics.input, number)
+        ids = await topic_ids(look.consumer._client, [topics.input])
         first = await look.first(source)
         reached("take: first", partition)
         partitions = look.consumer.partitions_for_topic(topics.input) or ()
@@ -186,6 +188,7 @@ async def durable(
         last_ledger_line=last_line,
         partitions=len(partitions),
         remarks={each: kept.metadata for each, kept in group_offsets.items()},
+        input_id=ids.get(topics.input),
     )
 
 

@@ -33,6 +33,7 @@ from streamdp.ports import (
     Taken,
 )
 from streamdp_adapters.kafka import reading
+from streamdp_adapters.kafka.identity import Watch
 from streamdp_adapters.kafka.membership import Found, Membership
 from streamdp_adapters.kafka.owner import Owner
 from streamdp_adapters.kafka.reading import go_on
@@ -53,6 +54,8 @@ class KafkaTransport:
         self._memberships: dict[str, Membership] = {}
         self._owners: dict[Partition, Owner] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._listener: Listener | None = None
+        self._watch = Watch()
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
@@ -62,6 +65,7 @@ class KafkaTransport:
             raise InvalidConfig(
                 complaint("streams", "two of one name", expected="distinct names", got=names)
             )
+        self._listener = listener
         self._topics = {topics.stream: topics for topics in streams}
         self._limits = await examine(self._settings, streams)
         for topics in streams:
@@ -106,6 +110,7 @@ class KafkaTransport:
                 self._fenced(partition)
             raise
         self._owners[partition] = owner
+        self._watch.begin(partition, topics.input, taken.input_id)
         if (membership := self._memberships.get(partition.stream)) is not None:
             membership.heard(partition.number, first=taken.first_offset)
         return taken
@@ -136,6 +141,7 @@ class KafkaTransport:
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """What has come for the resumed partitions; empty after `timeout` seconds."""
         await asyncio.sleep(0)  # the client fetches and commits in tasks beside this one
+        self._check_inputs()
         members = list(self._memberships.values())
         self._turn = (self._turn + 1) % max(len(members), 1)
         members = members[self._turn :] + members[: self._turn]
@@ -147,6 +153,15 @@ class KafkaTransport:
             for member in members:
                 member.check_answers()
         return self._delivered(found)
+
+    def _check_inputs(self) -> None:
+        """Stop partitions whose input was deleted and made again."""
+        owners = (owner for owner in self._owners.values() if not owner.lost)
+        client = next((owner.client for owner in owners), None)
+        for partition, error in self._watch.look(client).items():
+            self.pause(partition)
+            assert self._listener is not None
+            self._listener.failed(partition, error)
 
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
@@ -179,6 +194,7 @@ class KafkaTransport:
         membership = self._memberships.get(partition.stream)
         if membership is not None:
             membership.leave(partition.number)
+        self._watch.end(partition)
         owner = self._owners.pop(partition, None)
         if owner is not None:
             await owner.close()
@@ -188,6 +204,7 @@ class KafkaTransport:
         owners, self._owners = list(self._owners.values()), {}
         members, self._memberships = list(self._memberships.values()), {}
         await asyncio.gather(
+            self._watch.close(),
             *(owner.close() for owner in owners),
             *(member.stop() for member in members),
             *self._leaving,

@@ -1,0 +1,91 @@
+"""Is the input still the one that was read? Known by the last record of it, where there are no ids.
+
+The checkpoint, which is trusted like the input, keeps the offset of the newest record that was read
+and a digest of its key and value. A taking looks whether that record is still there:
+
+1. Where the topic has an id and it is the checkpoint's, nothing has to be read for it. The record
+   is compared all the same if a rebuild reads it anyway: a log that was cut back and filled again
+   keeps its id.
+2. Where nothing else tells, the record is read by itself, before a rebuild finds other things wrong
+   with what is not the same input.
+3. A record that has expired proves nothing, and neither does a checkpoint that has none.
+
+The digest is never logged or shown, and no message says what a record holds. Its length is fixed,
+so the size of a checkpoint does not depend on content.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.ports import Key, Partition, Records, Taken, Value
+from streamdp.wire.state import Checkpoint, LastRecord
+
+
+class Newest:
+    """Remembers the newest record that was read; its digest is made when it is asked for."""
+
+    def __init__(self, known: LastRecord | None) -> None:
+        self._known = known
+        self._record: tuple[int, Key, Value] | None = None
+
+    def read(self, records: Records) -> None:
+        """These came after all that were remembered."""
+        if len(records):
+            self._record = (records.offsets[-1], records.keys[-1], records.values[-1])
+
+    def last_record(self) -> LastRecord | None:
+        """For a checkpoint."""
+        if self._record is not None:
+            self._known, self._record = fingerprint(*self._record), None
+        return self._known
+
+
+class Sameness:
+    """Looks for the checkpoint's last record among what a taking reads of the input."""
+
+    def __init__(self, partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> None:
+        self._where = f"partition {partition}"
+        self._last = None if checkpoint is None else checkpoint.last_record
+        if self._last is not None and self._last.offset < taken.first_offset:
+            self._last = None  # it has expired
+        known = None if checkpoint is None else checkpoint.input_id
+        self._settled = known is not None and known == taken.input_id
+
+    @property
+    def span(self) -> range:
+        """The offsets to be read for this alone: the record's, or none."""
+        if self._last is None or self._settled:
+            return range(0)
+        return range(self._last.offset, self._last.offset + 1)
+
+    def check(self, records: Records) -> None:
+        """Halt unless the record, if it is to be among these, is the one that was read."""
+        last = self._last
+        if last is None or not records.start <= last.offset < records.next_offset:
+            return
+        self._last = None
+        for at, offset in enumerate(records.offsets):
+            if offset == last.offset:
+                found = fingerprint(offset, records.keys[at], records.values[at])
+                if found.digest == last.digest:
+                    return
+        raise StateMismatch(
+            complaint(
+                self._where,
+                "the input was replaced: it does not hold what was read; a stream of another name"
+                " may read what is there",
+                expected=f"the same record at offset {last.offset}",
+                got="another",
+            )
+        )
+
+
+def fingerprint(offset: int, key: Key, value: Value) -> LastRecord:
+    """What a record is known again by."""
+    told = blake2b(digest_size=16, person=b"streamdp record")
+    for part in (key, value):  # a length first, so that no two records are told the same
+        told.update(b"-" if part is None else b"%d:" % len(part))
+        told.update(part or b"")
+    return LastRecord(offset=offset, digest=told.hexdigest())

@@ -1,0 +1,221 @@
+"""Is an input that was deleted and made again noticed, however much there is in it by now?
+
+Its offsets were given out before: going on would skip its first records without a word, and one
+block would mix old and new events. Where topics have ids the checkpoint's must be the topic's;
+where they have none the last record that was read must still be there, unless it has expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import StateMismatch
+from streamdp.ports import Key, Partition, Value
+from streamdp.service.loop import Service
+from streamdp.service.protocol import Pace
+from streamdp.service.sameness import fingerprint
+from streamdp.service.view import PartitionView, Status, View
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.wire.entries import Entries
+from streamdp.wire.published import Mode
+from streamdp.wire.state import Checkpoint, decode_checkpoint, encode_checkpoint
+from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.protocol_model import HOME, Store, finish, restore
+from tests.services import QUICK, Lines, Room
+from tests.streams import events, spec
+
+POINT = Entries("home", 0).checkpoint
+STREAM = spec()
+
+
+def lived(*, input_id: str | None, saved: str = "all") -> Store:
+    """A store that has read forty records; its rows are saved, or lag behind."""
+    store = Store(events(40), input_id=input_id)
+    work = restore(store, STREAM)
+    work.absorb([store.records(0, 40)], mode=Mode.LIVE)
+    if saved == "all":
+        finish(store, work)
+    else:
+        store.decide(work.cut(now=0, pace=Pace(records=10**6, seconds=10**6)).commit)
+    return store
+
+
+def point(store: Store) -> Checkpoint:
+    return decode_checkpoint(store.state[POINT])
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 9])
+def test_is_another_topic_id_refused(epoch: int) -> None:
+    """Also by an epoch: it would wait for offsets that another topic gave out."""
+    store = lived(input_id="one")
+    store.input, store.input_id = events(200, seed=5), "two"
+    with pytest.raises(StateMismatch, match=r"deleted and made again.*id one, got two"):
+        restore(store, replace(STREAM, epoch=epoch))
+
+
+def test_does_an_old_checkpoint_adopt_the_id_at_once() -> None:
+    """It is durable before anything else happens, and holds from then on."""
+    store = lived(input_id=None)
+    assert point(store).input_id is None
+    store.input_id = "one"
+    work = restore(store, STREAM)
+    assert work.urgent
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    assert point(store).input_id == "one"
+    assert not restore(store, STREAM).urgent
+    store.input_id = "two"
+    with pytest.raises(StateMismatch, match="made again"):
+        restore(store, STREAM)
+
+
+def test_does_an_id_outlive_a_transport_that_has_none() -> None:
+    store = lived(input_id="one")
+    store.input_id = None
+    store.input += events(10, seed=2)
+    finish(store, restore(store, STREAM))
+    assert point(store).input_id == "one"
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("saved", ["all", "little"])
+def test_is_another_input_known_by_its_last_record(saved: str, epoch: int) -> None:
+    """With or without a rebuild that reads the record anyway; and a new epoch reads it too."""
+    store = lived(input_id=None, saved=saved)
+    store.input = events(200, seed=5)
+    with pytest.raises(StateMismatch, match="the input was replaced") as halted:
+        restore(store, replace(STREAM, epoch=epoch))
+    assert "at offset 39, got another" in str(halted.value)
+
+
+def test_is_a_log_that_was_filled_again_known_though_it_keeps_its_id() -> None:
+    """As after an unclean election: what a rebuild reads anyway is compared."""
+    store = lived(input_id="one", saved="little")
+    store.input[39] = (b"fr", b"another")
+    with pytest.raises(StateMismatch, match="the input was replaced"):
+        restore(store, STREAM)
+
+
+def test_is_a_record_that_is_not_there_another() -> None:
+    """A log with a hole where the record was is not the one that was read."""
+    store = lived(input_id=None)
+    point_ = point(store)
+    assert point_.last_record is not None
+    store.input, store.gap = events(200, seed=5), 2  # no record has an odd offset
+    with pytest.raises(StateMismatch, match="the input was replaced"):
+        restore(store, STREAM)
+
+
+@pytest.mark.parametrize("saved", ["all", "little"])
+def test_does_the_same_input_go_on(saved: str) -> None:
+    store = lived(input_id=None, saved=saved)
+    store.input += events(20, seed=2)
+    finish(store, restore(store, STREAM))
+    assert point(store).next_offset == 60
+    assert point(store).last_record == fingerprint(59, *store.input[59])
+
+
+def test_does_an_expired_record_prove_nothing() -> None:
+    store = lived(input_id=None)
+    store.first = 40
+    store.input[:40] = events(40, seed=5)
+    store.input += events(20, seed=2)
+    assert restore(store, STREAM).engine.position == 40
+
+
+def test_does_a_checkpoint_without_a_record_go_on() -> None:
+    """As layout version 1 and early states of version 2 are."""
+    store = lived(input_id=None)
+    store.state[POINT] = encode_checkpoint(
+        Checkpoint(**{f: getattr(point(store), f) for f in Checkpoint.__struct_fields__[:-2]})
+    )
+    store.input[:40] = events(40, seed=5)
+    assert restore(store, STREAM).engine.position == 40
+
+
+def test_are_different_records_told_apart() -> None:
+    """No key runs into a value, and nothing is not empty; the size says nothing of content."""
+    parts: list[bytes | None] = [None, b"", b"-", b"0:", b"ab", b"a", b"b", b"x" * 10_000]
+    records: list[tuple[Key, Value]] = [(key, value) for key in parts for value in parts]
+    digests = [fingerprint(7, *record).digest for record in records]
+    assert len(set(digests)) == len(records)
+    assert {len(digest) for digest in digests} == {32}
+
+
+def test_is_the_digest_shown_to_nobody() -> None:
+    """It is trusted like the input: neither a repr nor a halt has it."""
+    store = lived(input_id=None)
+    last = point(store).last_record
+    assert last is not None
+    assert last.digest not in repr(point(store))
+    store.input = events(200, seed=5)
+    with pytest.raises(StateMismatch) as halted:
+        restore(store, STREAM)
+    assert last.digest not in str(halted.value)
+    assert fingerprint(39, *store.input[39]).digest not in str(halted.value)
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_does_a_service_halt_where_its_input_was_made_again(has_ids: bool) -> None:
+    """And publishes nothing of the new one, though it has outgrown the position."""
+
+    async def run() -> None:
+        room = Room([STREAM], partitions=1)
+        room.log = MemoryLog(has_ids=has_ids)
+        room.log.create(STREAM.topics.input, partitions=1)
+        room.send("home", events(60))
+        async with room.worker():
+            await room.until(room.is_read)
+        room.log.delete(STREAM.topics.input)
+        room.log.create(STREAM.topics.input, partitions=1)
+        room.send("home", events(300, seed=5))
+        before = room.evidence(HOME)
+        async with room.worker() as worker:
+            await room.until(lambda: worker.view.part(Partition("home", 0)).status is Status.HALTED)
+        said = "deleted and made again" if has_ids else "the input was replaced"
+        assert said in str(worker.log.of("partition_halted"))
+        assert room.evidence(HOME) == before
+
+    asyncio.run(run())
+
+
+def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_path: Path) -> None:
+    """Files have no ids: the last record tells, whoever wrote into the trusted file."""
+    technology = Sqlite(Settings.from_mapping({"path": str(tmp_path / "trusted.db")}))
+
+    async def send(seed: int, count: int) -> None:
+        producer = technology.producer()
+        await producer.send(STREAM.topics.input, events(count, seed=seed))
+        await producer.close()
+
+    async def until(what: Callable[[PartitionView], bool]) -> str:
+        view = View([STREAM])
+        service = Service(
+            [STREAM], technology.transport(worker="w"), view=view, log=Lines(), settings=QUICK
+        )
+        running = asyncio.create_task(service.run())
+        async with asyncio.timeout(60):
+            while not what(view.part(HOME)):
+                assert not running.done()
+                await asyncio.sleep(0.005)
+        service.drain()
+        await running
+        return view.part(HOME).message
+
+    async def run() -> None:
+        await send(1, 60)
+        await until(lambda part: part.position == 60)
+        file = sqlite3.connect(tmp_path / "trusted.db", isolation_level=None)
+        file.execute("DELETE FROM record")
+        file.execute("UPDATE input SET first = 0, next = 0")
+        file.close()
+        await send(5, 300)
+        said = await until(lambda part: part.status is Status.HALTED)
+        assert "the input was replaced" in said
+
+    asyncio.run(run())
