@@ -1,0 +1,136 @@
+"""A feedback stream read as an experiment: each arm's mean loss, how sure that is, which is best.
+
+All from released sums and counts, so it costs nothing. What may be concluded, and when:
+
+- An interval holds **at every block's end at once and for all arms at once**: with probability of
+  at least `confidence` no interval that is ever shown misses its arm's mean. So one may look as
+  often as one likes, and stop when one likes.
+- It is about a world that does not change: each show of an arm draws its loss from one law,
+  whatever was shown before. With drift an interval is about the mean over the shows so far and may
+  miss. A payload that could not be used counts as the loss 1/2 of the arm that was shown.
+- The policy decides how often an arm is shown by what was released before; the intervals hold for
+  every such rule, because the n-th show of an arm is its n-th, whenever it comes.
+
+Why they hold. Sampling: by Hoeffding the mean of the first n losses of an arm misses by more than
+√(ln(2n(n+1)/δ)/2n) with probability at most δ/(n(n+1)), and these add up to δ over all n. Noise: a
+sum of B discrete Laplace draws of scale b has E exp(λZ) ≤ (1 − b²λ²)^(−B) ≤ exp(2Bb²λ²) for
+λ ≤ 1/(√2 b), so it exceeds b√(8BL) where L ≤ B, and √2·b(B + L) else, with probability at most e^−L
+on either side; block B gets the share 6/(π²B²) of its δ. Both have a half of (1 − confidence)/K.
+(Where counts are noisy too, both kinds of noise have a share.)
+
+`chances` are another thing: how likely each arm is to have the smallest mean under normal laws,
+which is what the default policy goes by. They are no guarantee.
+
+These floats decide nothing: policies are computed elsewhere, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import log, pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.evidence.policy_best import chances_of_best
+from streamdp.core.evidence.policy_posterior import NoiseVariance, learned, posterior
+from streamdp.core.grid import UNIT
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The scales of the noise in what a block releases, in losses and in shows; public."""
+
+    on_sums: Fraction
+    on_counts: Fraction = Fraction(0)  # 0: counts are exact
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """What is known of K arms. Every column has K numbers."""
+
+    blocks: int
+    shown: Ints  # as released
+    means: Floats  # of the loss; NaN for an arm that was never shown
+    low: Floats
+    high: Floats
+    chances: Floats  # of having the smallest mean, under normal laws
+
+
+@dataclass(slots=True)
+class Experiment:
+    """Released sums and counts of one learner's blocks, added up."""
+
+    scales: Scales
+    blocks: int
+    gains: Ints  # K sums of 1/2 − loss, in grid units, with the noise of `blocks` draws
+    shown: Ints  # K
+
+    @classmethod
+    def of(cls, scales: Scales, *, actions: int) -> Experiment:
+        """Before anything was released."""
+        nothing = np.zeros(actions, dtype=np.int64)
+        return cls(scales, 0, nothing, nothing.copy())
+
+    def add(self, gains: Ints, shown: Ints) -> None:
+        """One more block."""
+        self.blocks += 1
+        self.gains = self.gains + gains
+        self.shown = self.shown + shown
+
+    def arms(self, *, confidence: float = 0.95) -> Arms:
+        """What may be said of each arm now; see the module for what it means."""
+        share = (1 - confidence) / (2 * len(self.gains))
+        noises = 2 if self.scales.on_counts else 1
+        off = noise_reach(self.scales.on_sums, self.blocks, share / noises)
+        off_counts = noise_reach(self.scales.on_counts, self.blocks, share / noises)
+        fewest = np.maximum(1.0, self.shown - off_counts)
+        most = np.maximum(fewest, self.shown + off_counts)
+        sums, luck = self.gains / UNIT, sampling_reach(fewest, share)
+        least, greatest = (sums + sign * off for sign in (-1, 1))
+        low_gain = np.where(least < 0, least / fewest, least / most) - luck
+        high_gain = np.where(greatest > 0, greatest / fewest, greatest / most) + luck
+        known = self.shown >= 1
+        return Arms(
+            blocks=self.blocks,
+            shown=self.shown,
+            means=np.where(known, np.clip(0.5 - sums / np.maximum(1, self.shown), 0, 1), np.nan),
+            low=np.where(known, np.clip(0.5 - high_gain, 0, 1), 0.0),
+            high=np.where(known, np.clip(0.5 - low_gain, 0, 1), 1.0),
+            chances=self._chances(),
+        )
+
+    def _chances(self) -> Floats:
+        """As if all blocks had been one, with the noise of all."""
+        count = max(1, self.blocks)
+        noise = NoiseVariance(
+            on_sums=count * 2 * float(self.scales.on_sums) ** 2,
+            on_counts=count * 2 * float(self.scales.on_counts) ** 2,
+        )
+        nothing = np.zeros((1, 2, len(self.gains)))
+        sums = (self.gains / UNIT)[None, :]
+        means, deviations = posterior(learned(nothing, sums, self.shown[None, :] * 1.0, noise))
+        return np.asarray(chances_of_best(means, deviations)[0], dtype=np.float64)
+
+
+def sampling_reach(shows: Floats, share: float) -> Floats:
+    """How far the mean of an arm's first n losses may be from its law's, at all n at once."""
+    return np.asarray(np.sqrt(np.log(2 * shows * (shows + 1) / share) / (2 * shows)))
+
+
+def noise_reach(scale: Fraction, blocks: int, share: float) -> float:
+    """How far the noise of so many draws may reach, at all numbers of blocks at once.
+
+    >>> round(noise_reach(Fraction(2), 1, 0.01), 1), noise_reach(Fraction(0), 9, 0.01)
+    (19.2, 0.0)
+    """
+    if not scale or not blocks:
+        return 0.0
+    surprise = log(2 * blocks * blocks * pi * pi / (6 * share))
+    if surprise <= blocks:
+        return float(scale) * sqrt(8 * blocks * surprise)
+    return sqrt(2) * float(scale) * (blocks + surprise)

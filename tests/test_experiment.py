@@ -1,0 +1,87 @@
+"""May one look at the arms' intervals as often as one likes, and believe them?"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from streamdp.core.evidence.experiment import Experiment, Scales, noise_reach, sampling_reach
+from streamdp.core.grid import UNIT
+
+MEANS = np.array([0.95, 0.9, 0.5])
+
+
+def released(
+    rng: np.random.Generator, experiment: Experiment, *, shows: int, scales: Scales
+) -> None:
+    """One block of Bernoulli losses, its noise drawn as the releases' is (the continuous kind)."""
+    shown = rng.multinomial(shows, [0.2, 0.5, 0.3])
+    losses = rng.binomial(shown, MEANS)
+    gains = (shown / 2 - losses + rng.laplace(0, float(scales.on_sums), 3)) * UNIT
+    counts = shown.astype(np.float64)
+    if scales.on_counts:
+        counts += np.rint(rng.laplace(0, float(scales.on_counts), 3))
+    experiment.add(np.rint(gains).astype(np.int64), counts.astype(np.int64))
+
+
+@pytest.mark.parametrize(
+    "scales", [Scales(Fraction(1)), Scales(Fraction(3), Fraction(3))], ids=["header", "value"]
+)
+def test_does_no_interval_ever_miss_more_often_than_promised(scales: Scales) -> None:
+    """400 experiments of 13 blocks, looked at after each: at 80 %, at most 80 may miss ever.
+
+    The bound is loose: 30 or fewer were seen. Were the true chance of a miss the promised 20 %, the
+    test would fail with a probability of 1/2; the bounds leave room by a factor of several.
+    """
+    rng = np.random.default_rng(20260)
+    missed = 0
+    for _ in range(400):
+        experiment, ever = Experiment.of(scales, actions=3), False
+        for block in range(13):
+            released(rng, experiment, shows=2**block, scales=scales)
+            arms = experiment.arms(confidence=0.8)
+            ever |= bool(((arms.low > MEANS) | (arms.high < MEANS)).any())
+        missed += ever
+    assert missed <= 80
+
+
+def test_do_intervals_close_around_the_means() -> None:
+    """After 2^17 shows at ε = 1 the widest is below a tenth, and the best arm is known."""
+    scales, rng = Scales(Fraction(1)), np.random.default_rng(7)
+    experiment = Experiment.of(scales, actions=3)
+    for block in range(17):
+        released(rng, experiment, shows=2**block, scales=scales)
+    arms = experiment.arms()
+    assert (arms.high - arms.low).max() < 0.1
+    assert np.abs(arms.means - MEANS).max() < 0.02
+    assert arms.high[2] < arms.low[1]
+    assert arms.chances.argmax() == 2
+    assert arms.chances[2] > 0.999
+    assert arms.chances.sum() == pytest.approx(1)
+
+
+def test_is_nothing_said_of_what_was_never_shown() -> None:
+    """Before the first block, and of an arm without shows: all of [0, 1], and equal chances."""
+    before = Experiment.of(Scales(Fraction(1)), actions=2).arms()
+    assert np.isnan(before.means).all()
+    assert (before.low.tolist(), before.high.tolist()) == ([0, 0], [1, 1])
+    assert before.chances.tolist() == pytest.approx([0.5, 0.5])
+    one = Experiment.of(Scales(Fraction(1)), actions=2)
+    one.add(np.array([UNIT // 2, 5]), np.array([1, 0]))
+    arms = one.arms()
+    assert np.isnan(arms.means).tolist() == [False, True]
+    assert (arms.low[1], arms.high[1]) == (0, 1)
+
+
+def test_are_the_reaches_at_least_the_exact_tails() -> None:
+    """Of Laplace sums against simulation, and of Hoeffding's bound against a worst-case coin."""
+    rng = np.random.default_rng(11)
+    for blocks in (1, 4, 30):
+        sums = np.abs(rng.laplace(0, 2, (200_000, blocks)).sum(axis=1))
+        share = 0.05
+        assert (sums > noise_reach(Fraction(2), blocks, share)).mean() < share / blocks**2
+    coins = rng.binomial(1, 0.5, (20_000, 500)).cumsum(axis=1) / np.arange(1, 501)
+    reach = sampling_reach(np.arange(1.0, 501), 0.05)
+    assert (np.abs(coins - 0.5) > reach).any(axis=1).mean() < 0.05
