@@ -112,8 +112,10 @@ class Experiment:
             on_counts=count * 2 * float(self.scales.on_counts) ** 2,
         )
         nothing = np.zeros((1, 2, len(self.gains)))
-        sums = (self.gains / UNIT)[None, :]
-        means, deviations = posterior(learned(nothing, sums, self.shown[None, :] * 1.0, noise))
+        sums = (self.gains / UNIT)[None, :].astype(np.float64)
+        means, deviations = posterior(
+            learned(nothing, sums, self.shown[None, :].astype(np.float64), noise)
+        )
         return np.asarray(chances_of_best(means, deviations)[0], dtype=np.float64)
 
 
