@@ -30,6 +30,7 @@ from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, ke
 from streamdp.ports import Commit, Key, Partition, Technology, Transport, Value
 from streamdp.service import logs
 from streamdp.service.loop import Service
+from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.quarantine import Quarantine, quarantining
 from streamdp.service.spec import StreamSpec
@@ -228,6 +229,7 @@ class Life:
         service = Service(
             [made],
             transport,
+            past=alone,
             view=view,
             log=logs.set_up(level="info", style="json", stream=self._log),
             settings=PACED,

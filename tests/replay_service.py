@@ -12,6 +12,7 @@ from streamdp.replay.cuts import Bench
 from streamdp.replay.sources import Reading
 from streamdp.replay.sources.topics import topic_log
 from streamdp.service.loop import Service
+from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import View
 from streamdp.wire.published import Charge, decode_ledger, key_bytes
@@ -61,7 +62,12 @@ async def lived(
     await producer.send(f"{app}.input", records)
     await producer.close()
     service = Service(
-        specs, technology.transport(worker="one"), view=View(specs), log=Lines(), settings=QUICK
+        specs,
+        technology.transport(worker="one"),
+        past=alone,
+        view=View(specs),
+        log=Lines(),
+        settings=QUICK,
     )
     running = asyncio.create_task(service.run())
     wanted = [_slots(records, cell.leader) for cell in cells()]

@@ -22,6 +22,7 @@ from streamdp.ports import (
 from streamdp.service.batches import decode
 from streamdp.service.logs import EVENTS
 from streamdp.service.loop import Service
+from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import LoopSettings
@@ -108,7 +109,9 @@ class Room:
         specs, log = list(self.specs.values()), Lines()
         view = View(specs)
         transport = around(MemoryTransport(self.log, worker=name, reached=reached))
-        service = Service(specs, transport, view=view, log=log, settings=settings, modes=modes)
+        service = Service(
+            specs, transport, past=alone, view=view, log=log, settings=settings, modes=modes
+        )
         worker = Worker(service, view, log, asyncio.create_task(service.run()))
         try:
             yield worker

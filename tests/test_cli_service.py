@@ -290,16 +290,19 @@ def test_does_verify_add_what_is_charged_elsewhere(shop: Path, streamdp: Streamd
 
 
 def test_does_verify_add_applications_that_read_one_topic(shop: Path, streamdp: Streamdp) -> None:
-    """Two of 3/4 are 3/2, although each ledger alone keeps within its budget."""
+    """Two of 3/4 are 3/2, whichever of them is asked: the other's ledger is in the same file."""
     other = written(shop.parent, app="other", name="other.toml")
     for path in (shop, other):
         path.write_text(path.read_text().replace('"3/4"', '"7/4"\nelsewhere = "1"'))
     learned(other)
     told = streamdp("ledger", "verify", "-c", str(shop), "-c", str(other))
     assert (told.code, "ε = 3/2, of a budget of 7/4" in told.out) == (0, True)
+    alone = streamdp("ledger", "verify", "-c", str(shop))
+    said = "ε = 3/2 (without other applications: 3/4 + 1 elsewhere), of a budget of 7/4"
+    assert (alone.code, said in alone.out) == (0, True)
     for path in (shop, other):
         path.write_text(path.read_text().replace('"7/4"\nelsewhere = "1"', '"3/4"'))
-        assert streamdp("ledger", "verify", "-c", str(path)).code == 0
+        assert streamdp("ledger", "verify", "-c", str(path)).code == 1
     assert streamdp("ledger", "verify", "-c", str(shop), "-c", str(other)).code == 1
 
 

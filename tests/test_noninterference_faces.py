@@ -25,6 +25,7 @@ from streamdp.service.about import About
 from streamdp.service.exact import Exact
 from streamdp.service.http.knowledge import Role
 from streamdp.service.loop import Service
+from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
@@ -97,7 +98,7 @@ async def worked(log: MemoryLog, made: StreamSpec, lines: Lines) -> View:
     """A service that takes the partition, learns everything that is there, and drains."""
     view = View([made])
     transport = Memory(log).transport(worker="w")
-    service = Service([made], transport, view=view, log=lines, clock=lambda: 0.0)
+    service = Service([made], transport, past=alone, view=view, log=lines, clock=lambda: 0.0)
 
     async def drain() -> None:
         while view.part(Partition("home", 0)).position < RECORDS:

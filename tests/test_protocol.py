@@ -16,6 +16,7 @@ import streamdp as sd
 from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.ports import Partition, Taken
 from streamdp.service.opening import open_partition
+from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import Start
 from streamdp.testing.judge import judge
@@ -86,7 +87,7 @@ def test_is_a_rebuild_fed_without_a_gap() -> None:
     work.absorb([store.records(0, 20)], mode=Mode.LIVE)
     work.engine.save = lambda *, most=None: []  # type: ignore[method-assign]
     store.decide(work.cut(now=0, pace=Pace()).commit)
-    restoring = Restoring(stream, HOME, store.taken())
+    restoring = Restoring(stream, HOME, store.taken(), past=ALONE)
     restoring.feed(store.records(0, 7))
     with pytest.raises(TransportLost, match="expected offset 7, got 8"):
         restoring.feed(store.records(8, 20))
@@ -148,19 +149,19 @@ def test_does_a_partition_halt_rather_than_guess(broken: str, said: str) -> None
         case "older epoch":
             stream = spec(epoch=1)
     with pytest.raises(StateMismatch, match=said):
-        open_partition(stream, HOME, taken)
+        open_partition(stream, HOME, taken, past=ALONE)
 
 
 def test_is_a_lost_state_recognised_by_the_group_alone() -> None:
     """Offsets in a group without a checkpoint are evidence of a state that was lost."""
     taken = Taken({}, 0, 60, 12, None, 1)
     with pytest.raises(StateMismatch, match="the state is gone"):
-        open_partition(spec(), HOME, taken)
-    assert open_partition(spec(epoch=2), HOME, taken).position == 12
+        open_partition(spec(), HOME, taken, past=ALONE)
+    assert open_partition(spec(epoch=2), HOME, taken, past=ALONE).position == 12
     remarked = replace(taken, remarks={0: encode_remark(Remark(epoch=2, began_with=1))})
     with pytest.raises(StateMismatch, match="epoch 3"):
-        open_partition(spec(epoch=2), HOME, remarked)
-    assert open_partition(spec(epoch=3), HOME, remarked).position == 12
+        open_partition(spec(epoch=2), HOME, remarked, past=ALONE)
+    assert open_partition(spec(epoch=3), HOME, remarked, past=ALONE).position == 12
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_does_a_partition_that_is_added_begin_at_its_first_record(
 ) -> None:
     """`latest` is said of the stream: what comes to a new partition comes after its beginning."""
     taken = Taken({}, 5, 60, None, None, 4, others)
-    opening = open_partition(spec(start=Start.LATEST), Partition("home", 3), taken)
+    opening = open_partition(spec(start=Start.LATEST), Partition("home", 3), taken, past=ALONE)
     assert opening.position == position
 
 

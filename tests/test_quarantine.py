@@ -28,6 +28,7 @@ from streamdp.core.events import LossBatch
 from streamdp.ports import Key, Partition, Records, Taken, Technology, Value
 from streamdp.service import logs, quarantine
 from streamdp.service.diagnosis import quarantined
+from streamdp.service.past import ALONE
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.quarantine import Quarantine, quarantining
 from streamdp.service.spec import StreamSpec
@@ -84,7 +85,7 @@ def work(made: StreamSpec) -> PartitionWork:
     log = MemoryLog()
     log.create(made.topics.input, partitions=1)
     tools = Memory(log).administrator()
-    return Restoring(made, HOME, asyncio.run(tools.peek(made.topics, 0))).finish()
+    return Restoring(made, HOME, asyncio.run(tools.peek(made.topics, 0)), past=ALONE).finish()
 
 
 def records(values: Sequence[Value], *, start: int = 0) -> Records:
@@ -139,7 +140,7 @@ def test_is_nothing_set_aside_again() -> None:
     again = work(made)
     again.absorb([records(values[:3]), records([GOOD, BAD], start=3)], mode=Mode.LIVE)
     assert [each.offset for each in queue(made).take(9)] == [4]
-    restoring = Restoring(aside(), HOME, asyncio.run(_peeked()))
+    restoring = Restoring(aside(), HOME, asyncio.run(_peeked()), past=ALONE)
     restoring.feed(records([BAD]))
     assert restoring._spec.quarantine is not None
     assert restoring._spec.quarantine.take(9) == []

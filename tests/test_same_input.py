@@ -18,6 +18,7 @@ import pytest
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Key, Partition, Value
 from streamdp.service.loop import Service
+from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.sameness import fingerprint
 from streamdp.service.view import PartitionView, Status, View
@@ -196,7 +197,12 @@ def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_path: P
     async def until(what: Callable[[PartitionView], bool]) -> str:
         view = View([STREAM])
         service = Service(
-            [STREAM], technology.transport(worker="w"), view=view, log=Lines(), settings=QUICK
+            [STREAM],
+            technology.transport(worker="w"),
+            past=alone,
+            view=view,
+            log=Lines(),
+            settings=QUICK,
         )
         running = asyncio.create_task(service.run())
         async with asyncio.timeout(60):

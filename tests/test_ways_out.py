@@ -14,6 +14,7 @@ import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import StreamTopics
 from streamdp.service.opening import open_partition
+from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
@@ -69,7 +70,7 @@ def test_is_a_state_that_is_one_commit_old_recognised() -> None:
     store, states = lived(stream, commits=3)
     store.state = states[-2]
     with pytest.raises(StateMismatch, match="rolled back: the ledger has a later line"):
-        open_partition(stream, HOME, store.taken())
+        open_partition(stream, HOME, store.taken(), past=ALONE)
 
 
 def test_does_an_epoch_begin_only_once() -> None:
@@ -96,7 +97,7 @@ def test_is_an_input_that_was_made_again_never_read_by_an_epoch(state: str) -> N
     if state == "lost":
         store.state = {}
     store.input = store.input[:10]
-    with pytest.raises(StateMismatch, match="cut back or replaced; a stream of another name"):
+    with pytest.raises(StateMismatch, match="cut back or replaced, and its offsets are given"):
         restore(store, replace(stream, epoch=2))
 
 

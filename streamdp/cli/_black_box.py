@@ -56,6 +56,7 @@ async def served(spec: StreamSpec, technology: Technology, log: Sequence[Record]
     from streamdp.core.errors import StateMismatch
     from streamdp.ports import Partition
     from streamdp.service.loop import Service
+    from streamdp.service.past import alone
     from streamdp.service.view import Status, View
 
     tools, producer = technology.administrator(), technology.producer()
@@ -64,7 +65,9 @@ async def served(spec: StreamSpec, technology: Technology, log: Sequence[Record]
     await producer.send(spec.topics.input, log, partition=0)
     await producer.close()
     view, place = View([spec]), Partition(spec.name, 0)
-    service = Service([spec], technology.transport(worker=_APP), view=view, log=Silent())
+    service = Service(
+        [spec], technology.transport(worker=_APP), past=alone, view=view, log=Silent()
+    )
     running = asyncio.create_task(service.run())
     while not running.done() and view.part(place).position < len(log):
         if view.part(place).status is Status.HALTED:

@@ -77,7 +77,15 @@ async def _look(
 ) -> list[Finding]:
     """Everything in turn, as far as each step makes sense after those before."""
     from streamdp.service.config import Seeds
-    from streamdp.service.diagnosis import are_good, partitions, quarantined, records, there
+    from streamdp.service.diagnosis import (
+        are_good,
+        partitions,
+        quarantined,
+        records,
+        retired,
+        there,
+    )
+    from streamdp.service.ledgers import Ledgers
 
     tools = technology.administrator()
     try:
@@ -90,9 +98,11 @@ async def _look(
         if not are_good(found.values()):
             return list(found.values())
         looked = list(found.values())
+        ledgers = Ledgers(configuration, technology)
+        looked += retired(await ledgers.retired())
         for topics in streams:
             spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
-            looked += await partitions(tools, spec)
+            looked += await partitions(tools, spec, ledgers.past)
             if sample is not None:
                 looked += await records(tools, topics, format_=spec.format, count=sample)
             if quarantine is not None:

@@ -112,7 +112,8 @@ def verify(
     """Compute the guarantee again from ledgers alone; exit code 1 if it does not hold.
 
     Give the configurations of all applications that read a topic: their charges add up. With one
-    application alone, what its configuration says is charged `elsewhere` is added.
+    application alone, what its configuration says is charged `elsewhere` is added. Streams that
+    are not configured any more are found by their ledgers, and count with what they charged.
 
     Example: streamdp ledger verify --config shop.toml --config search.toml
     """
@@ -121,12 +122,20 @@ def verify(
     configurations = [load(path) for path in config]
     _check_once(configurations)
     verification = Verification()
+    configured = [topics for each in configurations for topics in each.topics()]
+    read: set[str] = {topics.ledger for topics in configured}
+    retired: list[StreamTopics] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
         wait_for(partial(_read, technology, configuration.topics(), verification))
-    verdicts = verification.verdicts(*_budgets(configurations))
+        found = wait_for(partial(_others, technology, configuration.app, read))
+        wait_for(partial(_read, technology, found, verification))
+        read |= {topics.ledger for topics in found}
+        retired += found
+    foreign = {each.app for each in retired} - {each.app for each in configurations}
+    verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = told(verification.violations)
-    _report(verdicts, violations, as_json)
+    _report(verdicts, violations, [each.ledger for each in retired], as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -140,6 +149,15 @@ async def _read(
         for topics in streams:
             async for batch in publications.ledger(topics, follow=False):
                 verification.read(topics, batch)
+    finally:
+        await publications.close()
+
+
+async def _others(technology: Technology, app: str, read: set[str]) -> list[StreamTopics]:
+    """The ledgers that are there and that no given configuration names."""
+    publications = technology.publications()
+    try:
+        return [each for each in await publications.ledgers(app) if each.ledger not in read]
     finally:
         await publications.close()
 
@@ -177,17 +195,27 @@ def _budgets(
     return budgets, alone
 
 
-def _report(verdicts: Sequence[TopicVerdict], violations: list[str], as_json: bool) -> None:
+def _report(
+    verdicts: Sequence[TopicVerdict], violations: list[str], retired: list[str], as_json: bool
+) -> None:
     """What was found, for programs or for people."""
     if as_json:
         print_json(
-            {"topics": [_as_dict(each, violations) for each in verdicts], "violations": violations}
+            {
+                "topics": [_as_dict(each, violations) for each in verdicts],
+                "violations": violations,
+                "not_configured": retired,
+            }
         )
         return
+    for ledger in retired:
+        typer.echo(f"counted too: {printable(ledger)}, of a stream that is not configured")
     for violation in violations:
         typer.echo(f"VIOLATION  {printable(violation)}")
     for each in verdicts:
         beside = f" + {each.elsewhere} elsewhere" if each.elsewhere else ""
+        if beside and each.own != each.highest:
+            beside = f" (without other applications: {each.own}{beside})"
         typer.echo(
             f"topic {each.topic}: the highest charge on any record is ε = {each.highest}{beside},"
             f" of a budget of {each.budget}, by {each.lines} lines: {_verdict(each, violations)}"
@@ -206,6 +234,7 @@ def _as_dict(verdict: TopicVerdict, violations: list[str]) -> dict[str, Any]:
     return {
         "topic": verdict.topic,
         "highest": str(verdict.highest),
+        "own": str(verdict.own),
         "elsewhere": str(verdict.elsewhere),
         "budget": str(verdict.budget),
         "lines": verdict.lines,

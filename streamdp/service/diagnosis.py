@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Administrator, Finding, Partition, Records, StreamTopics, Taken, Verdict
-from streamdp.service.opening import open_partition
+from streamdp.service.opening import open_partition, scope
+from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.formats import Format
 from streamdp.wire.quarantined import read_quarantined
@@ -41,19 +42,31 @@ def there(streams: Sequence[StreamTopics], found: Mapping[str, Finding]) -> list
     ]
 
 
-async def partitions(tools: Administrator, spec: StreamSpec) -> list[Finding]:
+def retired(ledgers: Sequence[StreamTopics]) -> list[Finding]:
+    """Which streams are not configured any more, and count all the same."""
+    if not ledgers:
+        return []
+    told = ", ".join(topics.ledger for topics in ledgers)
+    what = f"{told}: their charges count for the records that they have read"
+    return [Finding("ledgers of streams that are not configured", Verdict.GOOD, what)]
+
+
+async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> list[Finding]:
     """Would each partition of a stream start, and is what it needs retained?"""
     first = await tools.peek(spec.topics, 0)
-    found = _partition(spec, Partition(spec.name, 0), first)
+    found = await _partition(spec, Partition(spec.name, 0), first, past)
     for number in range(1, first.partitions):
         taken = await tools.peek(spec.topics, number)
-        found += _partition(spec, Partition(spec.name, number), taken)
+        found += await _partition(spec, Partition(spec.name, number), taken, past)
     return found
 
 
-def _partition(spec: StreamSpec, partition: Partition, taken: Taken) -> list[Finding]:
+async def _partition(
+    spec: StreamSpec, partition: Partition, taken: Taken, past: PastOf
+) -> list[Finding]:
     try:
-        opening = open_partition(spec, partition, taken)
+        others = await past(spec.name, scope(spec, partition, taken))
+        opening = open_partition(spec, partition, taken, past=others)
         state = read_state(taken.state, stream=partition.stream, partition=partition.number)
     except StateMismatch as error:
         return [Finding(f"partition {partition}: state", Verdict.PROBLEM, str(error))]

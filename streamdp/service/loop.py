@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from streamdp.core.errors import DiskFull, Fenced, StreamdpError, TransportLost
 from streamdp.ports import Partition, Transport
+from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status, View
 from streamdp.service.worker import (
@@ -52,6 +53,7 @@ class Service:
         specs: Sequence[StreamSpec],
         transport: Transport,
         *,
+        past: PastOf,
         view: View,
         log: Log,
         settings: LoopSettings | None = None,
@@ -75,6 +77,7 @@ class Service:
         self._fatal: StreamdpError | None = None
         self._around = Surroundings(
             transport,
+            past,
             self._settings,
             view,
             log,

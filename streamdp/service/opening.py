@@ -3,12 +3,13 @@
 Epoch, digest, that the ledger has no line that the checkpoint does not know of, and that the input
 from `low_water` on is still there. Where they contradict each other the partition halts
 (`StateMismatch`); it never resets an offset and never skips. The way out is a larger `epoch` in the
-configuration; where not even that could be sure to read no event twice, a stream of another name.
+configuration; where not even that could be sure to read no event twice, an input of another name.
 
 The position never moves back, by any way (P11). A new epoch begins behind all that anything knows
 of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
 old, lets no event be read for a second release. Offsets and charges belong to a topic, so a stream
-keeps its input for life.
+keeps its input for life. And what streams of other names have charged counts too, also that of
+streams which are gone (`past`): renaming a stream must not spend a budget twice.
 
 Whether the input is still the same topic is known by its id, where the transport has one: it stands
 in the checkpoint, and a checkpoint that has none adopts it. Not even a new epoch may go on in
@@ -25,9 +26,17 @@ from dataclasses import dataclass
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Partition, Taken
+from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
+from streamdp.wire.entries import Entries
 from streamdp.wire.published import Charge, LedgerLine, decode_ledger, ordinal_of
-from streamdp.wire.state import Checkpoint, SavedState, decode_remark, read_state
+from streamdp.wire.state import (
+    Checkpoint,
+    SavedState,
+    decode_checkpoint,
+    decode_remark,
+    read_state,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +56,28 @@ class Opening:
     adopts: bool  # an id that the checkpoint does not have yet
 
 
-def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Opening:
+def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
+    """Which other ledgers matter to how this partition goes on."""
+    places = Entries(partition.stream, partition.number)
+    value = taken.state.get(places.checkpoint)
+    if value is None or spec.epoch > decode_checkpoint(value).epoch:
+        return Scope.ALL
+    return Scope.RETIRED
+
+
+def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
     """Check what is durable, and say how the partition goes on; or halt."""
     saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
     if line is not None and line.input != spec.topics.input:
         raise _halt(
             partition,
-            "the input is another topic now; a stream of another name may read that",
+            "the input is another topic now; only a stream of another name may read that",
             line.input,
             spec.topics.input,
         )
     if saved.checkpoint is None:
-        return _without_checkpoint(spec, partition, taken, saved, line)
+        return _without_checkpoint(spec, partition, taken, saved, line, past)
     checkpoint = saved.checkpoint
     _check_input(partition, taken, checkpoint)
     if spec.epoch < checkpoint.epoch:
@@ -70,8 +88,9 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken) -> Open
             spec.epoch,
         )
     if spec.epoch > max(checkpoint.epoch, line.epoch if line else 0):
-        return _anew(partition, taken, saved, line, before=checkpoint.epoch)
+        return _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
     _check_continues(spec, partition, taken, checkpoint, line)
+    _check_alone(partition, checkpoint, past)
     return Opening(
         position=checkpoint.next_offset,
         low_water=checkpoint.low_water,
@@ -114,7 +133,8 @@ def _check_continues(
     if taken.partitions < checkpoint.partitions:
         raise _halt(
             partition,
-            "partitions went away: the input is another; a stream of another name may read it",
+            "partitions went away: the input is another; send its events to a topic of another"
+            " name, which a stream of another name may read",
             checkpoint.partitions,
             taken.partitions,
         )
@@ -134,6 +154,7 @@ def _without_checkpoint(
     taken: Taken,
     saved: SavedState,
     line: LedgerLine | None,
+    past: Past,
 ) -> Opening:
     """A first start; or a state that was lost, which only a new epoch may pass."""
     if line is None and taken.group_offset is None:
@@ -141,6 +162,8 @@ def _without_checkpoint(
         added = partition.number >= began_with
         earliest = added or spec.start is Start.EARLIEST
         first = taken.first_offset if earliest else taken.end_offset
+        first = past.begin(partition.number, first)
+        _check_reaches(partition, taken, first, past)
         return Opening(
             position=first,
             low_water=first,
@@ -164,11 +187,17 @@ def _without_checkpoint(
             f"a checkpoint, or epoch {before + 1}",
             found,
         )
-    return _anew(partition, taken, saved, line, before=before)
+    return _anew(partition, taken, saved, line, past, before=before)
 
 
 def _anew(
-    partition: Partition, taken: Taken, saved: SavedState, line: LedgerLine | None, *, before: int
+    partition: Partition,
+    taken: Taken,
+    saved: SavedState,
+    line: LedgerLine | None,
+    past: Past,
+    *,
+    before: int,
 ) -> Opening:
     """A new epoch, behind everything that anybody knows to have been read (P11)."""
     known = [taken.first_offset, taken.group_offset or 0]
@@ -183,9 +212,11 @@ def _anew(
         commits.append(_published_by(line))
         published.append(ordinal_of(line) or 0)
     _check_end(partition, taken, max(known))
+    position = past.begin(partition.number, max(known))
+    _check_reaches(partition, taken, position, past)
     return Opening(
-        position=max(known),
-        low_water=max(known),
+        position=position,
+        low_water=position,
         commit_seq=max(commits),
         lines_recorded=max(*recorded, *published),
         lines_published=max(published),
@@ -210,7 +241,8 @@ def _check_input(partition: Partition, taken: Taken, checkpoint: Checkpoint) -> 
     if known is not None and now is not None and known != now:
         raise _halt(
             partition,
-            "the input was deleted and made again; a stream of another name may read what is there",
+            "the input was deleted and made again; send its events to a topic of another name,"
+            " which a stream of another name may read",
             f"topic id {known}",
             now,
         )
@@ -221,9 +253,38 @@ def _check_end(partition: Partition, taken: Taken, position: int) -> None:
     if taken.end_offset < position:
         raise _halt(
             partition,
-            "the input was cut back or replaced; a stream of another name may read what is there",
+            "the input was cut back or replaced, and its offsets are given out again; send its"
+            " events to a topic of another name, which a stream of another name may read",
             f"an end at {position} or later",
             taken.end_offset,
+        )
+
+
+def _check_reaches(partition: Partition, taken: Taken, position: int, past: Past) -> None:
+    """Nor may a first start, where other streams have read further than the input reaches."""
+    if taken.end_offset < position:
+        ledgers = ", ".join(past.ahead(partition.number, taken.end_offset))
+        raise _halt(
+            partition,
+            f"other streams have read further than the input reaches ({ledgers}), and its budget"
+            " does not cover their charges again; send its events to a topic of another name",
+            f"an end at {position} or later",
+            taken.end_offset,
+        )
+
+
+def _check_alone(partition: Partition, checkpoint: Checkpoint, past: Past) -> None:
+    """What streams since gone have read ahead must not be charged again beyond the budget (P11)."""
+    position = checkpoint.next_offset
+    if past.begin(partition.number, position) > position:
+        ledgers = ", ".join(past.ahead(partition.number, position))
+        raise _halt(
+            partition,
+            "streams that are not configured any more have read on, and the budget does not cover"
+            " their charges beside this stream's; going on needs a new epoch, which begins behind"
+            " them",
+            f"others to charge at most {past.room} from record {position} on",
+            f"{past.charged(partition.number, position)}: {ledgers}",
         )
 
 

@@ -28,6 +28,7 @@ from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode
 from streamdp.service.opening import Opening, open_partition
+from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, Sameness
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
@@ -72,9 +73,9 @@ class _Waiting:
 class Restoring:
     """Brings a taken partition back to where it was: feed it the input, then finish."""
 
-    def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken) -> None:
+    def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> None:
         self._spec, self._partition, self._taken = spec, partition, taken
-        self._opening = open_partition(spec, partition, taken)
+        self._opening = open_partition(spec, partition, taken, past=past)
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved

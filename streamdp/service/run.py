@@ -24,6 +24,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Technology
 from streamdp.service.allocation import settle
 from streamdp.service.config import Configuration, Seeds
+from streamdp.service.ledgers import Ledgers
 from streamdp.service.logs import set_up, watch_loop
 from streamdp.service.loop import Service
 from streamdp.service.quarantine import quarantining
@@ -81,6 +82,7 @@ async def run_service(
         service = Service(
             specs,
             technology.transport(worker=worker),
+            past=Ledgers(configuration, technology).past,
             view=view,
             log=log,
             settings=configuration.loop_settings(),

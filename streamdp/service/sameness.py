@@ -74,8 +74,8 @@ class Sameness:
         raise StateMismatch(
             complaint(
                 self._where,
-                "the input was replaced: it does not hold what was read; a stream of another name"
-                " may read what is there",
+                "the input was replaced: it does not hold what was read; send its events to a topic"
+                " of another name, which a stream of another name may read",
                 expected=f"the same record at offset {last.offset}",
                 got="another",
             )

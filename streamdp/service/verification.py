@@ -18,7 +18,7 @@ Nothing here reads the configuration but budgets: a ledger is proof on its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -35,12 +35,17 @@ LONGEST = 1000
 """Characters of an ε: far above all that we charge, below what Python refuses to read (4,300)."""
 
 
+_OfApp = tuple[str, TopicCharge]
+"""A charge, and the application that it is of."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicVerdict:
     """What the records of one input paid at most."""
 
     topic: str
     highest: Fraction  # over all records, as the ledgers say
+    own: Fraction  # the same, of the applications alone that were asked for
     elsewhere: Fraction  # what the configuration says that others charge
     budget: Fraction
     lines: int
@@ -48,8 +53,11 @@ class TopicVerdict:
 
     @property
     def kept(self) -> bool:
-        """Whether the promise holds: within budget, and nothing seeded."""
-        return self.highest + self.elsewhere <= self.budget and not self.seeded
+        """Whether the promise holds: within budget, and nothing seeded.
+
+        What is charged elsewhere may be in the ledgers too: it counts once, at its higher.
+        """
+        return max(self.highest, self.own + self.elsewhere) <= self.budget and not self.seeded
 
 
 @dataclass(slots=True)
@@ -80,7 +88,7 @@ class Verification:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self._charges: defaultdict[str, defaultdict[tuple[int, Key], list[TopicCharge]]]
+        self._charges: defaultdict[str, defaultdict[tuple[int, Key], list[_OfApp]]]
         self._charges = defaultdict(lambda: defaultdict(list))
         self._parts: defaultdict[tuple[str, str, int], _Part] = defaultdict(_Part)
         self._lines: defaultdict[str, int] = defaultdict(int)
@@ -107,19 +115,25 @@ class Verification:
                 self._book(stream, line)
 
     def verdicts(
-        self, budgets: dict[str, Fraction], elsewhere: dict[str, Fraction]
+        self,
+        budgets: dict[str, Fraction],
+        elsewhere: dict[str, Fraction],
+        *,
+        foreign: Collection[str] = (),
     ) -> list[TopicVerdict]:
-        """What the records of each topic paid at most."""
+        """What the records of each topic paid at most; `foreign`: applications not asked for."""
         return [
             TopicVerdict(
                 topic=topic,
-                highest=self._highest(topic),
+                highest=highest,
+                own=self._highest(topic, without=foreign) if foreign else highest,
                 elsewhere=elsewhere.get(topic, Fraction(0)),
                 budget=budget,
                 lines=self._lines[topic],
                 seeded=self._seeded[topic],
             )
             for topic, budget in budgets.items()
+            for highest in [self._highest(topic)]
         ]
 
     def _book(self, stream: StreamTopics, line: Charge) -> None:
@@ -135,16 +149,18 @@ class Verification:
             last_offset=line.last_offset,
             epsilon=line.charge,
         )
-        self._charges[line.input][line.partition, identity.key].append(charge)
+        self._charges[line.input][line.partition, identity.key].append((stream.app, charge))
 
-    def _highest(self, topic: str) -> Fraction:
+    def _highest(self, topic: str, *, without: Collection[str] = ()) -> Fraction:
         """A record has one key in one partition, so keys are added up one by one."""
         highest = Fraction(0)
         for charges in self._charges[topic].values():
+            counted = [each for app, each in charges if app not in without]
             try:
-                highest = max(highest, topic_total(charges))
+                highest = max(highest, topic_total(counted))
             except StateMismatch as error:
-                self._tell(f"topic {topic}", str(error))
+                if not without:  # else it was told of all of them
+                    self._tell(f"topic {topic}", str(error))
         return highest
 
     def _tell(self, where: str, what: str) -> None:

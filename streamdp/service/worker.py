@@ -40,6 +40,8 @@ from streamdp.core.errors import (
     complaint,
 )
 from streamdp.ports import Partition, Records, Transport
+from streamdp.service.opening import scope
+from streamdp.service.past import PastOf
 from streamdp.service.protocol import Pace, PartitionWork, Restoring
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Reason, Status, View
@@ -98,6 +100,7 @@ class Surroundings:
     """What all workers of a process share."""
 
     transport: Transport
+    past: PastOf
     settings: LoopSettings
     view: View
     log: Log
@@ -285,7 +288,8 @@ class Worker:
         taken = await around.transport.take(
             self.partition, progress=lambda entries: told(entries=entries)
         )
-        restoring = Restoring(self._spec, self.partition, taken)
+        past = await around.past(self._spec.name, scope(self._spec, self.partition, taken))
+        restoring = Restoring(self._spec, self.partition, taken, past=past)
         await self._prove(restoring)
         await self._rebuild(restoring)
         return restoring.finish()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from streamdp.ports import Partition, Records, Taken
 from streamdp.service import opening, protocol
 from streamdp.service.opening import Opening
+from streamdp.service.past import Past
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.published import Mode
@@ -38,8 +39,8 @@ def redraw() -> None:
     """Who takes a partition draws anew what the last commit recorded and nobody is told of yet."""
     opened = protocol.open_partition  # type: ignore[attr-defined]
 
-    def forgetful(spec: StreamSpec, partition: Partition, taken: Taken) -> Opening:
-        found = opened(spec, partition, taken)
+    def forgetful(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
+        found = opened(spec, partition, taken, past=past)
         releases = {
             identity: _drawn_anew(spec, each) if protocol._waits(each, found) else each
             for identity, each in found.saved.releases.items()

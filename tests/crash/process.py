@@ -23,6 +23,7 @@ import streamdp as sd
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
 from streamdp.service.loop import Service
+from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.service.view import View
@@ -147,7 +148,7 @@ async def serve(place: Place, trace: Trace | None, worker: str) -> int:
     specs = place.specs()
     view = View(specs)
     transport = place.technology(trace).transport(worker=worker)
-    service = Service(specs, transport, view=view, log=Stderr(), settings=QUICK)
+    service = Service(specs, transport, past=alone, view=view, log=Stderr(), settings=QUICK)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.drain)
     await service.run()
     return 4 if service.halted else 0

@@ -28,6 +28,7 @@ from streamdp.core.selection import PermuteAndFlip
 from streamdp.ports import Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
 from streamdp.service.loop import Service
+from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Reason, Status, View
@@ -96,7 +97,7 @@ class Site:
         made, log = replace(self.made, epoch=epoch), Lines()
         view = View([made])
         transport = self.technology.transport(worker="w")
-        service = Service([made], transport, view=view, log=log, settings=QUICK)
+        service = Service([made], transport, past=alone, view=view, log=log, settings=QUICK)
         task = asyncio.create_task(service.run())
         try:
             yield Running(view, log, task)

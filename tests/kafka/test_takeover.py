@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from streamdp.ports import Partition, Reached
+from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.service.worker import Surroundings, Worker
@@ -76,6 +77,7 @@ async def life(site: Site, name: str, *, reached: Reached = go_on) -> AsyncItera
     await transport.join([made.topics], Heard())
     around = Surroundings(
         transport=transport,
+        past=alone,
         settings=SLOWLY_SAVED,
         view=view,
         log=log,

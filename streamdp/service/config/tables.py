@@ -90,7 +90,7 @@ class TopicTable(BaseModel):
     budget: Exact = Field(description='the most ε that one record may cost, such as "1.0"')
     elsewhere: Annotated[Fraction, BeforeValidator(lambda value: _elsewhere(value))] = Field(
         default=Fraction(0),
-        description="the part of the budget that other applications, or streams since gone, charge",
+        description="the part of the budget that other applications charge",
     )
     partitions: Count = Field(default=1, description="what `streamdp topics create` makes")
 

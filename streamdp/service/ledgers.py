@@ -1,0 +1,103 @@
+"""Every ledger that may have charged the inputs of a configuration: found, and read when needed.
+
+A stream that is not configured any more charges nothing from now on, so its ledger is read once by
+a process; those of streams that run are read whenever they are asked for. The list of ledgers is
+asked for each time, but at most once in `_FRESH_SECONDS`: all partitions of a process are taken
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from streamdp.ports import StreamTopics, Technology
+from streamdp.service.config import Configuration
+from streamdp.service.past import Past, Reading, Scope, Tally
+
+_FRESH_SECONDS = 10.0
+
+
+class Ledgers:
+    """Answers what other streams have charged, for the streams of one configuration."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        technology: Technology,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._configuration = configuration
+        self._technology = technology
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._listed: tuple[float, Sequence[StreamTopics]] | None = None
+        self._read: dict[str, tuple[float, Tally]] = {}
+
+    async def past(self, stream: str, scope: Scope) -> Past:
+        """What all but this stream have charged its input."""
+        configuration, own = self._configuration, self._configuration.stream(stream)
+        table = configuration.tables.topics[own.input]
+        siblings = {
+            topics.ledger: _charge(configuration, topics.stream)
+            for topics in configuration.topics()
+            if topics.input == own.input and topics.stream != stream
+        }
+        mine = StreamTopics(configuration.app, stream, own.input).ledger
+        readings: list[Reading] = []
+        async with self._turn:
+            for topics in await self._list():
+                if topics.ledger == mine:
+                    continue
+                if scope is Scope.ALL or self._is_retired(topics):
+                    readings += (await self._tally(topics)).readings(own.input)
+        return Past(
+            app=configuration.app,
+            room=table.budget - _charge(configuration, stream),
+            elsewhere=table.elsewhere,
+            configured=siblings,
+            readings=tuple(readings),
+        )
+
+    async def retired(self) -> list[StreamTopics]:
+        """Every ledger that is there and belongs to no configured stream."""
+        async with self._turn:
+            return [topics for topics in await self._list() if self._is_retired(topics)]
+
+    def _is_retired(self, topics: StreamTopics) -> bool:
+        return topics.ledger not in {each.ledger for each in self._configuration.topics()}
+
+    async def _list(self) -> Sequence[StreamTopics]:
+        if self._listed is None or self._clock() - self._listed[0] > _FRESH_SECONDS:
+            publications = self._technology.publications()
+            try:
+                found = await publications.ledgers(self._configuration.app)
+            finally:
+                await publications.close()
+            self._listed = self._clock(), found
+        return self._listed[1]
+
+    async def _tally(self, topics: StreamTopics) -> Tally:
+        """One ledger, read through."""
+        at, tally = self._read.get(topics.ledger, (0.0, None))
+        fresh = self._is_retired(topics) or self._clock() - at < _FRESH_SECONDS
+        if tally is not None and fresh:
+            return tally
+        tally = Tally(topics)
+        publications = self._technology.publications()
+        try:
+            async for batch in publications.ledger(topics, follow=False):
+                tally.read(batch)
+                await asyncio.sleep(0)
+        finally:
+            await publications.close()
+        self._read[topics.ledger] = self._clock(), tally
+        return tally
+
+
+def _charge(configuration: Configuration, stream: str) -> Fraction:
+    """What a stream charges an event, estimates included."""
+    return sum(configuration.shares(stream).values(), Fraction(0))

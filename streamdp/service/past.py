@@ -1,0 +1,138 @@
+"""What other streams have charged the records of an input, as their ledgers say.
+
+The budget belongs to the input topic, not to a stream's name (P11). A stream that is renamed has
+no state under its new name, and would read everything again; the ledger under the old name knows
+what that would spend twice. So whoever takes a partition looks at every ledger of the application
+(and, where ledgers share a place, as in a file, at every ledger there) that read the same input:
+
+1. Where a stream *begins*, for the first time or with a new epoch, it begins at the earliest record
+   from which on the topic's budget covers everything: its own charge, what the other streams that
+   are configured charge or have charged before, and what streams since gone have charged.
+2. Where it *goes on*, streams that are not configured any more must not have read on ahead of it
+   more than the budget covers. Otherwise the partition halts: a new epoch begins behind them.
+
+Charges are taken at their highest: of an epoch the highest of each kind, added up. What other
+applications charge is at least what the configuration says is charged `elsewhere`.
+
+This looks at ledgers as they are now. Two streams that run at the same time under configurations
+that do not name each other can pass each other by: stop the old stream before its successor starts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+
+from streamdp.core.errors import StateMismatch
+from streamdp.ports import Published, StreamTopics
+from streamdp.wire.published import Charge, decode_ledger
+
+
+class Scope(Enum):
+    """Which other ledgers matter to a partition that is taken."""
+
+    ALL = "all"  # where a stream begins
+    RETIRED = "retired"  # where it goes on: those of streams that are not configured
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one epoch of another stream has read of one partition, and charged."""
+
+    app: str
+    ledger: str
+    partition: int
+    charge: Fraction  # the highest on any record
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The readings of an input by all streams but one, and what they leave to that one."""
+
+    app: str
+    room: Fraction  # the topic's budget without the stream's own charge
+    elsewhere: Fraction  # what other applications are said to charge
+    configured: Mapping[str, Fraction] = field(default_factory=dict)  # by ledger, from now on
+    readings: tuple[Reading, ...] = ()
+
+    def begin(self, partition: int, position: int) -> int:
+        """The earliest record, from a position on, from which on everything fits the budget."""
+        ends = [each.last_offset + 1 for each in self._from(partition, position)]
+        starts = [position, *sorted(ends)]
+        fitting = (start for start in starts if self.charged(partition, start) <= self.room)
+        return next(fitting, starts[-1])
+
+    def charged(self, partition: int, start: int) -> Fraction:
+        """The most that others have charged, or will charge, a record from `start` on."""
+        own, foreign = dict(self.configured), dict[str, Fraction]()
+        for each in self._from(partition, start):
+            into = own if each.app == self.app else foreign
+            into[each.ledger] = max(into.get(each.ledger, Fraction(0)), each.charge)
+        return sum(own.values(), Fraction(0)) + max(
+            self.elsewhere, sum(foreign.values(), Fraction(0))
+        )
+
+    def ahead(self, partition: int, position: int) -> list[str]:
+        """The ledgers that have read beyond a position."""
+        return sorted({each.ledger for each in self._from(partition, position)})
+
+    def _from(self, partition: int, start: int) -> list[Reading]:
+        return [
+            each
+            for each in self.readings
+            if each.partition == partition and each.last_offset >= start
+        ]
+
+
+PastOf = Callable[[str, Scope], Awaitable[Past]]
+"""Asked by whoever takes a partition of a stream, each time anew."""
+
+ALONE = Past("", room=Fraction(0), elsewhere=Fraction(0))
+"""The past of an input that nobody else reads or has read."""
+
+
+async def alone(stream: str, scope: Scope) -> Past:
+    """For whoever knows that the input is the stream's alone: a test, the audit's own log."""
+    return ALONE
+
+
+class Tally:
+    """Reads one ledger, and says what it has charged which input."""
+
+    def __init__(self, topics: StreamTopics) -> None:
+        self._topics = topics
+        self._kinds: defaultdict[tuple[str, int, int], dict[str, Fraction]] = defaultdict(dict)
+        self._last: dict[tuple[str, int, int], int] = {}
+
+    def read(self, records: Iterable[Published]) -> None:
+        """Some of its lines; one that cannot be read may hide a charge, so it is an error."""
+        for record in records:
+            try:
+                line = decode_ledger(record.value)
+            except StateMismatch as error:
+                where = f"{self._topics.ledger} partition {record.partition}"
+                raise StateMismatch(f"{where} offset {record.offset}: {error}") from None
+            if not isinstance(line, Charge) or line.stop <= line.start:
+                continue
+            epoch = (line.input, line.partition, line.epoch)
+            kinds = self._kinds[epoch]
+            kinds[line.kind] = max(kinds.get(line.kind, Fraction(0)), line.charge)
+            self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
+
+    def readings(self, topic: str) -> list[Reading]:
+        """Of one input."""
+        return [
+            Reading(
+                app=self._topics.app,
+                ledger=self._topics.ledger,
+                partition=partition,
+                charge=sum(kinds.values(), Fraction(0)),
+                last_offset=self._last[read, partition, epoch],
+            )
+            for (read, partition, epoch), kinds in self._kinds.items()
+            if read == topic
+        ]

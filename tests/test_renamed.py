@@ -1,0 +1,243 @@
+"""Does a budget belong to the input, whatever its streams are called (P11)?
+
+A renamed stream has no state and would read every event again. Each ledger alone then says ε, while
+the events have paid 2ε. Real files, the real service and the real commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import StateMismatch
+from streamdp.ports import Published, StreamTopics
+from streamdp.service.config import Configuration
+from streamdp.service.ledgers import Ledgers
+from streamdp.service.past import ALONE, Past, Reading, Scope, Tally, alone
+from streamdp.service.run import Running, run, run_service
+from streamdp.service.view import Reason, Status
+from streamdp.wire.published import Charge, decode_ledger
+from tests.calling import Streamdp
+from tests.services import Lines
+from tests.streams import events
+from tests.test_verification import GOOD, HOME
+
+CONFIG = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "{folder}/shop.db"
+[topics.losses]
+budget = "{budget}"
+{streams}
+[service]
+on_halt = "exit"
+idle_commit_seconds = 0.05
+"""
+STREAM = """
+[streams.{name}]
+input = "losses"
+start = "earliest"
+epoch = {epoch}
+actions = ["a", "b", "c"]
+[streams.{name}.learner]
+epsilon = "{epsilon}"
+schedule = "capped 3"
+"""
+
+
+def configured(
+    folder: Path, *names: str, budget: str = "1/2", epsilon: str = "1/2", epoch: int = 1
+) -> Path:
+    """A configuration of these streams, all on one input."""
+    path = folder / "shop.toml"
+    streams = [STREAM.format(name=name, epoch=epoch, epsilon=epsilon) for name in names]
+    path.write_text(CONFIG.format(folder=folder, budget=budget, streams="".join(streams)))
+    return path
+
+
+def lived(path: Path, count: int) -> Reason | None:
+    """Send events, run until every stream has read everything, drain; why it halted, if it did."""
+    configuration = Configuration.load(path, {})
+
+    @asynccontextmanager
+    async def stopping(running: Running) -> AsyncIterator[None]:
+        async def stop() -> None:
+            await running.joined.wait()
+            while not all(_is_done(running, name) for name in running.view.streams):
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        task = asyncio.create_task(stop())
+        yield None
+        task.cancel()
+
+    async def work() -> Reason | None:
+        technology = configuration.technology()
+        producer = technology.producer()
+        await producer.send("losses", events(count, keys=[b"fr", b"de"]))
+        await producer.close()
+        return await run_service(
+            configuration, technology=technology, log=Lines(), faces=[stopping]
+        )
+
+    return run(work, log=Lines())
+
+
+def _is_done(running: Running, name: str) -> bool:
+    parts = running.view.streams[name].partitions.values()
+    return bool(parts) and all(
+        part.status is Status.RUNNING and part.position == part.end_offset and part.releases > 0
+        for part in parts
+    )
+
+
+def charges(path: Path, name: str) -> list[Charge]:
+    """The lines of a stream's ledger that have charged something."""
+    configuration = Configuration.load(path, {})
+    topics = StreamTopics(configuration.app, name, "")
+
+    async def read() -> list[Published]:
+        reader = configuration.technology().publications()
+        found = [r async for batch in reader.ledger(topics, follow=False) for r in batch]
+        await reader.close()
+        return found
+
+    lines = [decode_ledger(record.value) for record in asyncio.run(read())]
+    return [each for each in lines if isinstance(each, Charge) and each.charge]
+
+
+def verified(streamdp: Streamdp, path: Path) -> tuple[int, str, list[str]]:
+    """What `ledger verify` says: exit code, the highest charge, what it counted beside."""
+    ended = streamdp("ledger", "verify", "--config", str(path), "--json")
+    told = ended.json
+    return ended.code, told["topics"][0]["highest"], told["not_configured"]
+
+
+def test_does_a_renamed_stream_begin_behind_what_was_read(
+    streamdp: Streamdp, tmp_path: Path
+) -> None:
+    """The budget does not cover the sum, so no event is charged by both."""
+    assert lived(configured(tmp_path, "one"), 60) is None
+    before = charges(configured(tmp_path, "one"), "one")
+    path = configured(tmp_path, "two")
+    assert lived(path, 60) is None
+    after = charges(path, "two")
+    assert min(line.first_offset for line in after) == max(line.last_offset for line in before) + 1
+    assert verified(streamdp, path) == (0, "1/2", ["shop.one.ledger"])
+
+
+def test_does_a_renamed_stream_begin_early_where_the_budget_covers_it(
+    streamdp: Streamdp, tmp_path: Path
+) -> None:
+    """Twice the charge, and verify says so without being told of the old name."""
+    assert lived(configured(tmp_path, "one"), 60) is None
+    path = configured(tmp_path, "two", budget="1")
+    assert lived(path, 1) is None
+    assert min(line.first_offset for line in charges(path, "two")) == 0
+    assert verified(streamdp, path) == (0, "1", ["shop.one.ledger"])
+
+
+def test_is_a_budget_spent_twice_found(
+    streamdp: Streamdp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: a service that looks at no other ledger. Its own ledger alone looks well."""
+
+    async def nobody(self: Ledgers, stream: str, scope: Scope) -> Past:
+        return await alone(stream, scope)
+
+    assert lived(configured(tmp_path, "one"), 60) is None
+    path = configured(tmp_path, "two")
+    monkeypatch.setattr(Ledgers, "past", nobody)
+    assert lived(path, 1) is None
+    assert verified(streamdp, path) == (1, "1", ["shop.one.ledger"])
+
+
+def test_does_a_stream_that_was_renamed_back_halt(streamdp: Streamdp, tmp_path: Path) -> None:
+    """It has a state, so it would go on at its own position, which the other has passed."""
+    assert lived(configured(tmp_path, "one"), 60) is None
+    assert lived(configured(tmp_path, "two"), 60) is None
+    path = configured(tmp_path, "one")
+    assert lived(path, 1) is Reason.STATE
+    assert verified(streamdp, path)[:2] == (0, "1/2")
+    read_by_two = max(line.last_offset for line in charges(path, "two"))
+    again = configured(tmp_path, "one", epoch=2)
+    assert lived(again, 60) is None
+    new = [line for line in charges(again, "one") if line.epoch == 2]
+    assert min(line.first_offset for line in new) > read_by_two
+    assert verified(streamdp, again) == (0, "1/2", ["shop.two.ledger"])
+
+
+def test_does_doctor_say_where_a_renamed_stream_would_begin(
+    streamdp: Streamdp, tmp_path: Path
+) -> None:
+    """Before anything is started."""
+    lived(configured(tmp_path, "one"), 60)
+    end = max(line.last_offset for line in charges(configured(tmp_path, "one"), "one")) + 1
+    ended = streamdp("doctor", "--config", str(configured(tmp_path, "two")), "--json")
+    told = {each["subject"]: each["detail"] for each in ended.json}
+    assert told["partition two/0: state"].startswith(f"none yet: it would start at record {end}")
+    assert "shop.one.ledger" in told["ledgers of streams that are not configured"]
+
+
+# The arithmetic
+
+
+def reading(
+    last: int, charge: str, *, ledger: str = "shop.one.ledger", app: str = "shop"
+) -> Reading:
+    """Of partition 0."""
+    return Reading(app, ledger, 0, Fraction(charge), last)
+
+
+def past(room: str, *readings: Reading, elsewhere: str = "0", trial: str = "0") -> Past:
+    """With a sibling `trial` that charges so much from now on."""
+    siblings = {"shop.trial.ledger": Fraction(trial)} if trial != "0" else {}
+    return Past("shop", Fraction(room), Fraction(elsewhere), siblings, readings)
+
+
+@pytest.mark.parametrize(
+    ("of", "begin"),
+    [
+        (ALONE, 10),
+        (past("0", reading(9, "1/2")), 10),  # what was read before does not matter
+        (past("0", reading(10, "1/2")), 11),
+        (past("1/2", reading(99, "1/2")), 10),
+        (past("1/2", reading(99, "1/2"), trial="1/4"), 100),
+        (past("1/2", reading(50, "1"), reading(99, "1/2")), 51),  # two epochs: never one record
+        (past("1/2", reading(99, "1/2"), reading(70, "1/4", ledger="shop.b.ledger")), 71),
+        (past("1/2", reading(50, "3/4", ledger="shop.trial.ledger"), trial="1/4"), 51),
+        (past("1/2", reading(99, "1/4", app="search"), elsewhere="1/2"), 10),  # counts once
+        (past("1/2", reading(99, "3/4", app="search"), elsewhere="1/2"), 100),
+        (past("1/2", reading(99, "1/4"), elsewhere="1/2"), 100),
+    ],
+)
+def test_begins_a_stream_at_the_first_record_that_the_budget_covers(of: Past, begin: int) -> None:
+    """And on another partition where it would anyway."""
+    assert of.begin(0, 10) == begin
+    assert of.begin(1, 10) == 10
+
+
+def test_is_a_ledger_tallied_at_its_worst() -> None:
+    """The kinds of an epoch add up; a line that cannot be read is an error, not a zero."""
+    tally = Tally(HOME)
+    tally.read(GOOD)
+    assert tally.readings("home-losses") == [
+        Reading("shop", "shop.home.ledger", 0, Fraction(1, 2), 6)
+    ]
+    assert tally.readings("another") == []
+    dearer = replace(
+        GOOD[3], value=GOOD[3].value.replace(b'"kind":"action"', b'"kind":"mean_loss"')
+    )
+    tally.read([dearer])
+    assert tally.readings("home-losses")[0].charge == 1
+    with pytest.raises(StateMismatch, match=r"shop\.home\.ledger partition 0 offset 7: .*unread"):
+        tally.read([Published(0, 7, None, b"no line")])
