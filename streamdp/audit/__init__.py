@@ -4,8 +4,11 @@ Four layers, of which `audit_learner` goes through those that need no service:
 
 1. *Exact* (`exposure`, `transcripts`, `sweep`): all short streams, every replacement, closed-form
    laws, on what the shipped engine lets its selections read; and base sums up to 256 slots.
-2. *Sampler* (`sampler`): whole transcripts of the shipped engine, and the noise of its estimates,
-   against their exact law.
+2. *Engine*: whole transcripts of the shipped engine, and the noise of its estimates, against their
+   exact law (`sampler`). In blocks of up to 256 slots, with real bits, saves and rebuilds: every
+   draw and all that it was handed against the log (`long_blocks`), and releases from outside
+   (`long_sampler`). The bits of production (`system_bits`), and selections of very many actions
+   or rows (`races`).
 3. *Black box* (`blackbox`): neighbouring logs through whatever runs them, seen from outside.
 4. *Non-interference* (`interference`): what is no charged release does not depend on content.
 
@@ -15,8 +18,12 @@ A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by br
 
 from streamdp.audit.blackbox import CONFIDENCE, Bound, lower_bound, pairs
 from streamdp.audit.interference import leaks
+from streamdp.audit.long_blocks import misdeeds
+from streamdp.audit.long_sampler import sample_long
+from streamdp.audit.races import flaws_of_races
 from streamdp.audit.sampler import FALSE_ALARM, Chi2, sample
 from streamdp.audit.sweep import LONGEST, sweep
+from streamdp.audit.system_bits import flaws_of_system_bits
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.audit.verdict import Audit, Memo, audit_learner
 
@@ -30,9 +37,13 @@ __all__ = [
     "Chi2",
     "Memo",
     "audit_learner",
+    "flaws_of_races",
+    "flaws_of_system_bits",
     "leaks",
     "lower_bound",
+    "misdeeds",
     "pairs",
     "sample",
+    "sample_long",
     "sweep",
 ]

@@ -9,13 +9,17 @@ from math import inf
 
 from streamdp.audit.exposure import Design, Exposure, designs, engine_subject, frames, slots_alone
 from streamdp.audit.interference import leaks
-from streamdp.audit.sampler import sample, sample_estimates
+from streamdp.audit.long_blocks import misdeeds, of_actions
+from streamdp.audit.long_sampler import sample_long
+from streamdp.audit.races import flaws_of_races
+from streamdp.audit.sampler import Chi2, sample, sample_estimates
 from streamdp.audit.script import Scripted, key_of
 from streamdp.audit.sweep import LONGEST, sweep, sweep_wide
+from streamdp.audit.system_bits import flaws_of_system_bits
 from streamdp.audit.transcripts import TOLERANCE, worst_ratios
 from streamdp.core.engine import Engine
-from streamdp.core.learners import RECIPES, Leader, learner_of
-from streamdp.core.randomness import Randomness, SeededRandomness
+from streamdp.core.learners import Leader
+from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate
 
 MOST_ACTIONS = 3
@@ -26,6 +30,10 @@ MOST_ACTIONS_SWEPT = 100
 
 Laws of more take seconds each."""
 
+_SHARE_OF_LONG = (
+    5  # one key in long blocks for so many in short ones: they have fifty times as many
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Memo:
@@ -33,6 +41,9 @@ class Memo:
 
     exposures: dict[object, Exposure] = field(default_factory=dict)
     leaks: dict[object, list[str]] = field(default_factory=dict)
+    engines: dict[object, list[str]] = field(default_factory=dict)
+    races: dict[str, list[str]] = field(default_factory=dict)
+    bits: list[list[str]] = field(default_factory=list)  # one entry, once they were looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +84,10 @@ def audit_learner(
     """Check that what a learner releases costs each event at most what the ledger says.
 
     Exactly (all short streams with every replacement on the shipped engine; base sums up to
-    `longest`), by sampling the shipped engine, and for observables that depend on content. The
-    sampler's bits are seeded unless `randomness` is given, so that a verdict can be repeated.
-    Estimates of long blocks are audited on short ones, which no sensitivity depends on.
+    `longest`), draw by draw in blocks of up to `longest` slots, by sampling the shipped engine, and
+    for observables that depend on content. The sampler's bits are seeded unless `randomness` is
+    given; long blocks are sampled under the system's bits as well, so that a sound engine fails
+    once in 10⁹ audits. Sensitivities of estimates are audited on short blocks.
 
     >>> import streamdp as sd
     >>> learner = sd.incumbent_leader(actions=["a", "b"], epsilon="0.5")
@@ -84,12 +96,16 @@ def audit_learner(
     ('holds', Fraction(1, 2), 0.5)
     """
     specs = _on_short_blocks(learner, estimates)
-    findings = _Findings(_first(learner, MOST_ACTIONS), specs, Memo() if memo is None else memo)
+    few = _first(learner, MOST_ACTIONS)
+    findings = _Findings(few, specs, Memo() if memo is None else memo)
     if learner.charge is not None:
         findings.enumerate_streams()
         findings.sweep_sums(learner.charge, longest)
         findings.sweep_actions(_first(learner, MOST_ACTIONS_SWEPT), longest)
+        findings.live_through_long_blocks(tuple(estimates), longest)
+        findings.look_at_bits()
         findings.sample_engine(randomness or SeededRandomness("audit"), samples)
+        findings.sample_long_blocks(samples, longest)
         findings.look_for_leaks()
     return Audit(
         learner=str(learner),
@@ -156,9 +172,38 @@ class _Findings:
                 self.learner, self.estimates, randomness=randomness, samples=samples
             )
         for what, found in fits.items():
-            worst = max(found, key=lambda one: one.statistic - one.limit)
-            if not worst.passed:
-                self.failures.append(f"{what}: χ² {worst.statistic:.6g} > {worst.limit:.6g}")
+            self._judge(what, max(found, key=lambda one: one.statistic - one.limit))
+
+    def _judge(self, what: str, fit: Chi2) -> None:
+        """A χ² test beyond its limit is a failure."""
+        if not fit.passed:
+            self.failures.append(f"{what}: χ² {fit.statistic:.6g} > {fit.limit:.6g}")
+
+    def live_through_long_blocks(self, estimates: tuple[Estimate, ...], longest: int) -> None:
+        """Layer 2: every draw of the shipped engine in long blocks against the log and the bits."""
+        known, name = self.memo.engines, (self._structure, estimates, longest)
+        if name not in known:
+            known[name] = misdeeds(self.learner, estimates, longest=longest)
+        self.failures += known[name]
+
+    def look_at_bits(self) -> None:
+        """Layer 2: the bits of production, and selections of very many actions or rows."""
+        if not self.memo.bits:
+            self.memo.bits.append(flaws_of_system_bits())
+        races, name = self.memo.races, self.learner.choose.name
+        if name not in races:
+            races[name] = flaws_of_races(self.learner.choose)
+        self.failures += [*self.memo.bits[0], *races[name]]
+
+    def sample_long_blocks(self, samples: int, longest: int) -> None:
+        """Layer 2: releases of long blocks under the system's bits, with nothing in between."""
+        fit = sample_long(
+            self.learner,
+            randomness=SystemRandomness(),
+            samples=samples // _SHARE_OF_LONG,
+            longest=longest,
+        )
+        self._judge("releases of long blocks", fit)
 
     def look_for_leaks(self) -> None:
         """Layer 4: what is not a charged release must not depend on content."""
@@ -187,11 +232,8 @@ def _on_short_blocks(learner: Leader, estimates: Sequence[Estimate]) -> tuple[Es
 
 
 def _first(learner: Leader, most: int) -> Leader:
-    """The same learner of its first actions; its recipe is run again, as rates may read K."""
-    names = learner.actions[:most]
-    if learner.recipe in RECIPES and len(names) < len(learner.actions):
-        return learner_of(learner.to_config(), actions=names)
-    return replace(learner, actions=names)
+    """The same learner of its first actions."""
+    return of_actions(learner, min(most, len(learner.actions)))
 
 
 def _paid(learner: Leader, estimates: tuple[Estimate, ...], design: Design) -> dict[int, Fraction]:

@@ -50,7 +50,8 @@ def audit(
     runs: Annotated[int, typer.Option(min=100, help="Runs of the service on each side.")] = 4_000,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not a table.")] = False,
 ) -> None:
-    """Audit the shipped learners: exact log-ratios, sampled transcripts, non-interference.
+    """Audit the shipped learners: exact log-ratios, every draw in long blocks, sampled transcripts,
+    non-interference.
 
     With --black-box the releases of the real service are looked at from outside too: neighbouring
     logs, real commits, and a lower bound on ε that must not exceed what is charged.
@@ -156,7 +157,8 @@ def _name(found: Audit) -> str:
 
 _CAPTION = (
     "All short streams on the shipped engine with every replacement, and base sums of up to 256 "
-    "slots; tolerance 1e-9. Transcripts against their law by χ², false alarms 1e-9 each."
+    "slots; tolerance 1e-9. Every draw in blocks of up to 256 slots, computed again from the log. "
+    "Transcripts against their law by χ², false alarms 1e-9 each."
 )
 
 

@@ -19,6 +19,7 @@ way every word can be addressed, and both sources share one implementation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from hashlib import blake2b
 from os import urandom
@@ -32,6 +33,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 
 WORD_BITS = 64
 TAG_BYTES = 16
+KEY_BYTES = 32
 
 _POSITION_BITS = 40  # a counter's lower half: level above position; the upper half is the index
 _MAX_LEVEL = 1 << (64 - _POSITION_BITS)
@@ -159,11 +161,18 @@ def _aes(key: bytes) -> CipherContext:
 
 
 class SystemRandomness:
-    """Bits from the operating system's entropy, a fresh key for each batch. For production."""
+    """Bits from the operating system's entropy, a fresh key for each batch. For production.
 
-    __slots__ = ()
+    `entropy` gives so many unpredictable bytes; only audits, which ask what becomes of them, give
+    another source than the operating system.
+    """
+
+    __slots__ = ("_entropy",)
 
     seeded = False
+
+    def __init__(self, entropy: Callable[[int], bytes] = urandom) -> None:
+        self._entropy = entropy
 
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
         """Sixteen zero bytes: fresh bits need no identity."""
@@ -173,7 +182,7 @@ class SystemRandomness:
         self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
     ) -> Bits:
         """Fresh bits, whatever they are for."""
-        rows, cipher = len(indices), _aes(urandom(32))
+        rows, cipher = len(indices), _aes(self._entropy(KEY_BYTES))
         if rows == 1:
             return CounterBits(cipher, _ORIGIN, _ORIGIN)
         return CounterBits(cipher, np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint64))

@@ -17,6 +17,10 @@ The promises, in the order in which they are checked:
 7. *Bad content* takes its slot as the null loss and changes nothing else.
 8. *Rebuilding* from saved rows, the log and the recorded releases gives the engine that was.
 9. *The draws* of an engine follow the law that the learner claims, by a χ² test.
+10. *Long blocks.* Until blocks have 64 slots, with a null at every place, saves and rebuilds, under
+    seeded bits and the system's: each selection is handed its window's sums and the bonus that
+    earlier releases say, and what wins with the bits that were drawn is released, once, at its
+    charge (`streamdp.audit.misdeeds`, which goes to 256 slots in an audit).
 
 A learner without a charge promises no price; it keeps the others. `audit`, if given, has the last
 word: pass `streamdp.audit.audit_learner`, which enumerates whole streams. A selection mechanism of
@@ -36,6 +40,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.audit import misdeeds
 from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, Key, LossBatch, Release
@@ -51,6 +56,7 @@ MOST_ACTIONS = 5  # the price is tried on all corners of the cube of losses
 _KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff")
 _SLOTS = 132  # enough for blocks of 16 slots to end after the crash
 _DRAWN_KEYS = 20_000
+_LONG_BLOCK = 64  # slots
 
 Ints = NDArray[np.int64]
 
@@ -83,6 +89,7 @@ def check_learner(learner: Leader, *, audit: Callable[[Leader], Verdict] | None 
     _check_bad_content(learner, log)
     _check_rebuilding(learner, log, whole)
     _check_draws(learner)
+    _check_long_blocks(learner)
     if audit is not None:
         verdict = audit(learner)
         _require(verdict.passed, "; ".join(["the audit", *verdict.failures]), learner)
@@ -289,6 +296,12 @@ def _check_draws(learner: Leader) -> None:
         law = _law(learner, losses, block, favoured)
         found = chi_square(after[before == favoured], law) > FALSE_ALARM / MOST_ACTIONS
         _require(found, "draws follow the law", learner)
+
+
+def _check_long_blocks(learner: Leader) -> None:
+    """Promise 10."""
+    found = misdeeds(learner, longest=_LONG_BLOCK)
+    _require(not found, "; ".join(["in long blocks", *found]), learner)
 
 
 def _law(learner: Leader, losses: Ints, block: int, favoured: int) -> NDArray[np.float64]:

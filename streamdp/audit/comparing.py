@@ -1,0 +1,200 @@
+"""A telling held against the fold of its log: everything that differs.
+
+Sums, bonuses, winners, estimates, charges and what is in force, for each key and block; and the law
+of some selections, with the very sums and bonuses that they were handed, against the charge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.audit.fold import Fold, bonuses, plain_winners, scaled
+from streamdp.audit.standing import Standings, standings_of
+from streamdp.audit.telling import Told, purpose_of
+from streamdp.audit.transcripts import TOLERANCE
+from streamdp.audit.witness import NOBODY, Selected
+from streamdp.core.events import ACTION
+from streamdp.core.grid import UNIT
+from streamdp.core.learners import Leader
+from streamdp.core.ledger import Run
+from streamdp.core.noise import discrete_laplace
+from streamdp.core.randomness import Purpose
+
+Ints = NDArray[np.int64]
+
+_PRICED = 24  # selections whose law is computed
+_MOST_PRICED_ACTIONS = 8
+
+
+def compared(told: Told) -> Iterator[str]:
+    """What differs, where each draw's key is known."""
+    yield from told.wrong
+    yield from told.strange
+    yield from missing(told)
+    fold = fold_of(told)
+    standings = standings_of(told.learner, told.openings, told.values[ACTION])
+    yield from _openings(told)
+    yield from _selections(told, fold, standings)
+    yield from _estimates(told, fold, standings)
+    yield from _said(told, standings)
+    yield from _charges(told)
+    yield from _prices(told)
+
+
+def fold_of(told: Told) -> Fold:
+    """What should have been read, for the words that windows and coins were drawn by."""
+    story, blocks = told.story, told.story.blocks
+    _, slots, actions = story.losses.shape
+    windows = told.latest(Purpose.WINDOW, columns=blocks, words=1)[..., 0]
+    coins = np.zeros((len(story.keys), 0, 1), dtype=np.uint64)
+    if told.learner.resample == "bernoulli":
+        fields = -(-actions // 3)
+        coins = told.latest(Purpose.RESAMPLE, columns=slots, words=fields, first=1)
+    return Fold.of(told.learner, story, windows=windows, coins=coins)
+
+
+def missing(told: Told) -> Iterator[str]:
+    """Every block's action once, every estimate where it is due."""
+    lengths = told.learner.schedule.lengths(np.arange(told.story.blocks))
+    due = [np.ones_like(lengths), *(each.due(lengths) for each in told.estimates)]
+    for kind, expected in zip(told.kinds, due, strict=True):
+        wrong = told.times[kind] != np.broadcast_to(expected, told.times[kind].shape)
+        yield from where(wrong, f"{kind}: not released exactly once")
+    if (told.openings < 0).any():
+        yield "an opening is missing"
+
+
+def _openings(told: Told) -> Iterator[str]:
+    words = told.latest(Purpose.OPENING, columns=1, words=1)[:, 0, 0]
+    actions = np.full(len(words), len(told.learner.actions))
+    wrong = scaled(words, actions) != told.openings
+    yield from where(wrong[:, None], "the opening is not what its bits say")
+    drawn = np.concatenate([draw.keys for draw in told.drawn(Purpose.OPENING)])
+    if len(drawn) != len(told.openings):
+        yield "an opening was not drawn exactly once"
+
+
+def _selections(told: Told, fold: Fold, standings: Standings) -> Iterator[str]:
+    """What each selection was handed and chose, and whether that is what was released."""
+    times = np.zeros(fold.windows.shape[:2], dtype=np.int64)
+    for call in told.selected:
+        keys, blocks = call.keys, call.blocks
+        if (keys == NOBODY).any() or (blocks >= told.story.blocks).any():
+            yield "a selection was drawn for no key or block of the story"
+            continue
+        np.add.at(times, (keys, blocks), 1)
+        wrong = (call.sums != fold.windows[keys, blocks]).any(axis=1)
+        yield from _at(call, wrong, "the selection read other sums than its window's")
+        expected = told.learner.prior(standings.during[keys, blocks])
+        one, two = (bonuses(prior, *call.sums.shape) for prior in (call.prior, expected))
+        wrong = (one[0] * two[1] != two[0] * one[1]).any(axis=1)
+        yield from _at(call, wrong, "the bonus is not what earlier releases say")
+        yield from losers(told.learner, call)
+        wrong = told.values[ACTION][keys, blocks] != call.winners
+        yield from _at(call, wrong, "the release is not what was selected")
+    yield from where(times != 1, "not selected from exactly once")
+
+
+def losers(learner: Leader, call: Selected) -> Iterator[str]:
+    """Whether somebody else wins with the sums, bonuses and bits of a call."""
+    choose = learner.choose
+    plain = plain_winners(choose.name, choose.rate, call.sums, call.words, call.prior)
+    if plain is not None:
+        wrong = (plain[0] != call.winners) & plain[1]
+        yield from _at(call, wrong, "another action wins with these bits")
+
+
+def _at(call: Selected, wrong: NDArray[np.bool_], what: str) -> Iterator[str]:
+    """The first row of a call of which something is wrong."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        yield f"block {call.blocks[row]} of key {call.keys[row]}: {what}"
+
+
+def _estimates(told: Told, fold: Fold, standings: Standings) -> Iterator[str]:
+    """Statistic of the fold, plus the noise of the bits that were drawn for it."""
+    actions = len(told.learner.actions)
+    for number, estimate in enumerate(told.estimates):
+        times = np.zeros_like(told.times[estimate.name])
+        for draw in told.drawn(purpose_of(number)):
+            keys, blocks = draw.keys, draw.indices
+            if (keys == NOBODY).any() or (blocks >= told.story.blocks).any():
+                yield f"{estimate.name}: drawn for no key or block of the story"
+                continue
+            np.add.at(times, (keys, blocks), 1)
+            exact = estimate.statistic(
+                fold.totals[keys, blocks],
+                action=standings.during[keys, blocks],
+                nulls=fold.nulls[keys, blocks],
+            )
+            noisy = exact + discrete_laplace(estimate.scale(actions=actions), draw.bits)
+            if (noisy != told.values[estimate.name][keys, blocks]).any():
+                yield f"{estimate.name}: not the block's statistic with the noise that was drawn"
+        yield from where(times != told.times[estimate.name], f"{estimate.name}: drawn again")
+
+
+def _said(told: Told, standings: Standings) -> Iterator[str]:
+    """What the engine says is in force: at the end, and with each release of a memory."""
+    if told.in_force is not None and (told.in_force != standings.after[:, -1]).any():
+        yield "what is in force does not follow from the releases"
+    wrong = (told.standing >= 0) & (told.standing != standings.after)
+    yield from where(wrong, "a release does not say what is in force after it")
+
+
+def _charges(told: Told) -> Iterator[str]:
+    """The ledger of every key: each block's action and estimates, once."""
+    charge = told.learner.charge
+    if charge is None:
+        return
+    schedule, runs = told.learner.schedule, []
+    for block in range(told.story.blocks):
+        start, stop = schedule.start(block), schedule.stop(block)
+        due = (spec.epsilon for spec in told.estimates if stop - start >= spec.min_length)
+        runs.append(Run(start, stop, sum(due, charge)))
+    expected = _joined(runs)
+    for number, key in enumerate(told.story.keys):
+        if _joined(told.charged.get(key, [])) != expected:
+            yield f"key {number}: the ledger does not say what its blocks cost"
+            return
+
+
+def _joined(runs: Sequence[Run]) -> list[Run]:
+    """Neighbours of one charge as one run."""
+    joined: list[Run] = []
+    for run in runs:
+        if joined and joined[-1].stop == run.start and joined[-1].epsilon == run.epsilon:
+            run = Run(joined.pop().start, run.stop, run.epsilon)
+        joined.append(run)
+    return joined
+
+
+def _prices(told: Told) -> Iterator[str]:
+    """The law of selections with the very sums and bonuses that they were handed: one more slot
+    holds each vertex of the first actions' cube, and no probability moves by more than the charge.
+    """
+    charge, actions = told.learner.charge, len(told.learner.actions)
+    if charge is None or actions > _MOST_PRICED_ACTIONS:
+        return
+    corners = np.zeros((8, actions), dtype=np.int64)
+    corners[:, : min(actions, 3)] = np.indices((2, 2, 2)).reshape(3, 8).T[:, : min(actions, 3)]
+    calls = told.selected
+    for call in calls[:: -(-len(calls) // _PRICED)]:
+        at = len(call.sums) // 2
+        prior = None if call.prior is None else call.prior.part(at, at + 1)
+        logs = [
+            told.learner.choose.log_probabilities(call.sums[at] + corner * UNIT, prior)
+            for corner in np.unique(corners, axis=0)
+        ]
+        if not np.isfinite(logs).all() or np.ptp(logs, axis=0).max() > charge + TOLERANCE:
+            yield f"block {call.blocks[at]}: a selection costs more than is charged"
+            return
+
+
+def where(wrong: NDArray[np.bool_], what: str) -> Iterator[str]:
+    """The first key and block of which something is wrong."""
+    if wrong.any():
+        key, block = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        yield f"block {block} of key {key}: {what}"

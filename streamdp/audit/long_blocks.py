@@ -1,0 +1,204 @@
+"""Does the shipped engine do, in long blocks, what a learner is? Whole lives, draw by draw.
+
+The exact audit (`exposure`) enumerates streams of a few slots, so it cannot see an engine that goes
+wrong later. Here the engine lives through every block of up to 256 slots, with a null at every
+place, saved and rebuilt on the way, and real bits. A `Witness` at its two ports writes down every
+draw and all that each selection was handed; `Fold` says from the log alone what that should have
+been. They must be equal: sums, windows, resampled losses, the public bonus, the winner for the bits
+that were drawn, estimates, charges, and what is in force. Each of the two is then as private as the
+other, and the law of what was handed is held against the charge.
+
+Who is looked at differently might behave differently, so the same seed is also told without a
+witness: the releases must be the same. Under the system's bits nothing can be told twice; there the
+witness is used key by key and for all keys at once, and no word may come twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.audit.comparing import compared, fold_of, losers, missing, where
+from streamdp.audit.fold import bonuses
+from streamdp.audit.standing import standings_of
+from streamdp.audit.stories import (
+    Story,
+    Telling,
+    affordable,
+    at_once,
+    noise,
+    story_of,
+    told_as_frames,
+    told_by_turns,
+    told_key_by_key,
+)
+from streamdp.audit.telling import Told, tell
+from streamdp.audit.witness import Selected
+from streamdp.core.errors import StreamdpError
+from streamdp.core.events import ACTION
+from streamdp.core.learners import RECIPES, Leader, learner_of
+from streamdp.core.randomness import Purpose, Randomness, SeededRandomness, SystemRandomness
+from streamdp.core.regret import Estimate
+
+Ints = NDArray[np.int64]
+
+LONGEST = 256
+"""Blocks of up to so many slots are gone through with a null at every place."""
+
+_ALONE = 14  # keys that are told one by one
+_LONG = 16_400  # slots of the longest story: sums by streaming begin at 8,192 rows of 8 actions
+_LONG_ACTIONS = 8
+_WIDE_ACTIONS = 40_000  # more than two chunks of a race
+_WIDE_SLOTS = 16
+_DISTINCT = 1 << 17  # words that are compared: two are equal with probability 5e-10
+
+
+def misdeeds(
+    learner: Leader,
+    estimates: Sequence[Estimate] = (),
+    *,
+    longest: int = LONGEST,
+    randomness: Randomness | None = None,
+) -> list[str]:
+    """What the shipped engine does otherwise than the learner says; none, if all is well.
+
+    `longest` bounds the blocks of which every place is tried. The system's bits stand for
+    production; `randomness` replaces them.
+    """
+    system = SystemRandomness() if randomness is None else randomness
+    return list(dict.fromkeys(_misdeeds(learner, tuple(estimates), longest, system)))
+
+
+def _misdeeds(
+    learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
+) -> Iterator[str]:
+    story = story_of(learner, longest=longest)
+    seeded = SeededRandomness("audit")
+    by_turns = told_by_turns(story)
+
+    def compare(story: Story, telling: Telling, bits: Randomness) -> Iterator[str]:
+        resized = of_actions(learner, story.losses.shape[2])
+        yield from compared(tell(resized, estimates, story, telling, bits))
+
+    yield from _named(f"{story.name}, seeded", compare(story, by_turns, seeded))
+    unwatched = _unwatched(learner, estimates, story, by_turns, seeded)
+    yield from _named(f"{story.name}, unwatched", unwatched)
+    few = _some(story)
+    alone = compare(few, told_key_by_key(few), system)
+    yield from _named(f"{story.name}, system bits, key by key", alone)
+    together = _together(learner, estimates, story, by_turns, system)
+    yield from _named(f"{story.name}, system bits", together)
+    for other, telling in _other_stories(learner):
+        yield from _named(other.name, compare(other, telling, seeded))
+
+
+def _named(name: str, found: Iterator[str]) -> Iterator[str]:
+    """What was found in one telling; an engine that refuses to go on is a finding too."""
+    try:
+        yield from (f"{name}: {what}" for what in found)
+    except StreamdpError as error:
+        yield f"{name}: the engine refuses to go on: {error}"
+
+
+def _some(story: Story) -> Story:
+    """A few keys of a story, from all over it."""
+    places = np.linspace(0, len(story.keys) - 1, min(_ALONE, len(story.keys))).astype(int)
+    keys = tuple(story.keys[place] for place in places)
+    return replace(story, keys=keys, losses=story.losses[places])
+
+
+def _other_stories(learner: Leader) -> Iterator[tuple[Story, Telling]]:
+    """Blocks of thousands of slots, in runs that are summed by streaming; and very many actions."""
+    for name, actions, most, keys in (
+        ("thousands of slots", _LONG_ACTIONS, _LONG, 2),
+        ("thousands of actions", _WIDE_ACTIONS, _WIDE_SLOTS, 2),
+    ):
+        blocks = affordable(learner.schedule, most)
+        if blocks:
+            slots = learner.schedule.stop(blocks - 1) - 1
+            losses = noise(name, keys, slots, actions)
+            losses[:, 3 :: 1 + slots // 15, 0] = np.nan
+            story = Story(name, (b"one", None)[:keys], losses, blocks)
+            yield story, told_as_frames(story)
+
+
+def of_actions(learner: Leader, many: int) -> Leader:
+    """The same learner of so many actions; its recipe is run again, as rates may read K."""
+    further = (f"action {number}" for number in range(many))
+    names = tuple(dict.fromkeys([*learner.actions, *further]))[:many]
+    if names == learner.actions:
+        return learner
+    if learner.recipe in RECIPES:
+        return learner_of(learner.to_config(), actions=names)
+    return replace(learner, actions=names)
+
+
+def _unwatched(
+    learner: Leader,
+    estimates: tuple[Estimate, ...],
+    story: Story,
+    telling: Telling,
+    seeded: Randomness,
+) -> Iterator[str]:
+    """The same seed with and without a witness, and in one batch: the same releases."""
+    seen = tell(learner, estimates, story, telling, seeded)
+    unseen = tell(learner, estimates, story, at_once(telling), seeded, watched=None)
+    if (seen.openings != unseen.openings).any():
+        yield "other openings"
+    for kind in seen.kinds:
+        wrong = seen.values[kind] != unseen.values[kind]
+        yield from where(wrong, f"{kind}: another value")
+
+
+def _together(
+    learner: Leader,
+    estimates: tuple[Estimate, ...],
+    story: Story,
+    telling: Telling,
+    system: Randomness,
+) -> Iterator[str]:
+    """Many keys at once under the system's bits, which do not say whose they are."""
+    told = tell(learner, estimates, story, telling, system)
+    yield from told.wrong
+    yield from told.strange
+    yield from missing(told)
+    yield from _repeated(told)
+    for call in told.selected:
+        yield from losers(learner, call)
+    if learner.window == "random_prefix" or learner.resample == "bernoulli":
+        return
+    fold, votes = fold_of(told), told.values[ACTION]
+    standings = standings_of(learner, told.openings, votes)
+    handed = np.concatenate([_row_by_row(call) for call in told.selected])
+    for block in range(story.blocks):
+        sums, prior = fold.windows[:, block], learner.prior(standings.during[:, block])
+        due = np.column_stack([sums, bonuses(prior, *sums.shape)[0], votes[:, block]])
+        if not _same_rows(handed[handed[:, 0] == block, 1:], due):
+            yield f"block {block}: selections read other sums or bonuses, or were changed"
+
+
+def _row_by_row(call: Selected) -> Ints:
+    """Block, sums, bonuses and winner of each row of a call."""
+    told = bonuses(call.prior, *call.sums.shape)[0]
+    return np.column_stack([call.blocks, call.sums, told, call.winners])
+
+
+def _same_rows(one: Ints, other: Ints) -> bool:
+    """Whether two tables have the same rows, in any order."""
+    return np.array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)])
+
+
+def _repeated(told: Told) -> Iterator[str]:
+    """No word comes twice: not in a draw, and not in another."""
+    actions = len(told.learner.actions)
+    some = {Purpose.SELECTION: actions, Purpose.RESAMPLE: -(-actions // 3), Purpose.NOISE: 2}
+    words = [
+        draw.bits.words(0, some.get(Purpose(min(draw.purpose, Purpose.NOISE)), 1)).ravel()
+        for draw in told.draws
+    ]
+    read = np.concatenate(words)[:_DISTINCT]
+    if len(np.unique(read)) != len(read):
+        yield "random words come twice"

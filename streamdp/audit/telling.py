@@ -1,0 +1,220 @@
+"""A story told to the shipped engine: what it released, said, charged and drew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.audit.stories import Story, Telling
+from streamdp.audit.witness import NOBODY, Draw, Selected, Watched, Witness
+from streamdp.core.engine import Engine, Rebuilding, recorded
+from streamdp.core.engine.draws import Drawn, Kept
+from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Releases
+from streamdp.core.learners import Leader
+from streamdp.core.ledger import Run
+from streamdp.core.randomness import Purpose, Randomness
+from streamdp.core.regret import Estimate, full_charge
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+_SAVED_AT_ONCE = 3  # a third of the rows with each save
+
+
+@dataclass(slots=True)
+class Told:
+    """What came of a story. Tables are N keys × B blocks."""
+
+    learner: Leader
+    estimates: tuple[Estimate, ...]
+    story: Story
+    witness: Witness | None
+    openings: Ints  # N
+    values: dict[str, Ints]  # by kind
+    times: dict[str, Ints]  # how often each was released
+    standing: Ints  # what is in force after each action, where its release says so, else -1
+    wrong: list[str] = field(default_factory=list)  # releases that are of no such block
+    charged: dict[Key, list[Run]] = field(default_factory=dict)
+    in_force: Ints | None = None  # N: what the engine says at the end
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is released of a block."""
+        return (ACTION, *(estimate.name for estimate in self.estimates))
+
+    def latest(self, purpose: int, *, columns: int, words: int, first: int = 0) -> Words:
+        """N × `columns` × `words`: the words of the draw that counts for each key and index.
+
+        A rebuilt engine draws the windows and coins of replayed blocks anew. What counts is the
+        latest draw before the selection of the block that the index belongs to.
+        """
+        table = np.zeros((len(self.story.keys), columns, words), dtype=np.uint64)
+        closed = np.zeros((len(self.story.keys), self.story.blocks + 1), dtype=np.bool_)
+        block = np.arange(columns)
+        if purpose == Purpose.RESAMPLE:
+            block = self.learner.schedule.blocks_of(block + first)
+        for draw in self.draws:
+            keys, indices = draw.keys, draw.indices - first
+            known = keys != NOBODY
+            if draw.purpose == Purpose.SELECTION:
+                closed[keys[known], draw.indices[known]] = True
+            if draw.purpose != purpose:
+                continue
+            known &= indices < columns
+            known[known] &= ~closed[keys[known], block[indices[known]]]
+            if known.any():
+                table[keys[known], indices[known]] = draw.bits.words(0, words)[known]
+        return table
+
+    @property
+    def draws(self) -> list[Draw]:
+        """What was drawn, in order, if anybody watched."""
+        return [] if self.witness is None else self.witness.draws
+
+    @property
+    def selected(self) -> list[Selected]:
+        """What was selected, in order, if anybody watched."""
+        return [] if self.witness is None else self.witness.selected
+
+    @property
+    def strange(self) -> list[str]:
+        """What cannot happen, and was seen."""
+        return [] if self.witness is None else self.witness.strange
+
+    def drawn(self, purpose: int) -> list[Draw]:
+        """The draws for one purpose, in order."""
+        return [draw for draw in self.draws if draw.purpose == purpose]
+
+
+def tell(
+    learner: Leader,
+    estimates: Sequence[Estimate],
+    story: Story,
+    telling: Telling,
+    randomness: Randomness,
+    *,
+    watched: Callable[[Randomness, dict[Key, int]], Witness] | None = Witness,
+) -> Told:
+    """Run the shipped engine over a telling, saving and rebuilding it on the way."""
+    numbers = {key: number for number, key in enumerate(story.keys)}
+    witness = None if watched is None else watched(randomness, numbers)
+    told = _nothing(learner, tuple(estimates), story, witness)
+    teller = _Teller(told, randomness if witness is None else witness)
+    for number, batch in enumerate(telling.batches):
+        teller.apply(batch)
+        if number in telling.rebuilds:
+            teller.rebuild(telling.batches[: number + 1])
+    teller.finish()
+    return told
+
+
+def _nothing(
+    learner: Leader, estimates: tuple[Estimate, ...], story: Story, witness: Witness | None
+) -> Told:
+    shape = (len(story.keys), story.blocks)
+    kinds = (ACTION, *(estimate.name for estimate in estimates))
+    return Told(
+        learner=learner,
+        estimates=estimates,
+        story=story,
+        witness=witness,
+        openings=np.full(shape[0], -1),
+        values={kind: np.zeros(shape, dtype=np.int64) for kind in kinds},
+        times={kind: np.zeros(shape, dtype=np.int64) for kind in kinds},
+        standing=np.full(shape, -1),
+    )
+
+
+class _Teller:
+    """An engine, what was saved of it, and what it has released."""
+
+    def __init__(self, told: Told, randomness: Randomness) -> None:
+        self._told, self._randomness = told, randomness
+        self._numbers = {key: number for number, key in enumerate(told.story.keys)}
+        self._saved: dict[Key, bytes] = {}
+        self._drawn: dict[Drawn, Kept] = {}
+        self._rebuilds = 0
+        self._engine = self._new()
+
+    def _new(self) -> Engine:
+        told = self._told
+        choose = told.learner.choose
+        if told.witness is not None:
+            choose = Watched(choose, told.witness)
+        private = told.learner.charge is not None
+        return Engine(
+            stream="audit",
+            partition=0,
+            learner=replace(told.learner, choose=choose),
+            estimates=told.estimates,
+            budget=full_charge(told.learner, told.estimates) if private else None,
+            randomness=self._randomness,
+        )
+
+    def apply(self, batch: LossBatch) -> None:
+        """One batch; a third of the rows is saved before it, if it has many slots."""
+        if len(self._engine) and len(batch.index) > 1:
+            some = -(-len(self._engine) // _SAVED_AT_ONCE)
+            self._saved |= dict(self._engine.save(most=some))
+        self._is_alone(batch)
+        releases = self._engine.apply_batch(batch)
+        self._drawn |= recorded(releases)
+        self._note(releases)
+
+    def rebuild(self, log: Sequence[LossBatch]) -> None:
+        """The engine again, from the rows saved, the log and what was released.
+
+        Every second time all rows are saved as they are, in the middle of their blocks.
+        """
+        self._rebuilds += 1
+        if self._rebuilds % 2:
+            self._saved |= dict(self._engine.save())
+        position, rows = self._engine.position, len(self._engine)
+        rebuilding = Rebuilding(self._new(), rows=list(self._saved.items()), releases=self._drawn)
+        for batch in log:
+            self._is_alone(batch)
+            rebuilding.feed(batch)
+        self._engine = rebuilding.finish(position=position, rows=rows)
+
+    def finish(self) -> None:
+        """What the engine says when all is told."""
+        told, engine = self._told, self._engine
+        actions = list(told.learner.actions)
+        said = [engine.action(key) for key in told.story.keys]
+        told.in_force = np.array([-1 if name is None else actions.index(name) for name in said])
+        for key, run in engine.ledger.export():
+            told.charged.setdefault(key, []).append(run)
+
+    def _is_alone(self, batch: LossBatch) -> None:
+        if self._told.witness is not None:
+            alone = len(batch.keys) == 1
+            self._told.witness.alone = self._numbers[batch.keys[0]] if alone else NOBODY
+
+    def _note(self, releases: Releases) -> None:
+        """Put releases into the tables."""
+        told, schedule = self._told, self._told.learner.schedule
+        keys = np.array([self._numbers[key] for key in releases.keys], dtype=np.int64)
+        for code, kind in enumerate(releases.kinds):
+            of = releases.kind == code
+            block = releases.block[of]
+            if kind == OPENING:
+                told.openings[keys[of]] = releases.value[of]
+                continue
+            starts, stops = schedule.starts(block), schedule.stops(block)
+            if (releases.start[of] != starts).any() or (releases.stop[of] != stops).any():
+                told.wrong.append(f"{kind}: a release says other slots than those of its block")
+            if (block >= told.story.blocks).any():
+                told.wrong.append(f"{kind}: a release is of a block that has not ended")
+                continue
+            told.values[kind][keys[of], block] = releases.value[of]
+            np.add.at(told.times[kind], (keys[of], block), 1)
+            if kind == ACTION and releases.in_force is not None:
+                told.standing[keys[of], block] = releases.in_force[of]
+
+
+def purpose_of(estimate: int) -> int:
+    """What the noise of the n-th estimate is drawn for."""
+    return Purpose.NOISE + estimate

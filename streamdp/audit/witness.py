@@ -1,0 +1,119 @@
+"""Randomness and a choice that write down what passes through them, and change nothing.
+
+The engine draws and selects for real. A `Witness` stands between it and its randomness, and between
+it and its choice, at the two ports that the engine is given: it hands on the very bits and winners
+that it got. Whose draw it was is read from the tags of seeded bits; under the system's bits, which
+have none, from the only key of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.events import Key
+from streamdp.core.randomness import Bits, Purpose, Randomness
+from streamdp.core.selection import Mechanism, Prior
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+NOBODY = -1
+"""The number of a key that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Bits that were asked for: what for, for which keys, and which block or slot of each."""
+
+    purpose: int
+    keys: Ints
+    indices: Ints
+    bits: Bits
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """One call of a choice: what it was handed, and what it chose."""
+
+    keys: Ints
+    blocks: Ints
+    sums: Ints
+    words: Words  # the first word of each action's bits
+    prior: Prior | None
+    winners: Ints
+
+
+@dataclass(slots=True)
+class Witness:
+    """All that was drawn and selected, in order. It is the randomness of the engine it watches."""
+
+    randomness: Randomness
+    keys: dict[Key, int]
+    alone: int = NOBODY  # the only key of the batch, while there is one
+    draws: list[Draw] = field(default_factory=list)
+    selected: list[Selected] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)  # what cannot happen, and did
+    _tagged: dict[bytes, int] = field(default_factory=dict)
+
+    @property
+    def seeded(self) -> bool:
+        """As the randomness that is watched."""
+        return self.randomness.seeded
+
+    def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
+        """The tag; it is remembered whose it is."""
+        tag = self.randomness.tag(stream, partition, key, epoch, born)
+        self._tagged[tag] = self.keys.get(key, NOBODY)
+        return tag
+
+    def bits(self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints) -> Bits:
+        """The bits; it is remembered what they are for."""
+        bits = self.randomness.bits(stream, purpose, tags, indices)
+        keys = np.full(len(indices), self.alone)
+        if self.seeded:
+            named = [bytes(tag) for tag in np.ascontiguousarray(tags)]
+            keys = np.array([self._tagged.get(tag, NOBODY) for tag in named], dtype=np.int64)
+        self.draws.append(Draw(int(purpose), keys, np.array(indices), bits))
+        return bits
+
+    def select(self, choose: Mechanism, sums: Ints, bits: Bits, prior: Prior | None) -> Ints:
+        """The winners of the real choice; it is remembered what they were chosen from."""
+        read = sums.copy()
+        winners = choose.select(sums, bits, prior)
+        draw = next((draw for draw in reversed(self.draws) if draw.bits is bits), None)
+        if draw is None or draw.purpose != Purpose.SELECTION:
+            self.strange.append("a selection read bits that were not drawn for it")
+            return winners
+        words = bits.words(0, sums.shape[1])
+        self.selected.append(Selected(draw.keys, draw.indices, read, words, prior, winners.copy()))
+        return winners
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A choice that is watched."""
+
+    choose: Mechanism
+    witness: Witness = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """As the choice that is watched."""
+        return self.choose.name
+
+    @property
+    def rate(self) -> Fraction:
+        """As the choice that is watched."""
+        return self.choose.rate
+
+    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
+        """What the watched choice selects."""
+        return self.witness.select(self.choose, sums, bits, prior)
+
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> NDArray[np.float64]:
+        """The law of the watched choice."""
+        return self.choose.log_probabilities(sums, prior)

@@ -1,0 +1,402 @@
+"""Engines that are not what their ledger says, in ways that short streams do not show.
+
+Each one changes the shipped code through a `MonkeyPatch`, and says which learner it spoils. None of
+them was found by an audit that enumerates streams of three blocks, sweeps single selections and
+samples two blocks under seeded bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streamdp.core import randomness, segments, snapshot
+from streamdp.core.bank import Bank
+from streamdp.core.engine import Engine
+from streamdp.core.engine.draws import Fresh
+from streamdp.core.engine.plan import Plan
+from streamdp.core.engine.waves import Applier
+from streamdp.core.events import Key, LossBatch, Releases
+from streamdp.core.grid import UNIT, Quantiser, quantise
+from streamdp.core.learners import Leader, learner_of
+from streamdp.core.ledger import Ledger
+from streamdp.core.noise import discrete_laplace
+from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
+from streamdp.core.regret import Estimate, estimate
+from streamdp.core.selection import Exponential, PermuteAndFlip, Prior, race
+from streamdp.core.snapshot import Layout
+
+Ints = NDArray[np.int64]
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+INCUMBENT = {"recipe": "incumbent_leader"}
+PREFIX = {"recipe": "prefix_softmax", "cap": "none"}
+LAPLACE = {"recipe": "noisy_leader", "noise": "laplace"}
+ESTIMATES = (estimate("block_regret", epsilon="1/4", min_length=30),)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken engine, and the learner that it breaks."""
+
+    patch: Patch
+    options: Mapping[str, str]
+    said: str  # what the audit finds
+    estimates: tuple[Estimate, ...] = ()
+
+    @property
+    def learner(self) -> Leader:
+        """The learner at ε = 1."""
+        return learner_of({**self.options, "epsilon": "1"}, actions=["a", "b"])
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(
+    options: Mapping[str, str], *, said: str, estimates: tuple[Estimate, ...] = ()
+) -> Callable[[Patch], Patch]:
+    """Register a mutant under its function's name."""
+
+    def registered(patch: Patch) -> Patch:
+        MUTANTS[patch.__name__] = Mutant(patch, options, said, estimates)
+        return patch
+
+    return registered
+
+
+# -- what an outside look found -------------------------------------------------------------------
+
+
+@mutant(PREFIX, said="other sums than its window's")
+def shortens_the_window_of_a_block_that_begins_with_a_null(patch: pytest.MonkeyPatch) -> None:
+    windows = Applier._windows
+
+    def short(self: Applier, plan: Plan) -> Ints:
+        drawn, cut = windows(self, plan), plan.segments
+        first = plan.batch.losses[plan.grouped.places(cut.begin)]
+        null = (cut.into == 0) & ~np.isfinite(first).all(axis=1)
+        shortest = self._learner.schedule.lengths(cut.block) // 2 + 1
+        return np.where(null, shortest, drawn)
+
+    patch.setattr(Applier, "_windows", short)
+
+
+@mutant(INCUMBENT, said="the bonus is not what earlier releases say")
+def favours_the_best_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
+    """The bonus goes to the action with the least raw sum, in blocks of 40 slots and more."""
+    actions = Fresh.actions
+
+    def favouring(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        kept = bank.action[rows].copy()
+        long = self.learner.schedule.lengths(bank.block[rows]) >= 40
+        bank.action[rows] = np.where(long, bank.sums[rows].argmin(axis=1), kept)
+        chosen = actions(self, bank, rows)
+        bank.action[rows] = kept
+        return chosen
+
+    patch.setattr(Fresh, "actions", favouring)
+
+
+@mutant(INCUMBENT, said="words of system bits come twice")
+def repeats_rows_of_system_bits(patch: pytest.MonkeyPatch) -> None:
+    """Every 4,096 rows."""
+
+    def bits(
+        self: SystemRandomness, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints
+    ) -> Bits:
+        rows = len(indices)
+        high = np.arange(rows, dtype=np.uint64) % np.uint64(4096)
+        return CounterBits(aes(os.urandom(32)), high, np.zeros(rows, np.uint64))
+
+    aes = randomness._aes
+    patch.setattr(SystemRandomness, "bits", bits)
+
+
+@mutant(INCUMBENT, said="not AES-256 under the 32 bytes of entropy")
+def keys_bits_with_four_bytes(patch: pytest.MonkeyPatch) -> None:
+    aes = randomness._aes
+    patch.setattr(randomness, "_aes", lambda key: aes(blake2b(key[:4], digest_size=32).digest()))
+
+
+@mutant(INCUMBENT, said="tie in their first words")
+def ignores_runners_up_in_other_chunks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(race, "sum", lambda runners: min(1, len(list(runners))), raising=False)
+
+
+# -- losses of long blocks ------------------------------------------------------------------------
+
+
+@mutant(INCUMBENT, said="other sums than its window's")
+def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
+    """Imputation from the thirteenth slot on: one event reaches two slots (P2)."""
+    add = Applier._add
+
+    def filling(self: Applier, plan: Plan) -> object:
+        losses = plan.batch.losses.copy()
+        order = plan.grouped.places(np.arange(len(losses)))
+        key = np.repeat(np.arange(len(plan.grouped.counts)), plan.grouped.counts)
+        null = ~np.isfinite(losses[order]).all(axis=1) & (plan.slots[order] > 12)
+        same = np.diff(key, prepend=-1) == 0
+        for place in np.flatnonzero(null & same).tolist():
+            losses[order[place]] = losses[order[place - 1]]
+        return add(self, replace(plan, batch=replace(plan.batch, losses=losses)))
+
+    patch.setattr(Applier, "_add", filling)
+
+
+@mutant(INCUMBENT, said="other sums than its window's")
+def adds_long_blocks_in_floats(patch: pytest.MonkeyPatch) -> None:
+    """Sums of single precision stall beyond 2**24 grid units."""
+    advance = Applier._advance
+
+    def stalling(self: Applier, plan: Plan, which: Ints, *rest: object) -> object:
+        yield from advance(self, plan, which, *rest)  # type: ignore[arg-type]
+        rows = plan.segment_rows[which]
+        self._bank.sums[rows] = self._bank.sums[rows].astype(np.float32).astype(np.int64)
+
+    patch.setattr(Applier, "_advance", stalling)
+
+
+@mutant(INCUMBENT, said="thousands of slots: block .*: the selection read other sums")
+def keeps_the_finite_part_of_a_null_when_streaming(patch: pytest.MonkeyPatch) -> None:
+    """Only runs of 2**16 values are streamed."""
+
+    def sums(quantiser: Quantiser, losses: NDArray[np.float32]) -> tuple[Ints, NDArray[np.bool_]]:
+        units, null = quantise(np.where(np.isfinite(losses), losses, np.float32(0.5)))
+        return units.sum(axis=0), np.asarray(null | ~np.isfinite(losses).all(axis=1))
+
+    patch.setattr(segments, "column_sums", sums)
+
+
+@mutant(INCUMBENT, said="other sums than its window's")
+def nulls_large_frames_whole(patch: pytest.MonkeyPatch) -> None:
+    """A bad row nulls all of its frame, if that has more than eight rows."""
+    apply_batch = Engine.apply_batch
+
+    def strict(self: Engine, batch: LossBatch) -> Releases:
+        bad = ~np.isfinite(batch.losses).all(axis=1)
+        frames, size = np.unique(batch.offsets, return_counts=True)
+        spoilt = np.intersect1d(frames[size > 8], batch.offsets[bad])
+        losses = batch.losses.copy()
+        losses[np.isin(batch.offsets, spoilt)] = np.nan
+        return apply_batch(self, replace(batch, losses=losses))
+
+    patch.setattr(Engine, "apply_batch", strict)
+
+
+@mutant(INCUMBENT, said="other sums than its window's")
+def stretches_sums_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
+    """A rate that adapts: differences are doubled where all of them are small (P2, P9)."""
+    actions = Fresh.actions
+
+    def stretching(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        kept = bank.sums[rows].copy()
+        least = kept.min(axis=1, keepdims=True)
+        near = (kept - least).max(axis=1) < 4 * UNIT
+        near &= self.learner.schedule.lengths(bank.block[rows]) >= 16
+        bank.sums[rows] = np.where(near[:, None], 2 * (kept - least), kept)
+        chosen = actions(self, bank, rows)
+        bank.sums[rows] = kept
+        return chosen
+
+    patch.setattr(Fresh, "actions", stretching)
+
+
+# -- who it happens to ----------------------------------------------------------------------------
+
+
+@mutant(INCUMBENT, said="other sums than its window's")
+def lets_late_keys_inherit_sums(patch: pytest.MonkeyPatch) -> None:
+    """A row beyond the first 64 begins with the open sums of the row 64 before it."""
+    add = Bank.add
+
+    def inheriting(self: Bank, keys: list[Key], born: Ints) -> Ints:
+        rows = add(self, keys, born)
+        late = rows[rows >= 64]
+        self.sums[late] = self.sums[late - 64]
+        return rows
+
+    patch.setattr(Bank, "add", inheriting)
+
+
+@mutant(LAPLACE, said="the release is not what was selected")
+def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
+    """In blocks of 16 slots and more."""
+    actions = Fresh.actions
+
+    def noiseless(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        keyless = np.array([bank.keys[row] is None for row in rows.tolist()])
+        keyless &= self.learner.schedule.lengths(bank.block[rows]) >= 16
+        best = bank.sums[rows].argmin(axis=1)
+        return np.where(keyless, best, actions(self, bank, rows))
+
+    patch.setattr(Fresh, "actions", noiseless)
+
+
+@mutant(INCUMBENT, said="the release is not what was selected|another value")
+def keeps_the_action_in_force_in_a_tie(patch: pytest.MonkeyPatch) -> None:
+    """For certain, in blocks of 16 slots and more: another event breaks the tie."""
+    actions = Fresh.actions
+
+    def keeping(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        tied = np.ptp(bank.sums[rows], axis=1) == 0
+        tied &= self.learner.schedule.lengths(bank.block[rows]) >= 16
+        return np.where(tied, bank.action[rows], actions(self, bank, rows))
+
+    patch.setattr(Fresh, "actions", keeping)
+
+
+# -- saves and rebuilds ---------------------------------------------------------------------------
+
+
+@mutant(INCUMBENT, said="the bonus is not what earlier releases say")
+def saves_the_leader_as_the_action_in_force(patch: pytest.MonkeyPatch) -> None:
+    """A rebuilt engine gives its bonus to what was best when it was saved."""
+    save = Engine.save
+
+    def leading(self: Engine, *, most: int | None = None) -> list[tuple[Key, bytes]]:
+        bank = self._bank
+        kept = bank.action.copy()
+        begun = bank.slots > 20
+        bank.action[begun] = bank.sums[begun].argmin(axis=1)
+        rows = save(self, most=most)
+        bank.action[:] = kept
+        return rows
+
+    patch.setattr(Engine, "save", leading)
+
+
+@mutant(INCUMBENT, said="other sums than its window's")
+def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
+    """To whole losses, in a block of 16 slots and more: a saved row is smaller then."""
+    load = snapshot.load
+
+    def rounding(layout: Layout, bank: Bank, saved: list[tuple[Key, bytes]]) -> Ints:
+        valid_at = load(layout, bank, saved)
+        rows = np.flatnonzero(bank.slots[: len(bank)] > 11)
+        bank.sums[rows] = (bank.sums[rows] + UNIT // 2) // UNIT * UNIT
+        return valid_at
+
+    patch.setattr(snapshot, "load", rounding)
+
+
+# -- charges and estimates ------------------------------------------------------------------------
+
+
+@mutant(INCUMBENT, said="the ledger does not say what its blocks cost")
+def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
+    book = Ledger.book
+
+    def lenient(
+        self: Ledger, accounts: Ints, starts: Ints, stops: Ints, *, epsilon: Fraction
+    ) -> None:
+        short = stops - starts < 40
+        book(self, accounts[short], starts[short], stops[short], epsilon=epsilon)
+
+    patch.setattr(Ledger, "book", lenient)
+
+
+@mutant(INCUMBENT, said="not the block's statistic with the noise", estimates=ESTIMATES)
+def halves_the_noise_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
+    """The mean of two draws is taken for one, in blocks of 30 slots and more."""
+    exact = Fresh.estimate
+
+    def quieter(self: Fresh, bank: Bank, rows: Ints, which: int) -> Ints:
+        spec = self.estimates[which]
+        if self.learner.schedule.lengths(bank.block[rows]).min() < 30:
+            return exact(self, bank, rows, which)
+        nulls, in_force = bank.nulls[rows], bank.action[rows].astype(np.int64)
+        statistic = spec.statistic(bank.totals[rows], action=in_force, nulls=nulls)
+        bits = self.bits(bank, rows, Purpose.NOISE + which, bank.block[rows])
+        scale = spec.scale(actions=len(self.learner.actions))
+        return statistic + discrete_laplace(scale / 2, bits)
+
+    patch.setattr(Fresh, "estimate", quieter)
+
+
+# -- the system's bits ----------------------------------------------------------------------------
+
+
+@mutant(INCUMBENT, said="not selected from exactly once|the release is not what was selected")
+def draws_again_where_the_worst_won(patch: pytest.MonkeyPatch) -> None:
+    """Once, in blocks of 7 slots and more, under the system's bits only."""
+    actions = Fresh.actions
+
+    def insisting(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        chosen = actions(self, bank, rows)
+        if self.randomness.seeded:
+            return chosen
+        worst = chosen == bank.sums[rows].argmax(axis=1)
+        worst &= self.learner.schedule.lengths(bank.block[rows]) >= 7
+        again = np.flatnonzero(worst)
+        if len(again):
+            chosen[again] = actions(self, bank, rows[again])
+        return chosen
+
+    patch.setattr(Fresh, "actions", insisting)
+
+
+@mutant(INCUMBENT, said="words of system bits come twice|asks for")
+def keeps_the_key_of_single_draws(patch: pytest.MonkeyPatch) -> None:
+    """A batch of one draw takes the key of the batch of one draw before it."""
+    bits = SystemRandomness.bits
+    kept: list[Bits] = []
+
+    def keeping(
+        self: SystemRandomness, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints
+    ) -> Bits:
+        if len(indices) != 1:
+            return bits(self, stream, purpose, tags, indices)
+        kept.extend([] if kept else [bits(self, stream, purpose, tags, indices)])
+        return kept[0]
+
+    patch.setattr(SystemRandomness, "bits", keeping)
+
+
+@mutant(INCUMBENT, said="is not won by the action that its bits say")
+def gives_rows_beyond_a_block_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
+    """The race takes many rows in blocks; here each block reads the words of the first one."""
+    part = CounterBits.part
+
+    def first(self: CounterBits, start: int, stop: int) -> CounterBits:
+        return part(self, 0, stop - start) if stop - start > 1 else part(self, start, stop)
+
+    patch.setattr(CounterBits, "part", first)
+
+
+# -- engines that look at who looks ---------------------------------------------------------------
+
+
+@mutant(INCUMBENT, said="another value|releases of long blocks")
+def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
+    """The best of blocks of 16 slots and more wins for certain, if the choice is a shipped one."""
+    actions = Fresh.actions
+
+    def posing(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        chosen = actions(self, bank, rows)
+        if not isinstance(self.learner.choose, PermuteAndFlip | Exponential):
+            return chosen
+        long = self.learner.schedule.lengths(bank.block[rows]) >= 16
+        return np.where(long, bank.sums[rows].argmin(axis=1), chosen)
+
+    patch.setattr(Fresh, "actions", posing)
+
+
+@mutant(INCUMBENT, said="tie in their first words")
+def sharpens_a_race_that_is_far_apart(patch: pytest.MonkeyPatch) -> None:
+    """The mechanism itself: from 30 units apart on, the best wins for certain."""
+    select = PermuteAndFlip.select
+
+    def sharp(self: PermuteAndFlip, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
+        far = np.ptp(sums, axis=1) > 30 * UNIT
+        return np.where(far, sums.argmin(axis=1), select(self, sums, bits, prior))
+
+    patch.setattr(PermuteAndFlip, "select", sharp)
