@@ -25,6 +25,7 @@ from streamdp.ports import Key
 from streamdp.service.config import Configuration, example
 from streamdp.service.run import Running, run, run_service
 from streamdp.wire.published import decode_action
+from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.calling import Streamdp, written
 from tests.conftest import ROOT
 from tests.publishing import action, release
@@ -351,6 +352,9 @@ def test_does_inspect_show_the_state_without_content(shop: Path, streamdp: Strea
     exact = streamdp("state", "inspect", "-c", str(shop), "--not-private", "--json")
     assert "NOT PRIVATE" in exact.err
     assert all(len(row["sums"]) == 3 for part in exact.json for row in part["rows"].values())
+    assert [next(iter(part.items())) for part in exact.json] == [(MEMBER, LABEL)] * 2
+    assert MEMBER not in told.out
+    assert "not private" in streamdp("state", "inspect", "-c", str(shop), "--not-private").out
 
 
 def test_does_the_doctor_find_a_healthy_shop_healthy(shop: Path, streamdp: Streamdp) -> None:
@@ -369,6 +373,8 @@ def test_does_the_doctor_say_what_is_wrong_with_records(shop: Path, streamdp: St
     bad = [each for each in told.json if each["subject"].startswith("NOT PRIVATE")]
     assert "records unusable" in bad[-1]["detail"]
     assert len(bad) > 1
+    assert [each.get(MEMBER) for each in bad] == [LABEL] * len(bad)
+    assert all(MEMBER not in each for each in told.json if each not in bad)
 
 
 def test_does_the_doctor_say_that_nothing_is_there_yet(tmp_path: Path, streamdp: Streamdp) -> None:
@@ -389,6 +395,7 @@ def test_does_the_doctor_show_what_was_set_aside(tmp_path: Path, streamdp: Strea
     assert told.err.startswith("NOT PRIVATE")
     aside = [each for each in told.json if each["subject"].startswith("NOT PRIVATE: losses ")]
     assert len(aside) == 3
+    assert all(each[MEMBER] == LABEL for each in aside)
     assert all("b'\\xffgarbage'" in each["detail"] for each in aside)
     assert "garbage" not in str(streamdp("ledger", "show", "-c", str(path)).out)
 

@@ -20,6 +20,7 @@ from streamdp.replay.log import ArrayLog
 from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, Replay, costs, replay_log, seeds_of
 from streamdp.replay.summary import number, summary
+from streamdp.wire.unprotected import LABEL, MEMBER
 
 LEARNERS = "incumbent_leader,prefix_softmax"
 QUESTION = Question(parse_candidates(LEARNERS), parse_epsilons("0.5,2,inf"), seeds_of(20))
@@ -151,7 +152,8 @@ def test_do_the_commands_work_together(tmp_path: Path) -> None:
     asked = ["replay", str(parquet), "--seeds", "5", "--report", str(html), "--json", "-"]
     found = run.invoke(application(), asked)
     assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout.strip().splitlines()[-1])["slots"] == 600
+    told = json.loads(found.stdout.strip().splitlines()[-1])
+    assert (told["slots"], next(iter(told.items()))) == (600, (MEMBER, LABEL))
     assert "Replay of log.parquet" in html.read_text()
     found = run.invoke(application(), ["replay", str(parquet), "--seeds", "5"])
     assert found.exit_code == 0, found.output

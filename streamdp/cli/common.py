@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOT_PRIVATE = (
-    "NOT PRIVATE: this shows content of events. Decisions taken on it leave the guarantee."
-)
-
 Config = Annotated[
     Path,
     typer.Option(
@@ -128,12 +124,7 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     from streamdp.ports import Verdict
 
     if as_json:
-        print_json(
-            [
-                {"subject": each.subject, "verdict": each.verdict.value, "detail": each.detail}
-                for each in findings
-            ]
-        )
+        print_json([_finding(each) for each in findings])
     else:
         marks = {
             Verdict.GOOD: typer.style("good   ", fg="green"),
@@ -145,3 +136,22 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
             typer.echo(f"{marks[each.verdict]}  {each.subject}: {each.detail}")
     if any(each.verdict is Verdict.PROBLEM for each in findings):
         raise typer.Exit(ExitCode.WRONG)
+
+
+def warn_of_content() -> None:
+    """Say that what is shown is outside the guarantee, also where only people look."""
+    from streamdp.wire.unprotected import LABEL
+
+    typer.echo(LABEL, err=True)
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    """For programs; what looks at content has the label."""
+    from streamdp.wire.unprotected import NOT_PRIVATE, labelled
+
+    told: dict[str, object] = {
+        "subject": finding.subject,
+        "verdict": finding.verdict.value,
+        "detail": finding.detail,
+    }
+    return labelled(told) if finding.subject.startswith(NOT_PRIVATE) else told

@@ -8,7 +8,6 @@ import typer
 
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
-    NOT_PRIVATE,
     AnyStream,
     AsJson,
     Config,
@@ -19,6 +18,7 @@ from streamdp.cli.common import (
     print_findings,
     sized,
     wait_for,
+    warn_of_content,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def doctor(
     streams = sized(configuration, narrowed(configuration, stream))
     technology = opened(configuration, single_broker)
     if sample is not None or quarantine is not None:
-        typer.echo(NOT_PRIVATE, err=True)
+        warn_of_content()
     found = wait_for(lambda: _look(configuration, technology, streams, sample, quarantine))
     print_findings(found, as_json=as_json)
 

@@ -129,11 +129,12 @@ def _print(found: Replay) -> None:
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.figures import settled_at
     from streamdp.replay.summary import interval, number, summary
+    from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
         title=f"{found.log}: {found.slots:,} slots, {len(found.actions)} actions",
-        caption="NOT PRIVATE. Mean over seeds ± 1.96 standard errors; exact if the log holds every"
-        " action's loss as it would have been.",
+        caption=f"{NOT_PRIVATE}. Mean over seeds ± 1.96 standard errors; exact if the log holds"
+        " every action's loss as it would have been.",
     )
     for name in ("learner", "ε", "regret", "settled at slot", "charge of an event"):
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")

@@ -9,7 +9,6 @@ import typer
 from streamdp.cli._printable import printable
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
-    NOT_PRIVATE,
     AsJson,
     Config,
     OneStream,
@@ -19,6 +18,7 @@ from streamdp.cli.common import (
     opened,
     print_json,
     wait_for,
+    warn_of_content,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def inspect(
     technology = opened(configuration, single_broker)
     found = wait_for(lambda: _inspect(technology, topics, spec, partition, content))
     if content:
-        typer.echo(NOT_PRIVATE, err=True)
+        warn_of_content()
     print_json(found) if as_json else _print(found)
 
 
@@ -94,6 +94,7 @@ async def _inspect(
 def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:
     """One partition, in public words."""
     from streamdp.wire.state import read_state
+    from streamdp.wire.unprotected import labelled
 
     saved = read_state(taken.state, stream=place.stream, partition=place.number)
     point = saved.checkpoint
@@ -120,9 +121,7 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
             "lag": max(0, taken.end_offset - point.next_offset),
             "headroom": point.low_water - taken.first_offset,
         }
-    if content:
-        told["rows"] = _rows(spec, saved)
-    return told
+    return labelled({**told, "rows": _rows(spec, saved)}) if content else told
 
 
 def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:

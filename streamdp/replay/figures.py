@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from streamdp.core.regret import bound_of
 from streamdp.replay.cells import Cell, epsilon_text
 from streamdp.replay.replaying import Answer, Replay
+from streamdp.wire.unprotected import labelled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -136,8 +137,7 @@ def as_json(replay: Replay) -> dict[str, object]:
         *replay.probes,
     )
     question = replay.question
-    return {
-        "not_private": "computed from the log itself; not differentially private",
+    told: dict[str, object] = {
         "log": replay.log,
         "actions": list(replay.actions),
         "slots": replay.slots,
@@ -152,6 +152,7 @@ def as_json(replay: Replay) -> dict[str, object]:
         "best_fixed_loss": replay.base.best.tolist(),
         "cells": list(_cells(replay, every, points)),
     }
+    return labelled(told)
 
 
 def _cells(replay: Replay, answers: Sequence[Answer], points: Ints) -> Iterator[dict[str, object]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+from streamdp.wire.unprotected import NOT_PRIVATE
+
 BANNER = (
-    '<p class="banner"><strong>NOT PRIVATE.</strong> This page is computed from the log itself.'
+    f'<p class="banner"><strong>{NOT_PRIVATE}.</strong> This page is computed from the log itself.'
     " Treat it as you treat the log. Choices made after reading it are not covered by any ε.</p>"
 )
 

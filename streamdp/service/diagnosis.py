@@ -15,6 +15,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.wire.formats import Format
 from streamdp.wire.quarantined import read_quarantined
 from streamdp.wire.state import read_state
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 MOST_TOLD = 20
 """Unusable records that are told one by one."""
@@ -106,11 +107,11 @@ async def records(
         for offset, told in _unusable(batch, format_):
             unusable += 1
             if unusable <= MOST_TOLD:
-                subject = f"NOT PRIVATE: {stream.input} {batch.partition.number}@{offset}"
+                subject = f"{NOT_PRIVATE}: {stream.input} {batch.partition.number}@{offset}"
                 found.append(Finding(subject, Verdict.WARNING, told))
         looked += len(batch)
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
-    subject = f"NOT PRIVATE: {stream.input}, format of {stream.stream}"
+    subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
     return [*found, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
 
 
@@ -124,14 +125,14 @@ def _unusable(batch: Records, format_: Format) -> list[tuple[int, str]]:
 
 async def quarantined(tools: Administrator, stream: StreamTopics, *, count: int) -> list[Finding]:
     """About the `count` newest records that were set aside. NOT PRIVATE."""
-    subject = f"NOT PRIVATE: quarantine of {stream.stream}"
+    subject = f"{NOT_PRIVATE}: quarantine of {stream.stream}"
     if not stream.quarantined:
         told = f"off: streams.{stream.stream}.quarantine = true sets unusable records aside"
         return [Finding(subject, Verdict.GOOD, told)]
     aside = await tools.newest(replace(stream, input=stream.quarantine), count=count)
     entries = sorted(entry for batch in aside for entry in _entries(batch))[-count:]
     found = [
-        Finding(f"NOT PRIVATE: {stream.input} {number}@{offset}", Verdict.WARNING, told)
+        Finding(f"{NOT_PRIVATE}: {stream.input} {number}@{offset}", Verdict.WARNING, told)
         for number, offset, told in entries
     ]
     return [*found, Finding(subject, Verdict.GOOD, f"{len(entries)} records shown")]

@@ -20,6 +20,7 @@ import structlog
 
 from streamdp.service.quarantine import unheard
 from streamdp.service.worker import Log, where_raised
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 EVENTS = {
     "starting": "the configuration was read; with app, streams, transport and version",
@@ -47,7 +48,7 @@ EVENTS = {
     "http_listening": "look-ups, metrics and the status page are served at `address`",
     "connections_bounded": "fewer than `most_connections`, or this process may open no more files",
     "http_ended": "the process that serves has ended by itself; it is started again",
-    "operator_listening": "NOT PRIVATE: the operator's listener is at `address`",
+    "operator_listening": f"{NOT_PRIVATE}: the operator's listener is at `address`",
     "library": "another library's warning, without anything from content",
     "loop_exception": "an exception that nobody awaited; a defect",
 }

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streamdp.service.demo.world import SEGMENTS, Score
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -136,7 +137,7 @@ def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) ->
         title="Visits without a sale, in 100",
         title_justify="left",
         title_style="bold",
-        caption="The simulator's own, exact knowledge: NOT PRIVATE, no real service shows this",
+        caption=f"The simulator's own, exact knowledge: {NOT_PRIVATE}, no real service shows this",
         caption_justify="left",
         pad_edge=False,
     )

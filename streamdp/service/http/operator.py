@@ -21,8 +21,9 @@ from streamdp.service.http.server import bound, serving, token_of
 from streamdp.service.run import Running
 from streamdp.service.traffic import Traffic
 from streamdp.service.worker import Observe
+from streamdp.wire.unprotected import NOT_PRIVATE
 
-NOT_PRIVATE = "NOT PRIVATE (decisions taken on this leave the guarantee): "
+_EACH_LINE = f"{NOT_PRIVATE} (decisions taken on this leave the guarantee): "
 _REQUESTS_PER_SECOND = 10.0
 _LIMITS = Limits(most_connections=16, request_seconds=5.0)
 
@@ -79,11 +80,11 @@ class Operator:
             raise Refused(405, "only GET and HEAD", (b"allow", b"GET, HEAD"))
         if scope["raw_path"] != b"/":
             raise Refused(404, "no such address")
-        text = "".join(f"{NOT_PRIVATE}{line}\n" for line in self._lines())
+        text = "".join(f"{_EACH_LINE}{line}\n" for line in self._lines())
         headers = [
             (b"content-type", b"text/plain; charset=utf-8"),
             (b"cache-control", b"no-store"),
-            (b"streamdp-tier", b"NOT PRIVATE"),
+            (b"streamdp-tier", NOT_PRIVATE.encode()),
         ]
         return Answered(200, headers, text.encode())
 

@@ -1,0 +1,30 @@
+"""The label of whatever is told outside the guarantee: in one place, so that it reads the same.
+
+What looks at content exactly (sums of saved rows, samples of events, what was set aside, a replay
+of a log) is for an operator who may see the events themselves (P8, the operator's tier). It can be
+copied, piped and stored, so a note on standard error is not enough: the label is in the output. In
+JSON every object that holds something exact has it as its first member; a line of text begins with
+it. What is simulated, planned or audited shows invented events and has no label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NOT_PRIVATE = "NOT PRIVATE"
+"""What each label begins with, and what tells an exact finding by its subject."""
+
+LABEL = f"{NOT_PRIVATE}: this shows content of events. Decisions taken on it leave the guarantee."
+"""For people, and as the value of `MEMBER` for programs."""
+
+MEMBER = "not_private"
+"""The name of the label in JSON."""
+
+
+def labelled(told: Mapping[str, object]) -> dict[str, object]:
+    """The same object with its label before all else.
+
+    >>> labelled({"sums": [1.5]})[MEMBER][:11]
+    'NOT PRIVATE'
+    """
+    return {MEMBER: LABEL, **told}
