@@ -24,8 +24,10 @@ from streamdp.cli.watch import _rank
 from streamdp.ports import Key
 from streamdp.service.config import Configuration, example
 from streamdp.service.run import Running, run, run_service
+from streamdp.testing.certificates import write_certificates
 from streamdp.wire.published import decode_action
 from streamdp.wire.unprotected import LABEL, MEMBER
+from tests.asking import free_port
 from tests.calling import Streamdp, written
 from tests.conftest import ROOT
 from tests.publishing import action, release
@@ -167,6 +169,60 @@ def test_does_check_accept_what_deploy_ships(streamdp: Streamdp, tmp_path: Path)
         text = (ROOT / "deploy" / name / "streamdp.toml").read_text()
         path.write_text(re.sub(r'^(\w+_file) = ".*"', rf'\1 = "{path}"', text, flags=re.M))
         assert streamdp("check", "-c", str(path)).code == 0
+
+
+def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) -> None:
+    """Everything that a listener reads, by one code path; what is right is accepted."""
+    token = tmp_path / "token"
+    token.write_text("a token of some length")
+    pem = tmp_path / "server.pem"
+    write_certificates(tmp_path)
+    port, operator = free_port(), free_port()
+    listen = f'[http]\nlisten = "127.0.0.1:{port}"\n'
+    operator_listen = f'[http]\noperator_listen = "127.0.0.1:{operator}"\n'
+    wrong = {
+        listen + f'token_file = "{tmp_path}/none"': "http.token_file: cannot be read",
+        listen + f'certificate_file = "{pem}"\nkey_file = "{tmp_path}/none"': "unusable",
+        listen + f'certificate_file = "{pem}"': "half of TLS",
+        listen + "most_series = 50": "http.most_series: too few",
+        operator_listen: "http.operator_token_file: missing",
+        operator_listen + f'operator_token_file = "{tmp_path}/none"': "cannot be read",
+        f'[http]\noperator_listen = "0.0.0.0:{operator}"\noperator_token_file = "{token}"':
+            "not on loopback",
+    }  # fmt: skip
+    path = written(tmp_path)
+    text = path.read_text()
+    for http, told in wrong.items():
+        path.write_text(text + http + "\n")
+        for command in ("check", "run"):
+            ended = streamdp(command, "-c", str(path))
+            assert (ended.code, told in ended.err) == (2, True), (command, http, ended.err)
+    path.write_text(text + listen + f'token_file = "{token}"\noperator_listen = "127.0.0.1:1"\n'
+                    f'operator_token_file = "{token}"\n')  # fmt: skip
+    assert streamdp("check", "-c", str(path)).code == 0
+
+
+def test_does_check_with_the_state_stop_what_needs_a_new_epoch(
+    shop: Path, streamdp: Streamdp
+) -> None:
+    """Nothing but the state can know; a new epoch, or the same again, may pass."""
+    ask = ("check", "--with-state", "-c", str(shop))
+    assert streamdp(*ask).code == 0
+    text = shop.read_text()
+    shop.write_text(text.replace('epsilon = "1/2"', 'epsilon = "1/3"'))
+    assert streamdp("check", "-c", str(shop)).code == 0
+    refused = streamdp(*ask)
+    assert (refused.code, refused.out) == (4, "")
+    assert "needs a new epoch" in refused.err
+    shop.write_text(shop.read_text().replace('start = "earliest"', 'start = "earliest"\nepoch = 2'))
+    assert streamdp(*ask).code == 0
+
+
+def test_does_check_with_the_state_accept_what_is_not_there_yet(
+    tmp_path: Path, streamdp: Streamdp
+) -> None:
+    assert streamdp("check", "--with-state", "-c", str(written(tmp_path))).code == 0
+    assert list(tmp_path.glob("*.db")) == []
 
 
 def test_is_a_wrong_configuration_exit_code_2(shop: Path, streamdp: Streamdp) -> None:

@@ -210,6 +210,18 @@ def test_the_pods_have_no_rights() -> None:
     }
 
 
+def test_no_pod_starts_with_a_configuration_that_needs_a_new_epoch() -> None:
+    """An init container asks, with the same files and as few rights; readiness asks again."""
+    pod = kinds()["Deployment"]["spec"]["template"]["spec"]
+    (check,), (service,) = pod["initContainers"], pod["containers"]
+    assert check["args"] == ["check", "--with-state", *service["args"][1:]]
+    for what in ("image", "securityContext", "volumeMounts"):
+        assert check[what] == service[what]
+    assert service["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    strategy = kinds()["Deployment"]["spec"]["strategy"]["rollingUpdate"]
+    assert strategy["maxUnavailable"] == 0
+
+
 def test_every_selector_finds_the_pods() -> None:
     objects = kinds()
     labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]

@@ -22,11 +22,12 @@ from streamdp.service.about import NO_FALLBACK
 from streamdp.service.history import NEWEST_LINES
 from streamdp.service.http.app import description, status_page
 from streamdp.service.http.asgi import Message
+from streamdp.service.http.checks import check_loopback, tls_of, token_of
 from streamdp.service.http.gate import Bucket
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import SILENT_SECONDS, Role
-from streamdp.service.http.operator import check_loopback
-from streamdp.service.http.server import MOST_HEAD_BYTES, bound, tls_of, token_of
+from streamdp.service.http.server import MOST_HEAD_BYTES, bound
+from streamdp.service.status import ProcessStatus, StreamStatus
 from streamdp.wire.published import Mode
 from tests.asking import Answer, Face, listening, raw
 from tests.publishing import Topic, action, charge, release
@@ -258,7 +259,8 @@ def test_are_the_probes_honest() -> None:
         assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 2)
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
-            made.knowledge.hear(process(partition(reason="internal", message="m")).encode())
+            halted = partition(status="halted", reason="internal", message="m")
+            made.knowledge.hear(process(halted, partition(1)).encode())
             ready = (await made.ask("/readyz")).json
             assert ready == {"ready": True, "why": [], "halted": ["home/0: internal: m"]}
             now[0] += SILENT_SECONDS
@@ -266,6 +268,68 @@ def test_are_the_probes_honest() -> None:
             assert (await made.ask("/readyz")).status == 503
 
     asyncio.run(ask())
+
+
+def readiness(*snapshots: ProcessStatus) -> list[str]:
+    """Why a process is not ready after these were heard; nothing if it is."""
+
+    async def ask() -> list[str]:
+        made = Face(*topics(), role=Role.LEARNS, clock=lambda: 0.0)
+        async with made.knowledge.following():
+            await made.knowledge.cache.ready()
+            for snapshot in snapshots:
+                made.knowledge.hear(snapshot.encode())
+            answer = await made.ask("/readyz")
+            assert (answer.status == 200) == answer.json["ready"] == (not answer.json["why"])
+            why: list[str] = answer.json["why"]
+            return why
+
+    return asyncio.run(ask())
+
+
+NOTHING_YET = ProcessStatus([StreamStatus("home", "live", [], settled=False)], [], None)
+STANDS_BY = ProcessStatus([StreamStatus("home", "live", [], settled=True)], [], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        (NOTHING_YET, ["home: it is not known yet which partitions are this process's"]),
+        (process(partition(status="taking"), partition(1)), ["home/0 is taking"]),
+        (process(partition(status="rebuilding")), ["home/0 is rebuilding"]),
+        (process(partition(status="retrying", lost=True)), ["home/0 is retrying"]),
+        (
+            process(partition(status="halted", reason="state_mismatch")),
+            ["every partition is halted"],
+        ),
+    ],
+)
+def test_is_a_process_not_ready_before_its_partitions_are_taken(
+    before: ProcessStatus, why: list[str]
+) -> None:
+    assert readiness(before) == why
+    assert readiness(before, process()) == []
+
+
+def test_is_a_process_that_stands_by_ready() -> None:
+    """There may be more processes than partitions, in a roll-out above all."""
+    assert readiness(NOTHING_YET, STANDS_BY) == []
+
+
+@pytest.mark.parametrize("status", ["taking", "rebuilding", "retrying"])
+def test_does_a_process_stay_ready_while_it_takes_more(status: str) -> None:
+    """Look-ups are answered all the same; a dead broker must not take every process away."""
+    assert readiness(process(), process(partition(), partition(1, status=status))) == []
+    damaged = partition(status="halted", reason="state_mismatch")
+    assert readiness(process(), process(damaged)) == []
+
+
+@pytest.mark.parametrize("reason", ["configuration_mismatch", "invalid_config"])
+def test_does_a_halt_by_the_configuration_make_a_process_unready(reason: str) -> None:
+    """At once and also later: the roll-out that brought it must stop."""
+    halted = process(partition(status="halted", reason=reason), partition(1))
+    assert readiness(halted) == ["home/0 is halted by this configuration"]
+    assert readiness(process(), halted) == ["home/0 is halted by this configuration"]
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "bearer " + "x" * 16, "x" * 16])

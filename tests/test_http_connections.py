@@ -16,8 +16,9 @@ import pytest
 import uvloop
 
 from streamdp.service.http import door
+from streamdp.service.http.checks import tls_of
 from streamdp.service.http.guard import Limits
-from streamdp.service.http.server import bound, serving, tls_of
+from streamdp.service.http.server import bound, serving
 from streamdp.service.traffic import Kind, Refusal, Traffic
 from streamdp.testing.certificates import write_certificates
 from tests.asking import Face, raw

@@ -38,6 +38,7 @@ def test_is_it_served_from_a_process_of_its_own_that_is_started_again(tmp_path: 
             'streamdp_partition_halted{partition="0",reason="internal",stream="home"} 0.0' in page
         )
         until(lambda: "streamdp_private_regret{" in place.get("/metrics")[1].decode())
+        until(lambda: "streamdp_http_restarts_total 1.0" in place.get("/metrics")[1].decode())
     assert place.get("/healthz")[0] == 0
     assert "http_ended" in (tmp_path / "run.log").read_text()
 
@@ -144,6 +145,14 @@ def test_is_the_operator_told_what_is_not_private_on_every_line(tmp_path: Path) 
             lines = answer.read().decode().splitlines()
         assert all(line.startswith("NOT PRIVATE") for line in lines)
         assert any("7 null slots" in line for line in lines)
+        assert any("KiB of memory" in line and "processor time" in line for line in lines)
+        asking.full_url += "metrics"
+        with urllib.request.urlopen(asking, timeout=5) as answer:
+            page = answer.read().decode()
+        assert "\nstreamdp_not_private_memory_bytes " in page
+        assert all("NOT PRIVATE" in line for line in page.splitlines() if "HELP" in line)
+        public = place.get("/metrics")[1]
+        assert not any(word in public for word in (b"not_private", b"memory", b"processor"))
         for path in ("/metrics", "/v1/status", "/v1/streams/home/keys/fr/history"):
             assert b"null slots" not in place.get(path)[1]
 

@@ -7,18 +7,20 @@ from dataclasses import replace
 from fractions import Fraction
 from math import isclose, log, sqrt
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.regret import bound_of
-from streamdp.ports import Published
+from streamdp.ports import Partition, Published
 from streamdp.service.history import StreamHistory, Told
 from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.status import BUCKETS, ProcessStatus
-from streamdp.service.view import Reason
+from streamdp.service.view import PartitionView, Reason, Status, View
 from tests.publishing import charge, release
 from tests.showing import ABOUT, LINES, block, facts, partition, process, told
+from tests.streams import spec
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -76,23 +78,85 @@ def test_does_a_halted_partition_say_why(reason: Reason) -> None:
         if name == "streamdp_partition_halted" and dict(labels)["partition"] == "3"
     }
     assert flags == {str(each): float(each is reason) for each in Reason}
-    refused = of(found, "streamdp_charges_refused_total", stream="home", partition="3")
-    assert refused == float(reason is Reason.BUDGET)
 
 
 def test_are_durations_counted_up_to_each_bound() -> None:
     found = samples(facts())
     counts = [of(found, "streamdp_commit_seconds_bucket", le=str(bound)) for bound in BUCKETS]
-    assert counts == [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2]
+    assert counts == [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3]
     assert of(found, "streamdp_commit_seconds_bucket", le="+Inf") == 3
     assert of(found, "streamdp_commit_seconds_count") == 3
 
 
-def test_is_the_transport_down_when_it_is_silent_or_tried_again() -> None:
-    retrying = replace(facts(), process=process(partition(status="retrying")))
+def test_is_the_transport_down_when_it_is_silent_or_lost_and_only_then() -> None:
+    """A partition that is merely taken, which every rebalance brings, says nothing of it."""
+    well = [facts(), facts(partition(status="taking")), facts(partition(status="rebuilding"))]
+    lost = [facts(partition(status=status, lost=True)) for status in ("retrying", "taking")]
     silent = replace(facts(), process=ProcessStatus([], [], 60.0))
-    values = [of(samples(each), "streamdp_transport_up") for each in (facts(), retrying, silent)]
-    assert values == [1, 0, 0]
+    values = [of(samples(each), "streamdp_transport_up") for each in (*well, *lost, silent)]
+    assert values == [1, 1, 1, 0, 0, 0]
+
+
+def test_is_a_loss_over_once_the_transport_has_answered() -> None:
+    """It is one through every further attempt, until a take succeeds or the partition halts."""
+    view, at = View([spec()]), Partition("home", 0)
+    told = []
+    for status in (Status.TAKING, Status.RETRYING, Status.TAKING, Status.REBUILDING):
+        view.turn(at, status)
+        told.append(view.part(at).lost)
+    assert told == [False, True, True, False]
+    view.turn(at, Status.RETRYING)
+    view.halt(at, Reason.STATE, "m")
+    assert not view.part(at).lost
+
+
+def test_is_lag_told_in_seconds_from_offsets_alone() -> None:
+    """Since the oldest record that waits was first seen; nothing waits, nothing lags."""
+    part = PartitionView(position=100)
+    assert part.lag_seconds(now=0.0) == 0
+    for now, end in ((1.0, 100), (2.0, 150), (3.0, 150), (9.0, 200)):
+        part.look(first=0, end=end, now=now)
+    assert part.lag_seconds(now=10.0) == 8.0
+    part.position = 160
+    assert part.lag_seconds(now=10.0) == 1.0
+    part.position = 200
+    assert part.lag_seconds(now=10.0) == 0
+    for now in range(10_000):
+        part.look(first=0, end=201 + now, now=11.0 + now)
+    assert part.lag_seconds(now=20_011.0) == 20_000
+    assert len(part._ends) <= 256
+
+
+def test_does_a_lower_budget_of_a_new_epoch_stand_beside_its_own_charges() -> None:
+    """Until the new epoch has charged anything, it has charged nothing."""
+    next_epoch = replace(ABOUT, epoch=2, budget=Fraction(1, 2))
+    found = samples(replace(facts(), about=[next_epoch]))
+    assert of(found, "streamdp_epsilon_charged_in_epoch", stream="home") == 0
+    known = told()
+    lower = release(b"fr", 1, block=1, epoch=2, start=1, stop=3, epsilon="1/4")
+    known.apply([charge(release(b"fr", 0, epoch=2)), charge(lower)])
+    late = charge(release(b"de", 1, block=3, start=11, stop=20, epsilon="1/2"))
+    known.apply([late])  # of a partition that is not there yet
+    found = samples(replace(facts(), about=[next_epoch], told={"home": known}))
+    assert of(found, "streamdp_epsilon_charged_in_epoch", stream="home") == 0.25
+    assert of(found, "streamdp_epsilon_charged_max", stream="home") == 1.0
+
+
+def test_is_what_happens_to_the_process_told() -> None:
+    moved = msgspec.structs.replace(
+        process(partition(progress=0.25, lag_seconds=7.0)),
+        started_at=1.7e9, assigned=5, revoked=2, listener_restarts=1,
+    )  # fmt: skip
+    found = samples(replace(facts(), process=moved))
+    assert of(found, "streamdp_start_time_seconds") == 1.7e9
+    assert of(found, "streamdp_partitions_assigned_total") == 5
+    assert of(found, "streamdp_partitions_revoked_total") == 2
+    assert of(found, "streamdp_http_restarts_total") == 1
+    one = {"stream": "home", "partition": "0"}
+    assert of(found, "streamdp_rebuild_progress_ratio", **one) == 0.25
+    assert of(found, "streamdp_lag_seconds", **one) == 7
+    assert of(found, "streamdp_http_connections_limit") == 1000
+    assert of(found, "streamdp_http_request_seconds_count", kind="look_up") == 5
 
 
 def test_is_the_number_of_series_bounded() -> None:

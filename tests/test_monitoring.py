@@ -5,6 +5,8 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -12,9 +14,12 @@ from types import ModuleType
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamdp.service.history import Told
+from streamdp.service.http.operator import metrics
 from streamdp.service.metrics import CONTENT_TYPE, MetricsPage
 from tests.prometheus_server import PrometheusServer, eventually, prometheus
-from tests.showing import facts, partition
+from tests.publishing import charge, release
+from tests.showing import ABOUT, facts, partition
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"
@@ -26,7 +31,7 @@ HALTED = {"status": "halted", "reason": "state_mismatch", "message": "somebody m
 class Shown:
     """What the page shows just now: by default a process in good health."""
 
-    def __init__(self, **broken: str) -> None:
+    def __init__(self, **broken: object) -> None:
         self.facts = facts(partition(0, **broken))
         self._page = MetricsPage(lambda: self.facts, most_series=5000)
 
@@ -34,9 +39,16 @@ class Shown:
         """From now on something is wrong with its partition."""
         self.facts = facts(partition(0, **broken))
 
+    def charges(self, epsilon: str, *, budget: str) -> None:
+        """From now on its ledger shows this cost of an event beside this budget."""
+        known = Told()
+        known.apply([charge(release(b"fr", 1, block=1, stop=3, epsilon=epsilon))])
+        about = replace(ABOUT, budget=Fraction(budget))
+        self.facts = replace(facts(), about=[about], told={"home": known})
+
     def render(self) -> bytes:
-        """The page that the service would show."""
-        return self._page.render()
+        """The pages that the service would show: the public one, then the operator's."""
+        return self._page.render() + metrics()
 
 
 @contextmanager
@@ -89,7 +101,7 @@ def has_series(server: PrometheusServer, expression: str) -> bool:
 
 @pytest.mark.system("prometheus")
 def test_every_query_of_the_dashboard_gets_an_answer(dashboard: ModuleType, tmp_path: Path) -> None:
-    shown = Shown(**HALTED)  # one query shows only what is halted
+    shown = Shown(progress=0.5, **HALTED)  # two queries show only what is halted or on its way
     with page(shown) as target, prometheus([target], tmp_path) as server:
         for query in dashboard.queries():
             expression = query.replace("$stream", ".*")
@@ -106,3 +118,7 @@ def test_every_rule_is_well_and_alerts_follow_what_happens(tmp_path: Path) -> No
         assert eventually(lambda: server.firing() == {"StreamdpPartitionHalted"})
         shown.breaks(**{**HALTED, "reason": "budget_exceeded"})
         assert eventually(lambda: "StreamdpChargeRefused" in server.firing())
+        shown.charges("3/4", budget="1/2")
+        assert eventually(lambda: server.firing() == {"StreamdpChargeAboveBudget"})
+        shown.charges("1/2", budget="1/2")
+        assert eventually(lambda: server.firing() == set())

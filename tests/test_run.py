@@ -322,7 +322,7 @@ def test_does_a_halt_end_it_if_so_configured(shop: Shop) -> None:
     with shop.run() as process:
         assert process.ended() == 4
     told = process.said("partition_halted")[0]
-    assert (told["reason"], told["level"]) == ("state_mismatch", "error")
+    assert (told["reason"], told["level"]) == ("configuration_mismatch", "error")
     assert "needs a new epoch" in str(told["detail"])
     shop.change('start = "earliest"', 'start = "earliest"\nepoch = 2')
     shop.send(100, seed=2)

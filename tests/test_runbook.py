@@ -48,7 +48,7 @@ def words(path: str) -> Iterator[str]:
             (inner,) = node.args
             told = inner.args if isinstance(inner, ast.Call) else []
         else:
-            told = node.args if node.func.id == "_halt" else []
+            told = node.args if node.func.id in ("_halt", "_differs") else []
         if len(told) > 1 and isinstance(told[1], ast.Constant):
             assert isinstance(told[1].value, str)
             yield told[1].value

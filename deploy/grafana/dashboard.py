@@ -1,9 +1,9 @@
 """Writes the Grafana dashboard: `python deploy/grafana/dashboard.py` makes `streamdp.json` anew.
 
 A dashboard is code so that it can be reviewed and its queries tested: `queries()` names every one,
-and the suite runs them against a real Prometheus. Four rows: what it costs, how it goes, how well
-it learns, how it runs. The cost is shown as ε per event beside its budget and never as a gauge
-that runs down: time does not use the budget up.
+and the suite runs them against a real Prometheus. The cost is shown as ε per event beside its
+budget and never as a gauge that runs down: time does not use the budget up. The last row is NOT
+PRIVATE, and empty unless somebody scrapes the operator's listener.
 """
 
 from __future__ import annotations
@@ -75,12 +75,14 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 ),
             ),
             Panel(
-                "Charges refused",
+                "Stopped by a refused charge",
                 "none",
-                "A refused charge stops its stream before anything is drawn. This stays at zero.",
+                "Partitions that stand still because a charge was refused, before anything was "
+                "drawn. This stays at zero.",
                 (
                     Line(
-                        f"sum by (stream) (increase(streamdp_charges_refused_total{ONE}[1h]))",
+                        "sum by (stream) (streamdp_partition_halted"
+                        '{stream=~"$stream", reason="budget_exceeded"})',
                         "{{stream}}",
                     ),
                 ),
@@ -107,18 +109,29 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 "ops",
                 "Events learned from, per second.",
                 (Line(f"sum by (stream) (rate(streamdp_slots_total{ONE}[5m]))", "{{stream}}"),),
+                width=6,
             ),
             Panel(
                 "Blocks finished",
                 "ops",
                 "Each finished block is one private selection. Blocks grow, so this falls.",
                 (Line(f"sum by (stream) (rate(streamdp_blocks_total{ONE}[5m]))", "{{stream}}"),),
+                width=6,
             ),
             Panel(
                 "Lag",
                 "short",
                 "Records that wait in the input.",
                 (Line(f"sum by (stream) (streamdp_lag_records{ONE})", "{{stream}}"),),
+                width=6,
+            ),
+            Panel(
+                "Lag in time",
+                "s",
+                "Since the oldest record that waits was first seen; what waited before a process "
+                "started is as old as that process.",
+                (Line(f"max by (stream) (streamdp_lag_seconds{ONE})", "{{stream}}"),),
+                width=6,
             ),
         ),
     ),
@@ -209,6 +222,65 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         ),
     ),
     (
+        "Partitions and processes",
+        (
+            Panel(
+                "On their way",
+                "percentunit",
+                "Partitions that are being taken or rebuilt, and how much of that is done; empty "
+                "while all of them learn.",
+                (
+                    Line(
+                        "min by (stream, partition) "
+                        '(streamdp_rebuild_progress_ratio{stream=~"$stream"} < 1)',
+                        "{{stream}}/{{partition}}",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Partitions that came and went",
+                "short",
+                "In five minutes; each rebalance moves some from one process to another.",
+                (
+                    Line(
+                        "sum by (instance) (increase(streamdp_partitions_assigned_total[5m]))",
+                        "{{instance}} came",
+                    ),
+                    Line(
+                        "sum by (instance) (increase(streamdp_partitions_revoked_total[5m]))",
+                        "{{instance}} went",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Time since the start",
+                "s",
+                "Of each learning process: a fall is a restart.",
+                (
+                    Line(
+                        "time() - max by (instance) (streamdp_start_time_seconds)",
+                        "{{instance}}",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Restarts of the process that serves",
+                "short",
+                "In an hour. It ended by itself; learning goes on.",
+                (
+                    Line(
+                        "sum by (instance) (increase(streamdp_http_restarts_total[1h]))",
+                        "{{instance}}",
+                    ),
+                ),
+                width=6,
+            ),
+        ),
+    ),
+    (
         "How it is asked",
         (
             Panel(
@@ -287,6 +359,33 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 "s",
                 "Since the published actions could last be followed; zero in good health.",
                 (Line(f"max by (stream) (streamdp_cache_stale_seconds{ONE})", "{{stream}}"),),
+                width=12,
+            ),
+        ),
+    ),
+    (
+        "NOT PRIVATE: of the operator's listener, if it is scraped",
+        (
+            Panel(
+                "Memory (NOT PRIVATE)",
+                "bytes",
+                "Of the learning process. Events can move it: decisions taken on it leave the "
+                "guarantee.",
+                (Line("max by (instance) (streamdp_not_private_memory_bytes)", "{{instance}}"),),
+                width=12,
+            ),
+            Panel(
+                "Processor time (NOT PRIVATE)",
+                "percentunit",
+                "Of the learning process, in processors. Events can move it: decisions taken on "
+                "it leave the guarantee.",
+                (
+                    Line(
+                        "sum by (instance) "
+                        "(rate(streamdp_not_private_processor_seconds_total[5m]))",
+                        "{{instance}}",
+                    ),
+                ),
                 width=12,
             ),
         ),

@@ -1,4 +1,9 @@
-"""``streamdp check``: is the configuration right? Touches no transport."""
+"""``streamdp check``: is the configuration right? Touches no transport, unless it is told to.
+
+It looks at everything that ``streamdp run`` starts with, by the same code. With ``--with-state`` it
+also asks the transport whether the streams' saved state was made by this configuration, which is
+what a roll-out should ask before its first process takes a partition.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,12 @@ from streamdp.cli.common import (
     AsJson,
     Config,
     InsecureSeed,
+    Prepared,
     SingleBroker,
-    load,
-    opened,
+    prepared,
     print_json,
     seeds,
+    wait_for,
 )
 
 if TYPE_CHECKING:
@@ -36,29 +42,51 @@ def check(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of the configuration.")
     ] = False,
+    with_state: Annotated[
+        bool,
+        typer.Option(
+            "--with-state",
+            help="Also ask the transport: refuse (exit code 4) what needs a new epoch.",
+        ),
+    ] = False,
     single_broker: SingleBroker = False,
     insecure_seed: InsecureSeed = False,
     as_json: AsJson = False,
 ) -> None:
     """Check the configuration, and say what each stream costs an event.
 
-    Starts nothing and reaches for nothing: `streamdp doctor` looks at the brokers.
+    Starts nothing, and without --with-state it reaches for nothing; `streamdp doctor` looks at the
+    brokers.
 
-    Example: streamdp check --example > streamdp.toml && streamdp check --config streamdp.toml
+    Examples:
+    streamdp check --example > streamdp.toml && streamdp check --config streamdp.toml
+    streamdp check --with-state
     """
     if example or schema:
         _print_template(schema)
         return
-    configuration = load(config)
-    specs = configuration.specs(seeds=seeds(insecure_seed))
-    opened(configuration, single_broker)
+    ready = prepared(config, single_broker=single_broker, allowed=seeds(insecure_seed))
+    configuration = ready.configuration
+    if with_state:
+        wait_for(lambda: _compare(ready))
     told = {
         "app": configuration.app,
         "transport": configuration.tables.transport.kind,
         "topics": _topics(configuration),
-        "streams": [_stream(configuration, spec) for spec in specs],
+        "streams": [_stream(configuration, spec) for spec in ready.specs],
     }
     print_json(told) if as_json else _print(told)
+
+
+async def _compare(ready: Prepared) -> None:
+    """Refuse a configuration that the saved state was not made by."""
+    from streamdp.service.diagnosis import compare
+
+    tools = ready.technology.administrator()
+    try:
+        await compare(tools, ready.specs)
+    finally:
+        await tools.close()
 
 
 def _print_template(schema: bool) -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,6 +18,8 @@ from streamdp.cli.exit_codes import ExitCode
 if TYPE_CHECKING:
     from streamdp.ports import Finding, StreamTopics, Technology
     from streamdp.service.config import Configuration, Seeds
+    from streamdp.service.run import Face
+    from streamdp.service.spec import StreamSpec
 
 T = TypeVar("T")
 
@@ -63,6 +66,26 @@ def opened(configuration: Configuration, single_broker: bool = False) -> Technol
     logging.getLogger().addHandler(logging.NullHandler())
     extra = {"single_broker": True} if single_broker else {}
     return configuration.technology(**extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configuration that a process could run with, and everything that it would open."""
+
+    configuration: Configuration
+    specs: Sequence[StreamSpec]
+    technology: Technology
+    faces: Sequence[Face]
+
+
+def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
+    """What `run` starts with and `check` looks at: every file is read, nothing is reached for."""
+    from streamdp.service.faces import faces_of
+
+    configuration = load(path)
+    specs = configuration.specs(seeds=allowed)
+    technology = opened(configuration, single_broker)
+    return Prepared(configuration, specs, technology, faces_of(configuration))
 
 
 def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:

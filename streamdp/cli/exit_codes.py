@@ -59,6 +59,7 @@ def code_of_halt(reason: Reason | None) -> ExitCode:
         return ExitCode.DONE
     codes = {
         Reason.STATE: ExitCode.STATE,
+        Reason.MISMATCH: ExitCode.STATE,
         Reason.BUDGET: ExitCode.BUDGET,
         Reason.CONFIG: ExitCode.TRANSPORT,
         Reason.INTERNAL: ExitCode.WRONG,

@@ -10,16 +10,15 @@ from streamdp.cli.common import (
     DEFAULT_CONFIG,
     Config,
     InsecureSeed,
+    Prepared,
     SingleBroker,
-    load,
-    opened,
+    prepared,
     seeds,
 )
 from streamdp.cli.exit_codes import ExitCode, code_of, code_of_halt
 
 if TYPE_CHECKING:
-    from streamdp.ports import Technology
-    from streamdp.service.config import Configuration, Seeds
+    from streamdp.service.config import Seeds
     from streamdp.service.worker import Log
 
 
@@ -42,30 +41,25 @@ def run(
     """
     from streamdp.service.run import log_of
 
-    configuration, allowed = load(config), seeds(insecure_seed)
-    configuration.specs(seeds=allowed)
-    technology = opened(configuration, single_broker)
-    code = _served(configuration, technology, log=log_of(configuration), allowed=allowed)
-    raise typer.Exit(code)
+    allowed = seeds(insecure_seed)
+    ready = prepared(config, single_broker=single_broker, allowed=allowed)
+    raise typer.Exit(_served(ready, log=log_of(ready.configuration), allowed=allowed))
 
 
-def _served(
-    configuration: Configuration, technology: Technology, *, log: Log, allowed: Seeds
-) -> ExitCode:
+def _served(ready: Prepared, *, log: Log, allowed: Seeds) -> ExitCode:
     """Run to the end; what ended it goes to the log, without anything from content."""
     import asyncio
 
     from streamdp.core.errors import StreamdpError
-    from streamdp.service.faces import faces_of
     from streamdp.service.run import TransportRefuses, run, run_service
     from streamdp.service.worker import where_raised
 
     async def serve() -> ExitCode:
         reason = await run_service(
-            configuration,
-            technology=technology,
+            ready.configuration,
+            technology=ready.technology,
             log=log,
-            faces=faces_of(configuration),
+            faces=ready.faces,
             seeds=allowed,
         )
         return code_of_halt(reason)

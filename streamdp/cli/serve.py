@@ -29,6 +29,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
     Example: streamdp serve --config streamdp.toml
     """
     from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.service.http.checks import check_public
     from streamdp.service.run import log_of, run
 
     configuration = load(config)
@@ -38,6 +39,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
                 f"{config}: http.listen", "missing", expected="host:port to serve at", got="nothing"
             )
         )
+    check_public(configuration)
     technology, log = opened(configuration, single_broker), log_of(configuration)
     with reaching():
         run(lambda: _serve(configuration, technology, log), log=log)

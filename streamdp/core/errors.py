@@ -4,6 +4,7 @@
     ├── InvalidConfig     the user: a configuration or an argument is wrong; nothing was done
     ├── BudgetExceeded    stop the stream: a charge was refused before anything was drawn
     ├── StateMismatch     stop and call someone: saved state, ledger or log contradict each other
+    │   └── ConfigurationMismatch     the user: the state was made by another configuration
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
         ├── Fenced        another process owns the partition now: leave it alone
         └── DiskFull      make room, then retry: nothing that was durable is lost
@@ -26,6 +27,10 @@ class BudgetExceeded(StreamdpError):
 
 class StateMismatch(StreamdpError):
     """Saved state, ledger or log contradict each other; going on could redraw a release."""
+
+
+class ConfigurationMismatch(StateMismatch):
+    """The state was made by another configuration: take the change back, or begin a new epoch."""
 
 
 class TransportLost(StreamdpError):

@@ -5,11 +5,12 @@ is retention to what a rebuild needs? And, NOT PRIVATE, what is wrong with recor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from streamdp.core.errors import StateMismatch
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import Administrator, Finding, Partition, Records, StreamTopics, Taken, Verdict
-from streamdp.service.opening import open_partition, scope
+from streamdp.service.opening import check_configuration, open_partition, scope
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.formats import Format
@@ -50,6 +51,26 @@ def retired(ledgers: Sequence[StreamTopics]) -> list[Finding]:
     told = ", ".join(topics.ledger for topics in ledgers)
     what = f"{told}: their charges count for the records that they have read"
     return [Finding("ledgers of streams that are not configured", Verdict.GOOD, what)]
+
+
+async def compare(tools: Administrator, specs: Sequence[StreamSpec]) -> None:
+    """Raise `ConfigurationMismatch` if a partition would halt for its configuration.
+
+    Whatever else is wrong with a partition is no reason to stop a roll-out, which may well be the
+    remedy. What is not there yet contradicts nothing.
+    """
+    await tools.check([spec.topics for spec in specs])  # raises where it cannot get in
+    for spec in specs:
+        with suppress(InvalidConfig):  # topics or files that are not there
+            await _compare(tools, spec)
+
+
+async def _compare(tools: Administrator, spec: StreamSpec) -> None:
+    number, partitions = 0, 1
+    while number < partitions:
+        taken = await tools.peek(spec.topics, number)
+        check_configuration(spec, Partition(spec.name, number), taken)
+        number, partitions = number + 1, taken.partitions
 
 
 async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> list[Finding]:

@@ -110,6 +110,7 @@ class PartitionHistory:
     """One partition's totals."""
 
     highest: Fraction = Fraction(0)
+    highest_now: Fraction = Fraction(0)  # of the latest epoch
     longest_block: int = 0
     last_slot: int = 0
     blocks: int = 0
@@ -155,6 +156,11 @@ class Told:
         """The most that any event was charged."""
         return max((each.highest for each in self._of(partitions)), default=Fraction(0))
 
+    def charged_in(self, epoch: int) -> Fraction:
+        """The most that any event of an epoch was charged; nothing is known of earlier epochs."""
+        now = max((each.highest_now for each in self.partitions.values()), default=Fraction(0))
+        return now if epoch == self.epoch else Fraction(0)
+
     def latest(self, kind: str, partitions: Iterable[int] | None = None) -> Sum:
         """The latest estimate of each key, added up."""
         total = Sum()
@@ -186,6 +192,7 @@ class Told:
             for part in self.partitions.values():
                 part.latest.clear()
                 part.blocks = part.longest_block = part.last_slot = 0
+                part.highest_now = Fraction(0)
         self.epoch = epoch
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
@@ -194,13 +201,13 @@ class Told:
         if history is None or (line.epoch, line.born) > (history.epoch, history.born):
             if history is None and len(self.keys) >= self._most_keys:
                 self.beyond += 1
-                part.highest = max(part.highest, _exact(line.epsilon))
+                self._cost(part, line, _exact(line.epsilon))
                 return
             history = self._begin(number, key, line, history, part)
         if (line.start, line.stop) != (history.start, history.stop):
             history.start, history.stop, history.charged = line.start, line.stop, Fraction(0)
         history.charged += _exact(line.epsilon)
-        part.highest = max(part.highest, history.charged)
+        self._cost(part, line, history.charged)
         if line.kind == ACTION:
             part.blocks += line.block - history.blocks
             history.blocks = line.block
@@ -208,6 +215,12 @@ class Told:
             part.last_slot = max(part.last_slot, line.stop - 1)
         elif line.kind != OPENING and line.epoch == self.epoch:
             self._estimate(part, history, line)
+
+    def _cost(self, part: PartitionHistory, line: Charge, charged: Fraction) -> None:
+        """Note what the events of a line were charged so far."""
+        part.highest = max(part.highest, charged)
+        if line.epoch == self.epoch:
+            part.highest_now = max(part.highest_now, charged)
 
     def _begin(
         self,

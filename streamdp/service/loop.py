@@ -127,6 +127,7 @@ class Service:
         """Begin to take these, in tasks of their own."""
         if self._draining.is_set():
             return
+        self._view.assigned += len(partitions)
         for partition in partitions:
             self._let_go(partition)
             worker = Worker(self._specs[partition.stream], partition, self._around)
@@ -137,6 +138,7 @@ class Service:
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
         """Stop working on these; what was drawn and is not durable was never seen."""
+        self._view.revoked += len(partitions)
         for partition in partitions:
             self._let_go(partition)
             self._view.forget(partition)

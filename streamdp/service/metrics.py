@@ -29,7 +29,7 @@ from streamdp.service.history import Told
 from streamdp.service.serving_metrics import SERIES, listener
 from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
 from streamdp.service.traffic import Traffic
-from streamdp.service.view import Reason, Status
+from streamdp.service.view import Reason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REST = "rest"
@@ -37,7 +37,7 @@ LOST_SECONDS = 15.0
 """A transport that has not answered a poll for so long is called down."""
 
 _A_STREAM = 20  # series of each stream, at most, without its partitions
-_A_PARTITION = 9 + len(Reason)
+_A_PARTITION = 10 + len(Reason)
 _A_PROCESS = SERIES + len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process
 
 _PRIVATE = {
@@ -123,6 +123,16 @@ def _streams(facts: Facts) -> Iterator[Metric]:
         (((e.name,), float(told[e.name].charged())) for e in facts.about if e.name in told),
     )
     yield gauge(
+        "streamdp_epsilon_charged_in_epoch",
+        "The same of the configured epoch alone: earlier ones may have had another budget.",
+        label,
+        (
+            ((e.name,), float(told[e.name].charged_in(e.epoch)))
+            for e in facts.about
+            if e.name in told
+        ),
+    )
+    yield gauge(
         "streamdp_epsilon_budget",
         "The most that all streams of the input topic together may charge an event.",
         label,
@@ -170,10 +180,39 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     yield gauge("streamdp_transport_up", "1 while the transport answers when asked.", [], [
         ((), float(is_up(process)))
     ])  # fmt: skip
+    yield from _process(process)
     for step in process.steps:
         about = f"How long a {step.name} took."
         samples = [((), step.counts, step.seconds)]
         yield histogram(f"streamdp_{step.name}_seconds", about, [], BUCKETS, samples)
+
+
+def _process(process: ProcessStatus) -> Iterator[Metric]:
+    """The learning process itself, as far as content cannot move it."""
+    yield gauge(
+        "streamdp_start_time_seconds",
+        "When the learning process started, in seconds since 1970.",
+        [],
+        [((), process.started_at)],
+    )
+    yield counter(
+        "streamdp_partitions_assigned",
+        "Partitions that came to this process.",
+        [],
+        [((), process.assigned)],
+    )
+    yield counter(
+        "streamdp_partitions_revoked",
+        "Partitions that went from this process to another.",
+        [],
+        [((), process.revoked)],
+    )
+    yield counter(
+        "streamdp_http_restarts",
+        "How often the process that serves ended by itself and was started again.",
+        [],
+        [((), process.listener_restarts)],
+    )
 
 
 Parts = Sequence[tuple[str, str, PartitionStatus]]
@@ -193,12 +232,6 @@ def _counters(parts: Parts) -> Iterator[Metric]:
         labels,
         (((stream, label), part.keys_refused) for stream, label, part in parts),
     )
-    yield counter(
-        "streamdp_charges_refused",
-        "Charges that would have exceeded the budget, refused before anything was drawn.",
-        labels,
-        (((stream, label), float(part.reason == Reason.BUDGET)) for stream, label, part in parts),
-    )
 
 
 def _gauges(parts: Parts) -> Iterator[Metric]:
@@ -209,6 +242,18 @@ def _gauges(parts: Parts) -> Iterator[Metric]:
     yield gauge("streamdp_lag_records", "Records that wait in the input.", labels, (
         ((stream, label), part.lag) for stream, label, part in parts if part.lag is not None
     ))  # fmt: skip
+    yield gauge(
+        "streamdp_lag_seconds",
+        "Since this process first saw the oldest record that waits; 0 while none does.",
+        labels,
+        (((stream, label), part.lag_seconds) for stream, label, part in parts),
+    )
+    yield gauge(
+        "streamdp_rebuild_progress_ratio",
+        "How much of the way back to learning is done: 0 while it is taken, 1 once it learns.",
+        labels,
+        (((stream, label), part.progress) for stream, label, part in parts),
+    )
     yield gauge(
         "streamdp_rebuild_window_records",
         "Records that a rebuild would read again.",
@@ -235,11 +280,13 @@ def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], fl
 
 
 def is_up(process: ProcessStatus) -> bool:
-    """Whether the transport answers: polls return, and no partition waits to be taken (again)."""
-    waiting = {str(Status.TAKING), str(Status.RETRYING)}
-    waits = any(part.status in waiting for each in process.streams for part in each.partitions)
+    """Whether the transport answers: polls return, and no partition waits for it after a loss.
+
+    A partition that is merely taken, which every rebalance brings, says nothing of the transport.
+    """
+    lost = any(part.lost for each in process.streams for part in each.partitions)
     ago = process.polled_ago
-    return not waits and ago is not None and ago < LOST_SECONDS
+    return not lost and ago is not None and ago < LOST_SECONDS
 
 
 def _labelled(parts: Sequence[PartitionStatus], most: int) -> Iterator[tuple[str, PartitionStatus]]:
@@ -271,6 +318,8 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
         slots=one.slots + other.slots,
         blocks=one.blocks + other.blocks,
         published_ago=min(ages, default=None),
+        lag_seconds=max(one.lag_seconds, other.lag_seconds),
+        lost=one.lost or other.lost,
     )
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import ConfigurationMismatch, StateMismatch, complaint
 from streamdp.ports import Partition, Taken
 from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
@@ -69,24 +69,12 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past
     """Check what is durable, and say how the partition goes on; or halt."""
     saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
-    if line is not None and line.input != spec.topics.input:
-        raise _halt(
-            partition,
-            "the input is another topic now; only a stream of another name may read that",
-            line.input,
-            spec.topics.input,
-        )
+    _check_topic(spec, partition, line)
     if saved.checkpoint is None:
         return _without_checkpoint(spec, partition, taken, saved, line, past)
     checkpoint = saved.checkpoint
     _check_input(partition, taken, checkpoint)
-    if spec.epoch < checkpoint.epoch:
-        raise _halt(
-            partition,
-            "the configuration is of an earlier epoch than the state; deploy the newer one",
-            f"epoch {checkpoint.epoch} or a later one",
-            spec.epoch,
-        )
+    _check_epoch(spec, partition, checkpoint)
     if spec.epoch > max(checkpoint.epoch, line.epoch if line else 0):
         return _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
     _check_continues(spec, partition, taken, checkpoint, line)
@@ -106,6 +94,49 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past
     )
 
 
+def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) -> None:
+    """Refuse a configuration that the state was not made by, whatever else may be wrong with it."""
+    saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
+    line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
+    _check_topic(spec, partition, line)
+    checkpoint = saved.checkpoint
+    if checkpoint is not None:
+        _check_epoch(spec, partition, checkpoint)
+        if spec.epoch == checkpoint.epoch:
+            _check_digest(spec, partition, checkpoint)
+
+
+def _check_topic(spec: StreamSpec, partition: Partition, line: LedgerLine | None) -> None:
+    if line is not None and line.input != spec.topics.input:
+        raise _differs(
+            partition,
+            "the input is another topic now; only a stream of another name may read that",
+            line.input,
+            spec.topics.input,
+        )
+
+
+def _check_epoch(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint) -> None:
+    if spec.epoch < checkpoint.epoch:
+        raise _differs(
+            partition,
+            "the configuration is of an earlier epoch than the state; deploy the newer one",
+            f"epoch {checkpoint.epoch} or a later one",
+            spec.epoch,
+        )
+
+
+def _check_digest(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint) -> None:
+    if spec.digest != checkpoint.digest:
+        raise _differs(
+            partition,
+            "the configuration differs from the state's; a change of ε, actions, learner, format"
+            " or estimates needs a new epoch",
+            f"digest {checkpoint.digest}",
+            spec.digest,
+        )
+
+
 def _check_continues(
     spec: StreamSpec,
     partition: Partition,
@@ -122,14 +153,7 @@ def _check_continues(
             if line.schema > 1
             else f"commit {checkpoint.commit_seq}",
         )
-    if spec.digest != checkpoint.digest:
-        raise _halt(
-            partition,
-            "the configuration differs from the state's; a change of ε, actions, learner, format"
-            " or estimates needs a new epoch",
-            f"digest {checkpoint.digest}",
-            spec.digest,
-        )
+    _check_digest(spec, partition, checkpoint)
     if taken.partitions < checkpoint.partitions:
         raise _halt(
             partition,
@@ -309,6 +333,13 @@ def _named(line: LedgerLine) -> str:
     """Which line of the ledger, in words."""
     ordinal = ordinal_of(line)
     return f"commit {_published_by(line)}" if ordinal is None else f"line {ordinal}"
+
+
+def _differs(
+    partition: Partition, what: str, expected: object, got: object
+) -> ConfigurationMismatch:
+    where = f"partition {partition}"
+    return ConfigurationMismatch(complaint(where, what, expected=expected, got=got))
 
 
 def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:

@@ -18,8 +18,12 @@ from streamdp.service.view import PartitionView, Status, StreamView, View
 STEPS = ("poll", "commit")
 """The public steps whose durations are shown."""
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds in seconds; a commit takes 3.5 ms on a healthy broker."""
+BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+)
+"""Upper bounds in seconds: a commit takes 3.5 ms on a healthy broker, and a request to one that is
+in trouble ends after 40 s."""
 
 
 class PartitionStatus(Struct, frozen=True):
@@ -39,6 +43,8 @@ class PartitionStatus(Struct, frozen=True):
     slots: int
     blocks: int
     published_ago: float | None
+    lag_seconds: float = 0.0
+    lost: bool = False  # the transport was lost, and has not answered since
 
 
 class StreamStatus(Struct, frozen=True):
@@ -47,6 +53,7 @@ class StreamStatus(Struct, frozen=True):
     name: str
     mode: str
     partitions: list[PartitionStatus]
+    settled: bool = True  # whether it is known which partitions are this process's
 
 
 class StepStatus(Struct, frozen=True):
@@ -63,6 +70,10 @@ class ProcessStatus(Struct, frozen=True):
     streams: list[StreamStatus]
     steps: list[StepStatus]
     polled_ago: float | None  # since the transport last answered
+    started_at: float = 0.0  # seconds since 1970
+    assigned: int = 0  # partitions, ever
+    revoked: int = 0
+    listener_restarts: int = 0  # of the process that serves
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -103,18 +114,32 @@ class Steps:
         return None if self._polled_at is None else now - self._polled_at
 
 
-def status_of(view: View, steps: Steps, *, now: float) -> ProcessStatus:
+def status_of(
+    view: View, steps: Steps, *, now: float, started_at: float = 0.0, listener_restarts: int = 0
+) -> ProcessStatus:
     """What may be told at this moment; `now` is of the clock that the service runs by."""
     return ProcessStatus(
         streams=[_stream(name, shown, now) for name, shown in view.streams.items()],
         steps=steps.told(),
         polled_ago=steps.polled_ago(now=now),
+        started_at=started_at,
+        assigned=view.assigned,
+        revoked=view.revoked,
+        listener_restarts=listener_restarts,
     )
 
 
 def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
     parts = sorted(shown.partitions.items())
-    return StreamStatus(name, str(shown.mode), [_partition(n, part, now) for n, part in parts])
+    told = [_partition(n, part, now) for n, part in parts]
+    return StreamStatus(name, str(shown.mode), told, shown.settled)
+
+
+def _progress(part: PartitionView) -> float:
+    """How much of the way back to work is done: all of it, unless it is on its way."""
+    if part.status in (Status.TAKING, Status.RETRYING):
+        return 0.0
+    return part.progress if part.status is Status.REBUILDING else 1.0
 
 
 def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
@@ -123,7 +148,7 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
         status=str(part.status),
         reason=None if part.reason is None else str(part.reason),
         message=part.message,
-        progress=part.progress if part.status is Status.REBUILDING else 1.0,
+        progress=_progress(part),
         position=part.position,
         low_water=part.low_water,
         lag=part.lag,
@@ -133,4 +158,6 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
         slots=part.slots,
         blocks=part.blocks,
         published_ago=None if part.published_at is None else now - part.published_at,
+        lag_seconds=part.lag_seconds(now=now),
+        lost=part.lost,
     )

@@ -26,6 +26,7 @@ from streamdp.wire.published import Mode
 Ints = NDArray[np.int64]
 
 _KEPT_ESTIMATES = 512
+_KEPT_ENDS = 256  # looks at the input's end; of more every other one is forgotten
 
 
 class Status(StrEnum):
@@ -43,6 +44,7 @@ class Reason(StrEnum):
     """Why a partition is halted: who must act."""
 
     STATE = "state_mismatch"
+    MISMATCH = "configuration_mismatch"  # the state was made by another configuration
     BUDGET = "budget_exceeded"
     CONFIG = "invalid_config"
     INTERNAL = "internal"
@@ -80,12 +82,36 @@ class PartitionView:
     releases: int = 0
     charge: Fraction = Fraction(0)
     published_at: float | None = None
+    lost: bool = False  # whether the transport was lost, and has not answered since
     estimates: deque[ShownEstimate] = field(default_factory=lambda: deque(maxlen=_KEPT_ESTIMATES))
+    _ends: deque[tuple[float, int]] = field(default_factory=deque)  # when the input reached which
 
     @property
     def lag(self) -> int | None:
         """Records that are not yet durable in the state."""
         return None if self.end_offset is None else max(0, self.end_offset - self.position)
+
+    def look(self, *, first: int | None, end: int | None, now: float) -> None:
+        """Note how far the input reaches."""
+        self.first_offset, self.end_offset = first, end
+        ends = self._ends
+        while ends and ends[0][1] <= self.position:
+            ends.popleft()
+        if end is not None and end > (ends[-1][1] if ends else self.position):
+            ends.append((now, end))
+        if len(ends) > _KEPT_ENDS:
+            kept = list(ends)[::2]
+            ends.clear()
+            ends.extend(kept)
+
+    def lag_seconds(self, *, now: float) -> float:
+        """Since this process first saw that the oldest record that waits is there.
+
+        Found from offsets alone, so it says nothing of any event; what waited before the process
+        came is as old as its first look.
+        """
+        waiting = (at for at, end in self._ends if end > self.position)
+        return max(0.0, now - next(waiting, now))
 
     @property
     def headroom(self) -> int | None:
@@ -115,6 +141,8 @@ class View:
     """Every stream of one process."""
 
     def __init__(self, specs: Iterable[StreamSpec], *, mode: Mode = Mode.LIVE) -> None:
+        self.assigned = 0  # partitions, ever
+        self.revoked = 0
         self.streams: Mapping[str, StreamView] = {
             spec.name: StreamView(spec, mode) for spec in specs
         }
@@ -132,6 +160,8 @@ class View:
         """The partition has come to a new stage of its life."""
         part = self.part(partition)
         part.status, part.reason, part.message = status, None, ""
+        if status is not Status.TAKING:  # which says nothing of the transport yet
+            part.lost = status is Status.RETRYING
 
     def running(self, partition: Partition, work: PartitionWork) -> None:
         """The partition is where it was: what is durable of it may be said again."""
@@ -144,6 +174,7 @@ class View:
         """The partition has stopped; somebody must act."""
         part = self.part(partition)
         part.status, part.reason, part.message = Status.HALTED, reason, message
+        part.lost = False
 
     def committed(
         self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float

@@ -31,6 +31,7 @@ from typing import Protocol
 
 from streamdp.core.errors import (
     BudgetExceeded,
+    ConfigurationMismatch,
     DiskFull,
     Fenced,
     InvalidConfig,
@@ -118,6 +119,7 @@ _TOLD_SECONDS = 2.0
 """Between two lines about the progress of a take or a rebuild."""
 
 _REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
+    (ConfigurationMismatch, Reason.MISMATCH),  # before its own base
     (StateMismatch, Reason.STATE),
     (BudgetExceeded, Reason.BUDGET),
     (InvalidConfig, Reason.CONFIG),
@@ -376,8 +378,11 @@ class Worker:
     def _look(self) -> PartitionView:
         """Note how far the input reaches."""
         transport, part = self._around.transport, self._around.view.part(self.partition)
-        part.end_offset = transport.end_offset(self.partition)
-        part.first_offset = transport.first_offset(self.partition)
+        part.look(
+            first=transport.first_offset(self.partition),
+            end=transport.end_offset(self.partition),
+            now=self._around.clock(),
+        )
         return part
 
     async def _commit(self, work: PartitionWork) -> None:

@@ -20,11 +20,12 @@ from contextlib import AsyncExitStack
 from struct import Struct
 
 from streamdp.service.http.app import Public
+from streamdp.service.http.checks import tls_of, token_of
 from streamdp.service.http.door import fitted
 from streamdp.service.http.gate import Bucket, Gate
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Bounds, Knowledge
-from streamdp.service.http.server import serving, tls_of, token_of
+from streamdp.service.http.server import serving
 from streamdp.service.http.setup import Setup
 from streamdp.service.run import run
 from streamdp.service.worker import Log

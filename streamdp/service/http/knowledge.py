@@ -18,11 +18,16 @@ from streamdp.service.history import NEWEST_LINES, StreamHistory
 from streamdp.service.metrics import Facts
 from streamdp.service.status import ProcessStatus
 from streamdp.service.traffic import Traffic
+from streamdp.service.view import Reason, Status
 
 Clock = Callable[[], float]
 
 SILENT_SECONDS = 60.0
 """A learning process that has sent no snapshot for so long is taken for hung."""
+
+
+_ON_ITS_WAY = {Status.TAKING, Status.REBUILDING, Status.RETRYING}
+_OF_CONFIGURATION = {Reason.MISMATCH, Reason.CONFIG}
 
 
 class Role(StrEnum):
@@ -65,6 +70,7 @@ class Knowledge:
         )
         self.histories = {each.name: StreamHistory() for each in about}
         self.process: ProcessStatus | None = None
+        self._begun = False  # whether every partition that was this process's at first was taken
         self.traffic = Traffic()
         self._heard_at = clock()
         self._clock = clock
@@ -99,6 +105,7 @@ class Knowledge:
     def hear(self, snapshot: bytes) -> None:
         """The learning process says how it is."""
         self.process = ProcessStatus.decode(snapshot)
+        self._begun = self._begun or not _not_begun(self.process)
         self._heard_at = self._clock()
 
     @property
@@ -112,13 +119,30 @@ class Knowledge:
         return self.silent_seconds < SILENT_SECONDS
 
     def why_not_ready(self) -> list[str]:
-        """What is missing before questions should come here; nothing if they may."""
+        """What is missing before questions should come here; nothing if they may.
+
+        A process is ready once it answers for every key and every partition that it was given at
+        first is taken, so a roll-out waits for it. A partition that it takes later, or loses with
+        the transport, is no reason to stop asking it: it answers from what is published. One that
+        halts because its state was made by another configuration is: such a roll-out must stop.
+        """
         missing = [] if self.cache.is_ready else ["published actions are being loaded"]
-        if self.role is Role.LEARNS and self.process is None:
-            missing.append("the learning process has not started")
+        if self.role is Role.LEARNS:
+            missing += self._not_learning()
         if not self.is_alive:
             missing.append("the learning process is silent")
         return missing
+
+    def _not_learning(self) -> list[str]:
+        if self.process is None:
+            return ["the learning process has not started"]
+        waiting = [] if self._begun else _not_begun(self.process)
+        return waiting + [
+            f"{stream.name}/{part.number} is halted by this configuration"
+            for stream in self.process.streams
+            for part in stream.partitions
+            if part.reason in _OF_CONFIGURATION
+        ]
 
     def halted(self) -> list[str]:
         """What stands still and why; its published actions stay in force."""
@@ -139,6 +163,24 @@ class Knowledge:
             conditions={name: self.cache.condition(name) for name in self.about},
             traffic=self.traffic,
         )
+
+
+def _not_begun(process: ProcessStatus) -> list[str]:
+    """What a process still has to take, or why nothing of it can be."""
+    missing = [
+        f"{stream.name}: it is not known yet which partitions are this process's"
+        for stream in process.streams
+        if not stream.settled
+    ]
+    parts = [(stream.name, part) for stream in process.streams for part in stream.partitions]
+    missing += [
+        f"{name}/{part.number} is {part.status}"
+        for name, part in parts
+        if part.status in _ON_ITS_WAY
+    ]
+    if parts and all(part.status == Status.HALTED for _, part in parts):
+        missing.append("every partition is halted")
+    return missing
 
 
 def _ledger(topics: StreamTopics, publications: Publications) -> AsyncIterator[Sequence[Published]]:

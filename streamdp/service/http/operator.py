@@ -1,23 +1,32 @@
 """NOT PRIVATE: the operator's listener, on loopback, behind a token.
 
-It says what no public face may: how much memory the process takes, how many records it has set
-aside, and (with ``operator_exact``) exact regret and counts of null slots. Each line says NOT
-PRIVATE, and that decisions taken on it leave the guarantee. Off by default.
+It says what no public face may: how much memory and processor time the process takes, which bad
+records can move; how many records it has set aside; and (with ``operator_exact``) exact regret and
+counts of null slots. Each line says NOT PRIVATE, and that decisions taken on it leave the
+guarantee. ``/metrics`` has memory and processor time for an operator's own Prometheus, under names
+that say so too. Off by default.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
+from pathlib import Path
 
-from streamdp.core.errors import InvalidConfig, complaint
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+
+from streamdp.service.families import counter, gauge
 from streamdp.service.http.asgi import Answered, Receive, Refused, Scope
-from streamdp.service.http.gate import Bucket, Gate
+from streamdp.service.http.checks import check_operator
+from streamdp.service.http.gate import METRICS, Bucket, Gate
 from streamdp.service.http.guard import Limits
-from streamdp.service.http.server import bound, serving, token_of
+from streamdp.service.http.server import bound, serving
+from streamdp.service.metrics import CONTENT_TYPE
 from streamdp.service.run import Running
 from streamdp.service.traffic import Traffic
 from streamdp.service.worker import Observe
@@ -25,6 +34,7 @@ from streamdp.wire.unprotected import NOT_PRIVATE
 
 _EACH_LINE = f"{NOT_PRIVATE} (decisions taken on this leave the guarantee): "
 _REQUESTS_PER_SECOND = 10.0
+_HEADERS = ((b"cache-control", b"no-store"), (b"streamdp-tier", NOT_PRIVATE.encode()))
 _LIMITS = Limits(most_connections=16, request_seconds=5.0)
 
 
@@ -33,14 +43,8 @@ async def operator_face(running: Running) -> AsyncIterator[Observe | None]:
     """Listen for as long as the block lasts."""
     http = running.configuration.tables.http
     assert http.operator_listen is not None
-    where = "http.operator_listen"
-    check_loopback(http.operator_listen, where=where)
-    token = token_of(http.operator_token_file, where="http.operator_token_file")
-    if token is None:
-        raise InvalidConfig(
-            complaint("http.operator_token_file", "missing", expected="a file", got="nothing")
-        )
-    with bound(http.operator_listen, where=where) as listener:
+    token = check_operator(running.configuration)
+    with bound(http.operator_listen, where="http.operator_listen") as listener:
         clock, traffic = asyncio.get_running_loop().time, Traffic()
         gate = Gate(
             Operator(running).answer,
@@ -55,17 +59,39 @@ async def operator_face(running: Running) -> AsyncIterator[Observe | None]:
             yield None
 
 
-def check_loopback(address: str, *, where: str) -> None:
-    """Refuse an address that others can reach."""
-    host = address.rpartition(":")[0].strip("[]")
+def memory_bytes() -> int:
+    """What this process has in memory; where the system does not say, the most that it had."""
     try:
-        local = ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local:
-        raise InvalidConfig(
-            complaint(where, "not on loopback", expected="127.0.0.1:port or [::1]:port", got=host)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Figures:
+    """The families of the operator's own metrics page."""
+
+    def collect(self) -> Iterator[Metric]:
+        """As prometheus-client asks for them."""
+        yield gauge(
+            "streamdp_not_private_memory_bytes",
+            f"{_EACH_LINE}what the learning process has in memory.",
+            [],
+            [((), memory_bytes())],
         )
+        yield counter(
+            "streamdp_not_private_processor_seconds",
+            f"{_EACH_LINE}processor time of the learning process.",
+            [],
+            [((), time.process_time())],
+        )
+
+
+def metrics() -> bytes:
+    """The operator's metrics page."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures())
+    return generate_latest(registry)
 
 
 class Operator:
@@ -78,19 +104,20 @@ class Operator:
         """Everything there is, as text."""
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, "only GET and HEAD", (b"allow", b"GET, HEAD"))
+        if scope["raw_path"] == METRICS:
+            return Answered(200, [(b"content-type", CONTENT_TYPE.encode()), *_HEADERS], metrics())
         if scope["raw_path"] != b"/":
             raise Refused(404, "no such address")
         text = "".join(f"{_EACH_LINE}{line}\n" for line in self._lines())
-        headers = [
-            (b"content-type", b"text/plain; charset=utf-8"),
-            (b"cache-control", b"no-store"),
-            (b"streamdp-tier", NOT_PRIVATE.encode()),
-        ]
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), *_HEADERS]
         return Answered(200, headers, text.encode())
 
     def _lines(self) -> list[str]:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        lines = [f"process {self._running.worker}: at most {memory} KiB of memory so far"]
+        now, most = memory_bytes() >> 10, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        lines = [
+            f"process {self._running.worker}: {now} KiB of memory, at most {most} KiB so far;"
+            f" {time.process_time():.1f} seconds of processor time"
+        ]
         for spec in self._running.specs:
             if spec.exact is None:
                 lines.append(f"stream {spec.name}: exact figures are off (http.operator_exact)")

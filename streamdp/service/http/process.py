@@ -17,12 +17,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from streamdp.service.http.checks import check_public
 from streamdp.service.http.child import FRAME
 from streamdp.service.http.knowledge import Role
-from streamdp.service.http.server import bound, tls_of, token_of
+from streamdp.service.http.server import bound
 from streamdp.service.http.setup import Setup
 from streamdp.service.run import Running
-from streamdp.service.status import Steps, status_of
+from streamdp.service.status import ProcessStatus, Steps, status_of
 from streamdp.service.view import View
 from streamdp.service.worker import Log, Observe
 
@@ -36,12 +37,11 @@ async def http_face(running: Running) -> AsyncIterator[Observe]:
     """Serve for as long as the block lasts."""
     http = running.configuration.tables.http
     assert http.listen is not None
-    token_of(http.token_file, where="http.token_file")
-    tls_of(http.certificate_file, http.key_file)
+    check_public(running.configuration)
     setup = Setup.of(running.configuration, running.technology, Role.LEARNS)
     steps = Steps(time.monotonic)
     with bound(http.listen, where="http.listen") as listener:
-        serving = Serving(setup, listener, running.view, steps, running.log)
+        serving = Serving(setup, listener, running.view, steps, running.log, time.time())
         task = asyncio.get_running_loop().create_task(serving.keep(), name="http")
         host, port = listener.getsockname()[:2]
         running.log.info("http_listening", address=f"{host}:{port}")
@@ -53,7 +53,7 @@ async def http_face(running: Running) -> AsyncIterator[Observe]:
                 await task
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Serving:
     """The process that serves, kept alive and told."""
 
@@ -62,6 +62,8 @@ class Serving:
     view: View
     steps: Steps
     log: Log
+    started_at: float  # seconds since 1970
+    restarts: int = 0
 
     async def keep(self) -> None:
         """Start it, tell it, and start it again."""
@@ -76,6 +78,7 @@ class Serving:
             finally:
                 writer.close()
                 await _end(child)
+            self.restarts += 1
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _start(self, channel: socket.socket) -> asyncio.subprocess.Process:
@@ -96,11 +99,19 @@ class Serving:
             _send(writer, pickle.dumps(self.setup))
             while not ended.done():
                 if writer.transport.get_write_buffer_size() == 0:
-                    now = time.monotonic()
-                    _send(writer, status_of(self.view, self.steps, now=now).encode())
+                    _send(writer, self._status().encode())
                 await asyncio.wait({ended}, timeout=SNAPSHOT_SECONDS)
         finally:
             ended.cancel()
+
+    def _status(self) -> ProcessStatus:
+        return status_of(
+            self.view,
+            self.steps,
+            now=time.monotonic(),
+            started_at=self.started_at,
+            listener_restarts=self.restarts,
+        )
 
 
 def _send(writer: asyncio.StreamWriter, told: bytes) -> None:

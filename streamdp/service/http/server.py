@@ -12,7 +12,6 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -43,44 +42,6 @@ def bound(address: str, *, where: str) -> socket.socket:
         raise InvalidConfig(
             complaint(where, "cannot listen", expected="a free address", got=f"{address}: {error}")
         ) from None
-
-
-def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The TLS that a listener speaks, if any."""
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise InvalidConfig(
-            complaint("http", "half of TLS", expected="certificate_file and key_file", got="one")
-        )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidConfig(
-            complaint(
-                "http.certificate_file", "unusable", expected="PEM files", got=type(error).__name__
-            )
-        ) from None
-    return context
-
-
-def token_of(path: Path | None, *, where: str) -> bytes | None:
-    """The token in a file, if there is to be one."""
-    if path is None:
-        return None
-    try:
-        token = path.read_bytes().strip()
-    except OSError as error:
-        raise InvalidConfig(
-            complaint(where, "cannot be read", expected="a file", got=error.strerror)
-        ) from None
-    if len(token) < 16 or not token.isascii():
-        raise InvalidConfig(
-            complaint(where, "too weak a token", expected="≥ 16 ASCII characters", got=len(token))
-        )
-    return token
 
 
 @asynccontextmanager

@@ -1,0 +1,90 @@
+"""What can be known of the listeners before they listen: tokens, TLS, addresses, room for metrics.
+
+`streamdp check` and `streamdp run` both come through here, so that one never accepts what the other
+refuses. Whether an address is free is known only by taking it. Loads no server.
+"""
+
+from __future__ import annotations
+
+import ssl
+from ipaddress import ip_address
+from pathlib import Path
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.service.config import Configuration
+from streamdp.service.http.setup import about_of
+from streamdp.service.metrics import Facts, MetricsPage
+
+
+def check_public(configuration: Configuration) -> None:
+    """Refuse what the public listener could not serve with."""
+    http = configuration.tables.http
+    token_of(http.token_file, where="http.token_file")
+    tls_of(http.certificate_file, http.key_file)
+    about = [about_of(configuration, name) for name in configuration.tables.streams]
+    facts = Facts(about=about, process=None)
+    MetricsPage(lambda: facts, most_series=http.most_series)
+
+
+def check_operator(configuration: Configuration) -> bytes:
+    """Refuse what the operator's listener could not serve with; its token."""
+    http = configuration.tables.http
+    assert http.operator_listen is not None
+    check_loopback(http.operator_listen, where="http.operator_listen")
+    token = token_of(http.operator_token_file, where="http.operator_token_file")
+    if token is None:
+        raise InvalidConfig(
+            complaint("http.operator_token_file", "missing", expected="a file", got="nothing")
+        )
+    return token
+
+
+def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """The TLS that a listener speaks, if any."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InvalidConfig(
+            complaint("http", "half of TLS", expected="certificate_file and key_file", got="one")
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfig(
+            complaint(
+                "http.certificate_file", "unusable", expected="PEM files", got=type(error).__name__
+            )
+        ) from None
+    return context
+
+
+def token_of(path: Path | None, *, where: str) -> bytes | None:
+    """The token in a file, if there is to be one."""
+    if path is None:
+        return None
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise InvalidConfig(
+            complaint(where, "cannot be read", expected="a file", got=error.strerror)
+        ) from None
+    if len(token) < 16 or not token.isascii():
+        raise InvalidConfig(
+            complaint(where, "too weak a token", expected="≥ 16 ASCII characters", got=len(token))
+        )
+    return token
+
+
+def check_loopback(address: str, *, where: str) -> None:
+    """Refuse an address that others can reach."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        local = ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise InvalidConfig(
+            complaint(where, "not on loopback", expected="127.0.0.1:port or [::1]:port", got=host)
+        )
