@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
-from streamdp.service.worker import LoopSettings
+from streamdp.service.worker import Clock, LoopSettings
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.testing.memory import MemoryTransport, go_on
 from streamdp.testing.memory_log import Isolation, MemoryLog
@@ -104,13 +105,21 @@ class Room:
         reached: Reached = go_on,
         around: Callable[[Transport], Transport] = lambda transport: transport,
         modes: Mapping[str, Mode] | None = None,
+        clock: Clock = time.monotonic,
     ) -> AsyncIterator[Worker]:
         """A service of this name, for as long as the block lasts; drained at its end."""
         specs, log = list(self.specs.values()), Lines()
         view = View(specs)
         transport = around(MemoryTransport(self.log, worker=name, reached=reached))
         service = Service(
-            specs, transport, past=alone, view=view, log=log, settings=settings, modes=modes
+            specs,
+            transport,
+            past=alone,
+            view=view,
+            log=log,
+            settings=settings,
+            modes=modes,
+            clock=clock,
         )
         worker = Worker(service, view, log, asyncio.create_task(service.run()))
         try:

@@ -6,15 +6,18 @@ The client is scripted: it lets something happen in the middle of an ask, as an 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import StreamdpError
+from streamdp.core.errors import StreamdpError, TransportLost
 from streamdp.ports import Partition, Records, StreamTopics
-from streamdp_adapters.kafka import KafkaSettings, membership
+from streamdp_adapters.kafka import KafkaSettings, grouping, membership
 from streamdp_adapters.kafka.membership import Membership
 from streamdp_adapters.kafka.transport import KafkaTransport
 
@@ -33,12 +36,40 @@ class Record:
 
 
 @dataclass
+class Fetched:
+    """What a client has fetched: nothing waits in it."""
+
+    _records: OrderedDict[TopicPartition, object] = field(default_factory=OrderedDict)
+
+
+@dataclass
 class Client:
     """A consumer with one partition of twenty records; each ask may have its own happening."""
 
     happenings: list[Callable[[], None]] = field(default_factory=list)
     position: int = 0
     paused: bool = False
+    joined: bool = False
+    _fetcher: Fetched = field(default_factory=lambda: Fetched())
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
+
+    async def start(self) -> None:
+        """There is nothing to connect to."""
+
+    async def stop(self) -> None:
+        """There is nothing to disconnect from."""
+
+    def subscribe(self, topics: Sequence[str], *, listener: object) -> None:
+        """Join."""
+        self.joined = True
+
+    def last_poll_timestamp(self, place: TopicPartition) -> int | None:
+        """The brokers have never answered."""
+        return None
+
+    last_stable_offset = last_poll_timestamp
 
     def assignment(self) -> set[TopicPartition]:
         return {PLACE}
@@ -96,6 +127,7 @@ def client() -> Client:
 def member(client: Client, monkeypatch: pytest.MonkeyPatch) -> Membership:
     """A membership that was given its partition, and resumed it at 10."""
     monkeypatch.setattr(membership.Membership, "_new_consumer", lambda self: client)
+    monkeypatch.setattr(grouping.Group, "_new_consumer", lambda self: Client(paused=True))
     made = Membership(
         TOPICS, Deaf(), settings=KafkaSettings("nowhere:1"), worker="w", largest_input=1
     )
@@ -115,8 +147,14 @@ def nothing() -> None:
 
 def given_again(member: Membership) -> None:
     """The group takes everything and gives it back."""
-    member.revoked()
     member.assigned({0})
+
+
+def given_later(member: Membership) -> None:
+    """The group gives the partition to another process, and then back."""
+    member.assigned(set())
+    member.assigned({0})
+    member.resume(0, 7)
 
 
 def taken_again(member: Membership) -> None:
@@ -142,7 +180,7 @@ def delivered(member: Membership, how: str) -> list[Records]:
 
 @pytest.mark.parametrize("how", ["asked", "waited", "hunted"])
 @pytest.mark.parametrize("moment", range(4))
-@pytest.mark.parametrize(("what", "begin"), [(given_again, 10), (taken_again, 7)])
+@pytest.mark.parametrize(("what", "begin"), [(given_again, 10), (given_later, 7), (taken_again, 7)])
 def test_is_nothing_left_out_or_delivered_twice(
     member: Membership,
     client: Client,
@@ -161,6 +199,63 @@ def test_is_nothing_left_out_or_delivered_twice(
     assert _offsets(before) == list(range(10, 10 + len(_offsets(before))))
     assert _offsets(after) == list(range(begin, END))
     assert [each.start for each in after] == [begin, *(each.next_offset for each in after[:-1])]
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_is_what_waits_for_its_turn_stalled(
+    member: Membership, client: Client, *, waiting: bool
+) -> None:
+    """Only a partition of which nothing comes is; not one whose records wait to be asked for."""
+    if waiting:
+        client._fetcher._records[PLACE] = "something"
+    member._check_progress(PLACE, 10, 5.0)
+    for _ in range(int(membership.STALL_SECONDS // 5.0)):
+        member._check_progress(PLACE, 10, 5.0)
+    with nullcontext() if waiting else pytest.raises(TransportLost, match="does not get on"):
+        member._check_progress(PLACE, 10, 5.0)
+
+
+@dataclass
+class Complaining(Client):
+    """A member that is refused."""
+
+    refusal: KafkaError | None = None
+
+    async def getmany(
+        self, *places: TopicPartition, timeout_ms: int = 0, max_records: int = 500
+    ) -> dict[TopicPartition, list[Record]]:
+        """Say so."""
+        if self.refusal is not None:
+            raise self.refusal
+        return {}
+
+
+def test_does_a_refused_member_say_so_and_come_back(
+    member: Membership, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each complaint of the group comes out of a poll; after two a new member is tried."""
+    refused = GroupAuthorizationFailedError("shop.home")
+    members = [Complaining(refusal=refused), Complaining()]
+    monkeypatch.setattr(grouping.Group, "_new_consumer", lambda self: members[1])
+    monkeypatch.setattr(grouping, "_ASK_SECONDS", 0.0)
+    monkeypatch.setattr(member._group, "_consumer", members[0])
+
+    async def asks() -> list[str]:
+        told = []
+        for _ in range(12):
+            try:
+                await member.ready(1)
+            except StreamdpError as error:
+                told.append(str(error))
+            await asyncio.sleep(0)
+        await member._group.stop()
+        return told
+
+    told = asyncio.run(asks())
+    assert len(told) == 2
+    assert all("GroupAuthorizationFailedError" in each for each in told)
+    assert [each.joined for each in members] == [False, True]
+    assert not client.paused, "what was given stays given"
 
 
 def test_does_what_is_told_after_the_end_reach_nobody() -> None:

@@ -75,6 +75,7 @@ class Service:
         self._draining = asyncio.Event()
         self._ended_by: Reason | None = None
         self._fatal: StreamdpError | None = None
+        self._heard_at = clock()
         self._around = Surroundings(
             transport,
             past,
@@ -86,6 +87,7 @@ class Service:
             observe,
             self._halted,
             self._give_up,
+            lambda: self._heard_at,
         )
         for stream, mode in (modes or {}).items():
             self._modes[stream] = self._view.streams[stream].mode = mode
@@ -211,6 +213,8 @@ class Service:
                 worker = self._workers.get(records.partition)
                 if worker is not None:
                     worker.deliver(records)
+            if found:
+                self._heard_at = clock()
             count = sum(len(records) for records in found)
             gathered, timeout = gathered + count, 0.0
             if count < settings.poll_records:

@@ -110,6 +110,7 @@ class Surroundings:
     observe: Observe
     halted: Callable[[Partition, Reason], None]
     give_up: Callable[[StreamdpError], None]
+    heard: Callable[[], float]  # when records came last, of any partition
 
 
 _CALM_SECONDS = 60.0
@@ -359,12 +360,15 @@ class Worker:
                     await self._stirred.wait()
 
     def _watch(self, work: PartitionWork) -> None:
-        """A consumer can stall in silence: lag without progress is a lost transport."""
+        """A consumer can stall in silence: lag without progress is a lost transport.
+
+        As long as it delivers records of others, it has not stalled: they have to take turns.
+        """
         part = self._look()
         lagging = part.end_offset is not None and part.end_offset > work.engine.position
         if not lagging or self._paused:
             self._heard_at = self._around.clock()
-        silent = self._around.clock() - self._heard_at
+        silent = self._around.clock() - max(self._heard_at, self._around.heard())
         if silent > self._around.settings.stall_seconds:
             raise TransportLost(
                 complaint(

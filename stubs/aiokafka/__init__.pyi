@@ -41,6 +41,13 @@ class AIOKafkaProducer:
     async def stop(self) -> None: ...
     async def flush(self) -> None: ...
     async def partitions_for(self, topic: str) -> set[int]: ...
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = ...,
+        key: bytes | None = ...,
+        partition: int | None = ...,
+    ) -> asyncio.Future[RecordMetadata]: ...
     async def send_and_wait(
         self,
         topic: str,

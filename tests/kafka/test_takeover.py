@@ -86,6 +86,7 @@ async def life(site: Site, name: str, *, reached: Reached = go_on) -> AsyncItera
         observe=lambda step, seconds: None,
         halted=lambda partition, reason: None,
         give_up=lambda error: None,
+        heard=lambda: 0.0,
     )
     worker = Worker(made, HOME, around)
     task = asyncio.create_task(worker.run())

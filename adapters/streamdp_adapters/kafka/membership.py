@@ -1,21 +1,25 @@
-"""One stream's share of its input: a consumer in the stream's group, and what it delivers.
+"""One stream's share of its input: what the group gives, fetched by a consumer of its own.
 
 Rules:
 
-- A rebalance callback only notes and pauses; no heartbeat is sent while it runs. Taking is the
-  service's, afterwards.
-- The group takes everything from everybody at each rebalance and gives most of it back. Only the
-  difference is passed on: whoever took a partition meanwhile has fenced us, which the next commit
-  finds out, so keeping memory and producer through a rebalance is safe and makes it cheap.
+- The group only decides (`grouping`). What it gives is fetched by a second consumer, to which all
+  partitions of the input are assigned by hand, once; those that are not fed are paused. So a
+  rebalance takes nothing from the partitions that stay: neither records nor time.
+- Of a new assignment only the difference is passed on: whoever took a partition meanwhile has
+  fenced us, which the next commit finds out, so keeping memory and producer through a rebalance is
+  safe and makes it cheap. Taking is the service's, afterwards.
 - The position that counts is the one after the last record that was delivered. After any error
   every partition goes back to it, because the client loses what it had already drained from
   other partitions, and skips one offset after a record that is too large.
-- What was asked for is delivered only to whom it was asked for: a partition that was resumed, or
-  given again by the group, while somebody waited on the client, goes back to its position.
+- What was asked for is delivered only to whom it was asked for: a partition that was resumed
+  while somebody waited on the client goes back to its position.
+- Partitions take turns: the client hands over everything that it fetched of one before it begins
+  with the next, so after each ask what is left of a partition waits behind all others.
 - The second failure in a row of one partition is reported and pauses it. An error that names no
   partition is hunted: partitions are asked one by one. Nothing is ever skipped or reset.
-- A consumer may stall without a word, so lag without progress is an error too. After it, and
-  after a second error in a row that is no partition's, the next poll begins with a new consumer.
+- A consumer may stall without a word, so lag without progress is an error too, unless records wait
+  here to be asked for. After it, and after a second error in a row that is no partition's, the
+  next poll begins with a new consumer; the group does not hear of that.
 - Polls find nothing on an idle input and nothing on a dead cluster, so a look asks every few
   seconds. While nobody answers, a poll that finds nothing says so.
 """
@@ -27,8 +31,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import (
     CorruptRecordException,
     KafkaError,
@@ -47,8 +50,8 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Listener, Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
-from streamdp_adapters.kafka.lean import lean
-from streamdp_adapters.kafka.owner import group
+from streamdp_adapters.kafka.grouping import Group
+from streamdp_adapters.kafka.lean import lean, to_the_end, waits
 from streamdp_adapters.kafka.reading import columns
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -60,9 +63,6 @@ FETCH_BYTES = 2 * 1024 * 1024
 
 _LOOK_SECONDS = 5.0  # between two looks at lag and retention
 _HUNT_MS = 1000  # how long one partition is asked while an error is hunted
-_REBALANCE_MS = 60_000
-_METADATA_MS = 60_000  # how soon added partitions are heard of
-_HEARTBEAT_MS = 1000  # a rebalance is heard of by heartbeats, so this is what a hand-over takes
 _STRIKES = 2
 _ERRORS = 2
 _RESTART_SECONDS = 30.0
@@ -106,69 +106,101 @@ class Membership:
         self._listener = listener
         self._settings = settings
         self._where = f"stream {topics.stream}: input {topics.input}"
+        self._given: set[int] = set()  # by the group, as last heard
         self._announced: set[int] = set()
         self._orphans: dict[int, float] = {}
         self._feeds: dict[int, Feed] = {}
         self._suspects: list[int] = []
         self._firsts: dict[int, int] = {}
-        self._rebalancing = True
         self._errors = 0
         self._silence: StreamdpError | None = None
         self._looking: asyncio.Task[None] | None = None
         self._looked = time.monotonic()
-        self._worker = worker
+        self._client_id = f"streamdp-{worker}"
         self._fetch_bytes = max(FETCH_BYTES, largest_input)
         self._consumer = self._new_consumer()
+        self._connected = False
+        self._group = Group(
+            topics, settings=settings, client_id=self._client_id, assigned=self.assigned
+        )
 
     async def start(self) -> None:
         """Connect and ask for a share; what it is comes through the listener, later."""
         with troubles.translated(self._where):
-            await troubles.start(self._consumer, self._settings)
-            lean(self._consumer)
-            self._consumer.subscribe([self._topics.input], listener=_Callbacks(self))
+            try:
+                await self._connect()
+                await self._group.start()
+            except BaseException:
+                await self.stop()
+                raise
 
     async def stop(self) -> None:
         """Leave the group, within a bounded time."""
+        await asyncio.gather(self._disconnect(), self._group.stop())
+
+    async def _connect(self) -> None:
+        """Connect the consumer that fetches, and go on from what was delivered."""
+        await troubles.start(self._consumer, self._settings)
+        lean(self._consumer)
+        self._connected = True
+        self._cover()
+
+    async def _disconnect(self) -> None:
+        """End the consumer that fetches, and what looks at it."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
             self._looking = None
+        self._connected = False
         await troubles.stop(self._consumer)
 
     async def _restart(self) -> None:
-        """Go on with a new consumer; what was announced stays so until the group says otherwise."""
-        await self.stop()
-        self._consumer = self._new_consumer()
-        self._rebalancing, self._suspects = True, []
+        """Fetch with a new consumer; the group does not hear of it."""
+        await self._disconnect()
+        self._consumer, self._suspects = self._new_consumer(), []
         async with asyncio.timeout(_RESTART_SECONDS):
-            await self.start()
+            await self._connect()
         self._errors = 0
 
     def _new_consumer(self) -> AIOKafkaConsumer:
-        """A consumer of the group, not yet connected."""
-        session = self._settings.session_timeout_ms
+        """A consumer that fetches, not yet connected."""
         return AIOKafkaConsumer(
             **self._settings.client(),
-            group_id=group(self._topics),
-            client_id=f"streamdp-{self._worker}",
+            client_id=self._client_id,
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="none",
-            session_timeout_ms=session,
-            heartbeat_interval_ms=min(session // 3, _HEARTBEAT_MS),
-            rebalance_timeout_ms=_REBALANCE_MS,
-            metadata_max_age_ms=_METADATA_MS,
-            partition_assignment_strategy=(_assignor(),),
             max_partition_fetch_bytes=self._fetch_bytes,
         )
+
+    def _cover(self) -> None:
+        """Let the consumer know every partition; assigning anew drops all that it has fetched.
+
+        It has one from the start, the first: without any, an ask would wait for the group.
+        """
+        numbers = {0} | self._given | self._group.partitions()
+        places = {self._place(number) for number in numbers}
+        if not self._connected or places <= self._consumer.assignment():
+            return
+        self._consumer.assign(sorted(places))
+        for number in numbers:
+            self._consumer.pause(self._place(number))
+            self._consumer.seek(self._place(number), 0)  # or the client would ask for a position
+        for number in self._feeds:
+            self._feed(number)
+
+    def _feed(self, number: int) -> None:
+        """Let a partition that is ours be fetched, from what was delivered of it."""
+        place, feed = self._place(number), self._feeds[number]
+        if number in self._given and place in self._consumer.assignment():
+            self._feeds[number] = replace(feed)  # what was asked for before comes again
+            self._consumer.seek(place, feed.position)
+            self._consumer.resume(place)
 
     def resume(self, number: int, offset: int) -> None:
         """Deliver a partition from `offset` on, as soon as the group gives it."""
         self._feeds[number] = Feed(offset)
-        place = self._place(number)
-        if place in self._consumer.assignment():
-            self._consumer.seek(place, offset)
-            self._consumer.resume(place)
+        self._feed(number)
 
     def pause(self, number: int) -> None:
         """Deliver nothing more of a partition."""
@@ -191,26 +223,18 @@ class Membership:
         self.leave(number)
         self._orphans[number] = time.monotonic() + self._settings.session_timeout_ms / 1000
 
-    def revoked(self) -> None:
-        """The group takes everything from everybody, for now."""
-        self._rebalancing = True
-
     def assigned(self, given: set[int]) -> None:
-        """The group has given everything anew: pass the difference on, go on with what was kept."""
-        self._rebalancing = False
-        gone, fresh = self._announced - given, given - self._announced
-        self._announced = set(given)
+        """The group has given everything anew: pass the difference on."""
+        gone, fresh = self._given - given, given - self._announced
+        resumed = self._feeds.keys() & (given - self._given)
+        self._given, self._announced = set(given), set(given)
         for number in gone:
-            self._feeds.pop(number, None)
+            self.pause(number)
+        self._cover()
+        for number in resumed:
+            self._feed(number)
         for number in given:
             self._orphans.pop(number, None)
-            feed = self._feeds.get(number)
-            if feed is None:
-                self._consumer.pause(self._place(number))
-            else:
-                self._feeds[number] = replace(feed)  # what was asked for before comes again
-            # Seeking at once keeps the client from asking for a position, which it may not have.
-            self._consumer.seek(self._place(number), 0 if feed is None else feed.position)
         if gone:
             self._listener.revoked([self._partition(number) for number in sorted(gone)])
         if fresh:
@@ -219,12 +243,11 @@ class Membership:
 
     async def ready(self, max_records: int) -> list[Records]:
         """What is at hand, without waiting."""
-        if self._errors >= _ERRORS:
-            with troubles.translated(self._where):
+        with troubles.translated(self._where):
+            self._group.attend()
+            if self._errors >= _ERRORS:
                 await self._restart()
         self._housekeep()
-        if self._rebalancing:
-            return []
         if self._suspects:
             return await self._hunt(self._suspects.pop(), max_records)
         asked = dict(self._feeds)
@@ -237,7 +260,7 @@ class Membership:
         return self.accept(found)
 
     async def wait(self, max_records: int, timeout: float) -> Found:
-        """What comes, to be accepted or rewound; it may hang while the group rebalances."""
+        """What comes, to be accepted or rewound."""
         deadline = time.monotonic() + timeout
         while True:
             asked, left = dict(self._feeds), max(deadline - time.monotonic(), 0.001)
@@ -262,6 +285,7 @@ class Membership:
                 self._topics, self._partition(place.partition), records, start=feed.position
             )
             feed.position, feed.strikes = batch.next_offset, 0
+            to_the_end(self._consumer, place)
             accepted.append(batch)
             self._silence = None
         return accepted
@@ -293,7 +317,7 @@ class Membership:
     def end_offset(self, number: int) -> int | None:
         """Where the next record will go, as last heard; markers and what is undecided are none."""
         place, feed = self._place(number), self._feeds.get(number)
-        if place not in self._consumer.assignment():
+        if number not in self._given or place not in self._consumer.assignment():
             return None
         end = self._consumer.last_stable_offset(place)
         if feed is not None and end is not None and end == feed.drained:
@@ -384,7 +408,7 @@ class Membership:
         for number, due in list(self._orphans.items()):
             if now >= due:
                 del self._orphans[number]
-                if self._place(number) in self._consumer.assignment():
+                if number in self._given:
                     self._announced.add(number)
                     self._listener.assigned([self._partition(number)])
         if self._looking is not None and self._looking.done():
@@ -399,7 +423,7 @@ class Membership:
     async def _look(self, passed: float) -> None:
         """See whether each partition gets on, what is retained of it, and whether one answers."""
         try:
-            places = [self._place(n) for n in self._feeds if n in self._announced]
+            places = [self._place(number) for number in self._feeds if number in self._given]
             for place in places:
                 self._check_progress(place, await self._consumer.position(place), passed)
             async with asyncio.timeout(_LOOK_SECONDS):
@@ -429,7 +453,8 @@ class Membership:
         answered = fetched is not None and time.time() - fetched / 1000 < STALL_SECONDS
         end = self._consumer.last_stable_offset(place)
         idle = answered and end is not None and end <= position
-        feed.still = 0.0 if idle or position != feed.seen else feed.still + passed
+        calm = idle or position != feed.seen or waits(self._consumer, place)
+        feed.still = 0.0 if calm else feed.still + passed
         feed.seen, feed.drained = position, end if idle else None
         if feed.still > STALL_SECONDS:
             feed.still = 0.0
@@ -449,27 +474,3 @@ class Membership:
     def _partition(self, number: int) -> Partition:
         """A partition as the port names it."""
         return Partition(self._topics.stream, number)
-
-
-class _Callbacks(ConsumerRebalanceListener):
-    """Hands the group's words on; exceptions in here would be swallowed by the client."""
-
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
-
-    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Before each rebalance, with everything."""
-        self._membership.revoked()
-
-    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """After it, with everything."""
-        self._membership.assigned({place.partition for place in assigned})
-
-
-def _assignor() -> type[StickyPartitionAssignor]:
-    """An assignor of its own: the client's keeps its memory in the class, one for all groups."""
-
-    class Sticky(StickyPartitionAssignor):
-        """Remembers the assignment of one consumer."""
-
-    return Sticky

@@ -3,7 +3,7 @@ from typing import TypedDict
 
 from aiokafka.admin.config_resource import ConfigResource
 from aiokafka.client import AIOKafkaClient
-from aiokafka.structs import TopicPartition
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 class PartitionDescription(TypedDict):
     replicas: list[int]
@@ -18,6 +18,9 @@ class CreateTopicsResponse:
 
 class DescribeConfigsResponse:
     resources: list[tuple[int, str | None, int, str, list[tuple[str, str | None]]]]
+
+class DescribeGroupsResponse:
+    groups: list[tuple[object, ...]]
 
 class NewTopic:
     def __init__(
@@ -48,6 +51,13 @@ class AIOKafkaAdminClient:
     ) -> object: ...
     async def alter_configs(self, config_resources: Sequence[ConfigResource]) -> object: ...
     async def list_topics(self) -> list[str]: ...
+    async def find_coordinator(self, group_id: str, coordinator_type: int = ...) -> int: ...
+    async def describe_consumer_groups(
+        self, group_ids: list[str], group_coordinator_id: int | None = ...
+    ) -> list[DescribeGroupsResponse]: ...
+    async def list_consumer_group_offsets(
+        self, group_id: str
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
     async def describe_topics(self, topics: Sequence[str]) -> list[TopicDescription]: ...
     async def describe_configs(
         self, config_resources: Sequence[ConfigResource]

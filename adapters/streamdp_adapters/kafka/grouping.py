@@ -1,0 +1,144 @@
+"""A seat in a stream's consumer group: it hears which partitions this process has, and no more.
+
+Rules:
+
+- The group's consumer never fetches: all that it is given is paused at once. The client stops
+  everything from the first word of a rebalance until its end, and a rebalance lasts as long as the
+  slowest member, up to a session time-out. Fetching by another consumer (`membership`) goes on.
+- A rebalance callback only notes; no heartbeat is sent while it runs.
+- The group takes everything from everybody at each rebalance and gives most of it back. Until the
+  new assignment is heard, the old one counts: whoever was given a partition meanwhile has fenced
+  us, which the next commit finds out.
+- A consumer that is not asked for records leaves the group, and its complaints (missing rights, a
+  coordinator that cannot be used) come out only where it is asked. So it is asked once a second,
+  in a task of its own, because an ask waits for the end of a rebalance. After two complaints in
+  a row a new consumer takes the seat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.structs import TopicPartition
+
+from streamdp.ports import StreamTopics
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.owner import group
+from streamdp_adapters.kafka.settings import KafkaSettings
+
+_REBALANCE_MS = 60_000
+_METADATA_MS = 60_000  # how soon added partitions are heard of
+_HEARTBEAT_MS = 1000  # a rebalance is heard of by heartbeats, so this is what a hand-over takes
+_ASK_SECONDS = 1.0
+_COMPLAINTS = 2
+_RESTART_SECONDS = 30.0
+
+
+class Group:
+    """One process's seat in the group of one stream."""
+
+    def __init__(
+        self,
+        topics: StreamTopics,
+        *,
+        settings: KafkaSettings,
+        client_id: str,
+        assigned: Callable[[set[int]], None],
+    ) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._client_id = client_id
+        self._assigned = assigned
+        self._complaints = 0
+        self._asking: asyncio.Task[None] | None = None
+        self._asked = 0.0
+        self._consumer = self._new_consumer()
+
+    async def start(self) -> None:
+        """Connect and ask for a share; what it is comes by `assigned`, later."""
+        await troubles.start(self._consumer, self._settings)
+        self._consumer.subscribe([self._topics.input], listener=_Callbacks(self))
+
+    async def stop(self) -> None:
+        """Leave the group, within a bounded time."""
+        if self._asking is not None:
+            asking, self._asking = self._asking, None
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await troubles.stop(self._consumer)
+
+    def attend(self) -> None:
+        """Be seen to be alive, and raise what the group complains of; never waits."""
+        if self._asking is not None and self._asking.done():
+            asking, self._asking = self._asking, None
+            self._complaints += 1
+            asking.result()
+            self._complaints = 0
+        if self._asking is None and time.monotonic() - self._asked >= _ASK_SECONDS:
+            self._asked = time.monotonic()
+            self._asking = asyncio.create_task(self._ask())
+
+    def partitions(self) -> set[int]:
+        """Every partition of the input that is known by now."""
+        return set(self._consumer.partitions_for_topic(self._topics.input) or ())
+
+    def assigned(self, given: set[int]) -> None:
+        """The group has given everything anew."""
+        for number in given:
+            place = TopicPartition(self._topics.input, number)
+            self._consumer.pause(place)
+            # Seeking at once keeps the client from asking for a position, which it may not have.
+            self._consumer.seek(place, 0)
+        self._assigned(given)
+
+    async def _ask(self) -> None:
+        """Ask for records, of which there are none; after complaints by a new consumer."""
+        if self._complaints >= _COMPLAINTS:
+            await troubles.stop(self._consumer)
+            self._consumer = self._new_consumer()
+            async with asyncio.timeout(_RESTART_SECONDS):
+                await self.start()
+        await self._consumer.getmany(timeout_ms=0)
+
+    def _new_consumer(self) -> AIOKafkaConsumer:
+        """A consumer of the group, not yet connected."""
+        session = self._settings.session_timeout_ms
+        return AIOKafkaConsumer(
+            **self._settings.client(),
+            group_id=group(self._topics),
+            client_id=self._client_id,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            session_timeout_ms=session,
+            heartbeat_interval_ms=min(session // 3, _HEARTBEAT_MS),
+            rebalance_timeout_ms=_REBALANCE_MS,
+            metadata_max_age_ms=_METADATA_MS,
+            partition_assignment_strategy=(_assignor(),),
+        )
+
+
+class _Callbacks(ConsumerRebalanceListener):
+    """Hands the group's words on; exceptions in here would be swallowed by the client."""
+
+    def __init__(self, seat: Group) -> None:
+        self._seat = seat
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        """Before each rebalance, with everything; until its end the old assignment counts."""
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        """After it, with everything."""
+        self._seat.assigned({place.partition for place in assigned})
+
+
+def _assignor() -> type[StickyPartitionAssignor]:
+    """An assignor of its own: the client's keeps its memory in the class, one for all groups."""
+
+    class Sticky(StickyPartitionAssignor):
+        """Remembers the assignment of one consumer."""
+
+    return Sticky
