@@ -1,0 +1,292 @@
+"""Do our dependencies still have the internals that we touch, and do these behave as we need?
+
+What a library does not promise may change with any release, so each such thing has a test here or
+in `kafka/test_contracts_kafka.py`. `TOUCHED` and `MODULES` list them all: a change that touches
+another one fails here, and brings its test. Libraries whose internals are touched are bounded.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.consumer.fetcher import FetchError, FetchResult
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from prometheus_client import CollectorRegistry, generate_latest
+from uvicorn.server import ServerState
+
+from streamdp.service.families import gauge
+from streamdp.service.http.asgi import Receive, Scope, Send
+from streamdp.service.http.server import http_of
+from tests.conftest import ROOT
+
+TOUCHED = {
+    "_batches", "_client", "_closed", "_consumer_record", "_coordinator", "_drain_waiter",
+    "_fetcher", "_message_accumulator", "_partition_records", "_protocol", "_records", "_sender",
+    "_transport", "_txn_manager",
+}  # fmt: skip
+"""Attributes of aiokafka's objects that it does not document. (Of uvicorn's protocol and state no
+name is underscored; the tests below use each that we use.)"""
+
+MODULES = {
+    "aiokafka.client", "aiokafka.conn", "aiokafka.consumer.fetcher",
+    "aiokafka.coordinator.assignors.sticky.sticky_assignor", "aiokafka.partitioner",
+    "aiokafka.producer.message_accumulator", "aiokafka.protocol.abstract", "aiokafka.protocol.api",
+    "aiokafka.protocol.metadata", "aiokafka.protocol.types", "uvicorn.server",
+}  # fmt: skip
+"""Modules that a library does not document."""
+
+PUBLIC = {
+    "aiokafka", "aiokafka.abc", "aiokafka.admin", "aiokafka.admin.config_resource",
+    "aiokafka.errors", "aiokafka.helpers", "aiokafka.structs", "uvicorn",
+}  # fmt: skip
+
+
+def sources() -> Iterator[ast.Module]:
+    """Every file of the product that imports one of the two libraries."""
+    for folder in ("streamdp", "adapters"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = path.read_text()
+            if re.search(r"^ *(from|import) (aiokafka|uvicorn)\b", text, re.M):
+                yield ast.parse(text)
+
+
+def private(tree: ast.Module) -> Iterator[str]:
+    """Underscored attributes of other objects than the method's own, and not of our classes."""
+    nodes = list(ast.walk(tree))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    own = {node.attr for node in attributes if is_own(node)}
+    own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for node in attributes:
+        foreign = node.attr not in own or node.attr in TOUCHED
+        if re.match(r"_[a-z]", node.attr) and not is_own(node) and foreign:
+            yield node.attr
+
+
+def is_own(node: ast.Attribute) -> bool:
+    """Whether it is an attribute of `self` or `cls`."""
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+def test_is_every_internal_that_is_touched_listed() -> None:
+    """And nothing is listed that is not touched."""
+    assert {name for tree in sources() for name in private(tree)} == TOUCHED
+
+
+def test_is_every_undocumented_module_listed() -> None:
+    """And nothing is listed that is not used."""
+    used = {
+        node.module
+        for tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and node.module.split(".")[0] in ("aiokafka", "uvicorn")
+    }
+    assert used - PUBLIC == MODULES
+
+
+@pytest.mark.parametrize("library", ["aiokafka", "uvicorn"])
+def test_is_a_library_whose_internals_are_touched_bounded(library: str) -> None:
+    """To the series of releases that these tests have seen."""
+    (wanted,) = [
+        each
+        for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        if re.match(rf"{library}\b", each)
+    ]
+    assert re.fullmatch(rf"{library}>=0\.(\d+)(\.\d+)?,<0\.(\d+)", wanted), wanted
+    ((lower, upper),) = re.findall(r"0\.(\d+)(?:\.\d+)?,<0\.(\d+)", wanted)
+    assert int(upper) == int(lower) + 1
+
+
+# -- uvicorn -----------------------------------------------------------------------------------
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
+        self.written, self.closed = b"", False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Held:
+    """An application that answers when it is told to, and keeps the request."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.go_on = asyncio.Event()
+        self.headers: list[tuple[bytes, bytes]] = [(b"content-length", b"2")]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scopes.append(scope)
+        await self.go_on.wait()
+        start = {"type": "http.response.start", "status": 200, "headers": self.headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+def made(app: Held, state: ServerState) -> tuple[Any, Wire]:
+    """uvicorn's protocol as a listener makes it, connected."""
+    config = http_of(app)
+    told = {"reserved": True}
+    protocol = cast(Any, config.http_protocol_class)(
+        config, state, told, asyncio.get_running_loop()
+    )
+    wire = Wire()
+    protocol.connection_made(wire)
+    return protocol, wire
+
+
+REQUEST = b"GET /a%2Fb?c HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_does_a_protocol_say_which_request_it_answers_and_whether_it_is_done() -> None:
+    """What slow requests are cut off by: a new cycle for each, complete once it is answered."""
+
+    async def ask() -> None:
+        app, state = Held(), ServerState()
+        protocol, wire = made(app, state)
+        cycles: list[Any] = [protocol.cycle]
+        protocol.data_received(REQUEST[:9])
+        assert [*cycles, protocol.cycle] == [None, None]
+        protocol.data_received(REQUEST[9:])
+        first: Any = protocol.cycle
+        assert not first.response_complete
+        assert len(state.tasks) == 1
+        app.go_on.set()
+        await asyncio.gather(*state.tasks)
+        assert first.response_complete
+        protocol.data_received(REQUEST)
+        assert protocol.cycle is not first
+        await asyncio.gather(*state.tasks)
+        assert wire.written.count(b"HTTP/1.1 200 OK") == 2
+        protocol.connection_lost(None)
+
+    asyncio.run(ask())
+
+
+def test_does_a_request_carry_the_state_of_its_connection_and_its_address_as_it_came() -> None:
+    async def ask() -> None:
+        app, state = Held(), ServerState()
+        app.go_on.set()
+        protocol, _ = made(app, state)
+        protocol.data_received(REQUEST)
+        await asyncio.gather(*state.tasks)
+        (scope,) = app.scopes
+        assert scope["state"] == {"reserved": True}
+        assert (scope["raw_path"], scope["query_string"]) == (b"/a%2Fb", b"c")
+        assert (scope["type"], scope["method"]) == ("http", "GET")
+        protocol.connection_lost(None)
+
+    asyncio.run(ask())
+
+
+def test_are_default_headers_sent_and_connections_kept_until_they_are_lost() -> None:
+    async def ask() -> None:
+        app, state = Held(), ServerState()
+        state.default_headers = [(b"date", b"today")]
+        app.go_on.set()
+        protocol, wire = made(app, state)
+        assert state.connections == {protocol}
+        protocol.data_received(REQUEST)
+        await asyncio.gather(*state.tasks)
+        assert b"date: today" in wire.written
+        assert b"server:" not in wire.written
+        protocol.connection_lost(None)
+        assert state.connections == set()
+        assert state.tasks == set()
+
+    asyncio.run(ask())
+
+
+def test_does_shutdown_close_what_is_idle_and_let_an_answer_end() -> None:
+    async def ask() -> None:
+        state = ServerState()
+        idle, quiet = made(Held(), state)
+        idle.shutdown()
+        assert quiet.is_closing()
+        app = Held()
+        busy, wire = made(app, state)
+        busy.data_received(REQUEST)
+        busy.shutdown()
+        assert wire.is_closing() is False
+        app.go_on.set()
+        await asyncio.gather(*state.tasks)
+        assert wire.is_closing()
+        for each in (idle, busy):
+            each.connection_lost(None)
+
+    asyncio.run(ask())
+
+
+def test_does_an_answer_that_closes_close_the_connection() -> None:
+    """As one in a reserved place does."""
+
+    async def ask() -> None:
+        app, state = Held(), ServerState()
+        app.headers.append((b"connection", b"close"))
+        app.go_on.set()
+        protocol, wire = made(app, state)
+        protocol.data_received(REQUEST)
+        await asyncio.gather(*state.tasks)
+        assert wire.closed
+        protocol.connection_lost(None)
+
+    asyncio.run(ask())
+
+
+# -- prometheus-client -------------------------------------------------------------------------
+
+
+def test_is_a_page_made_of_whatever_has_families() -> None:
+    """A registry asks anything that collects, and shows nothing of the process by itself."""
+
+    class Families:
+        def collect(self) -> Iterator[Any]:
+            yield gauge("a", "A.", ["b"], [(("c",), 1.0)])
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(cast(Any, Families()))
+    assert generate_latest(registry) == b'# HELP a A.\n# TYPE a gauge\na{b="c"} 1.0\n'
+
+
+# -- aiokafka, without a broker ----------------------------------------------------------------
+
+
+def test_does_the_assignor_keep_its_memory_in_the_class() -> None:
+    """Which is why each consumer gets a class of its own."""
+    assert isinstance(inspect.getattr_static(StickyPartitionAssignor, "member_assignment"), object)
+    assert "member_assignment" in vars(StickyPartitionAssignor)
+
+
+def test_can_a_coordinator_be_looked_up() -> None:
+    """The doctor asks who has a transactional id, which needs a right on it."""
+    wanted = list(inspect.signature(AIOKafkaClient.coordinator_lookup).parameters)
+    assert wanted == ["self", "coordinator_type", "coordinator_key"]
+    assert CoordinationType.TRANSACTION in CoordinationType
+
+
+def test_is_what_was_fetched_one_of_two_things() -> None:
+    assert inspect.isclass(FetchError)
+    assert "_partition_records" in inspect.getsource(FetchResult)
