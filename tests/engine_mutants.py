@@ -21,6 +21,7 @@ from streamdp.core import randomness, segments, snapshot
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import Fresh
+from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import Applier
 from streamdp.core.events import Key, LossBatch, Releases
@@ -77,16 +78,17 @@ def mutant(
 
 @mutant(PREFIX, said="other sums than its window's")
 def shortens_the_window_of_a_block_that_begins_with_a_null(patch: pytest.MonkeyPatch) -> None:
-    windows = Applier._windows
+    windows = LossBlocks._windows
 
-    def short(self: Applier, plan: Plan) -> Ints:
+    def short(self: LossBlocks, plan: Plan) -> Ints:
         drawn, cut = windows(self, plan), plan.segments
+        assert isinstance(plan.batch, LossBatch)
         first = plan.batch.losses[plan.grouped.places(cut.begin)]
         null = (cut.into == 0) & ~np.isfinite(first).all(axis=1)
         shortest = self._learner.schedule.lengths(cut.block) // 2 + 1
         return np.where(null, shortest, drawn)
 
-    patch.setattr(Applier, "_windows", short)
+    patch.setattr(LossBlocks, "_windows", short)
 
 
 @mutant(INCUMBENT, said="the bonus is not what earlier releases say")
@@ -137,9 +139,10 @@ def ignores_runners_up_in_other_chunks(patch: pytest.MonkeyPatch) -> None:
 @mutant(INCUMBENT, said="other sums than its window's")
 def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
     """Imputation from the thirteenth slot on: one event reaches two slots (P2)."""
-    add = Applier._add
+    add = LossBlocks.added
 
-    def filling(self: Applier, plan: Plan) -> object:
+    def filling(self: LossBlocks, plan: Plan) -> object:
+        assert isinstance(plan.batch, LossBatch)
         losses = plan.batch.losses.copy()
         order = plan.grouped.places(np.arange(len(losses)))
         key = np.repeat(np.arange(len(plan.grouped.counts)), plan.grouped.counts)
@@ -149,7 +152,7 @@ def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
             losses[order[place]] = losses[order[place - 1]]
         return add(self, replace(plan, batch=replace(plan.batch, losses=losses)))
 
-    patch.setattr(Applier, "_add", filling)
+    patch.setattr(LossBlocks, "added", filling)
 
 
 @mutant(INCUMBENT, said="other sums than its window's")
@@ -382,6 +385,7 @@ def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
 
     def posing(self: Fresh, bank: Bank, rows: Ints) -> Ints:
         chosen = actions(self, bank, rows)
+        assert isinstance(self.learner, Leader)
         if not isinstance(self.learner.choose, PermuteAndFlip | Exponential):
             return chosen
         long = self.learner.schedule.lengths(bank.block[rows]) >= 16

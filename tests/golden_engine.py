@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 import streamdp as sd
-from streamdp.core.events import Key, LossBatch
+from streamdp.core.events import FeedbackBatch, Key, LossBatch
+from streamdp.core.grid import UNIT
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 
 GOLDEN = Path(__file__).parent / "golden" / "engine"
 ACTIONS = ("a", "b", "c")
@@ -81,11 +83,65 @@ def folded(learner: sd.Leader) -> list[str]:
     return told + [f"{key!r} {row.hex()}" for key, row in machine.save()]
 
 
+def every_policy() -> dict[str, PolicyLearner]:
+    """Every recipe of a feedback learner, by its line."""
+    make = FEEDBACK_RECIPES
+    made = [
+        make["policy_blocks"](actions=ACTIONS, epsilon="1/2"),
+        make["policy_blocks"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
+        make["policy_blocks"](actions=ACTIONS, epsilon="1/2", spread="1", floor="4"),
+        make["policy_blocks"](actions=ACTIONS, epsilon="1/2", forgetting="1/2"),
+        make["policy_blocks"](actions=ACTIONS, epsilon="1/2", played="value"),
+        make["policy_elimination"](actions=ACTIONS, epsilon="1/2"),
+        make["policy_weights"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
+        make["thompson"](actions=ACTIONS),
+        make["ucb1"](actions=ACTIONS),
+    ]
+    return {f"{learner} {'/'.join(learner.actions)}": learner for learner in made}
+
+
+POLICIES = every_policy()
+"""Every feedback learner of the golden set by its line."""
+
+
+def shown_log(actions: int) -> FeedbackBatch:
+    """Forty slots of three keys, made by arithmetic alone; some name no known arm."""
+    slots = np.arange(40)
+    played = (slots * 7 + slots**2) % (actions + 1) - 1
+    gain = (slots * 99_991 + slots**3 * 7) % (UNIT + 1) - UNIT // 2
+    keys: list[Key] = [b"fr", None, b"\xff"]
+    return FeedbackBatch(keys, slots * 5 % 7 % 3, played.astype(np.int32), gain, slots * 2)
+
+
+def folded_policies(learner: PolicyLearner) -> list[str]:
+    """What a seeded engine releases over the log, then the rows that it saves."""
+    machine = sd.Engine(
+        stream="home",
+        partition=3,
+        epoch=2,
+        learner=learner,
+        budget="5" if learner.private else None,
+        randomness=sd.SeededRandomness("golden"),
+    )
+    told = []
+    for release in machine.apply_batch(shown_log(len(learner.actions))):
+        sums = [] if release.sums is None else [each.tolist() for each in release.sums.arrays()]
+        parts = np.frombuffer(release.policy or b"", "<u4").tolist()
+        told.append(
+            f"{release.key!r} {release.kind} {release.identity.block} = {sums} then {parts}"
+            f" on [{release.start}, {release.stop}) of {release.first_offset} to"
+            f" {release.last_offset} for {release.epsilon}"
+        )
+    return told + [f"{key!r} {row.hex()}" for key, row in machine.save()]
+
+
 def golden() -> dict[str, object]:
     """Every golden file with what must be in it."""
     return {
         "learners.json": {line: learner.digest() for line, learner in LEARNERS.items()},
         "folds.json": {line: folded(learner) for line, learner in LEARNERS.items()},
+        "policies.json": {line: learner.digest() for line, learner in POLICIES.items()},
+        "policy_folds.json": {line: folded_policies(each) for line, each in POLICIES.items()},
     }
 
 

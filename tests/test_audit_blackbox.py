@@ -29,7 +29,7 @@ from streamdp.audit.blackbox import CONFIDENCE, Bound, Record, highest, lower_bo
 from streamdp.cli._black_box import served, spec_of
 from streamdp.cli.audit import SHIPPED
 from streamdp.core.bank import Bank
-from streamdp.core.engine.waves import Applier
+from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader, incumbent_leader, learner_of
@@ -145,15 +145,15 @@ def test_is_a_dropped_record_refuted(monkeypatch: Patch) -> None:
 
 def test_is_a_block_that_is_not_reset_refuted(monkeypatch: Patch) -> None:
     """An event is in the sums of the next block too: both releases together tell more than ε."""
-    begin = Applier._begin_next
+    begin = LossBlocks._begin_next
 
-    def carrying(self: Applier, rows: NDArray[np.int64], now: Standing) -> None:
+    def carrying(self: LossBlocks, rows: NDArray[np.int64], now: Standing) -> None:
         bank: Bank = self._bank
         kept = bank.sums[rows].copy()
         begin(self, rows, now)
         bank.sums[rows] = kept
 
-    monkeypatch.setattr(Applier, "_begin_next", carrying)
+    monkeypatch.setattr(LossBlocks, "_begin_next", carrying)
     bound = proven(HONEST, runs=2500, confidence=PATIENT, which=slice(1))[0]
     assert "before" in bound.event
     assert bound.epsilon > 1

@@ -23,7 +23,7 @@ from streamdp.audit.transcripts import worst_ratios
 from streamdp.cli.audit import SHIPPED
 from streamdp.core import calibration
 from streamdp.core.engine import machine
-from streamdp.core.engine.waves import Applier
+from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch, Releases
 from streamdp.core.evidence import Standing
@@ -294,14 +294,14 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_block_that_is_not_reset_is_caught(broken: pytest.MonkeyPatch) -> None:
-    begin_next = Applier._begin_next
+    begin_next = LossBlocks._begin_next
 
-    def keeps_sums(self: Applier, rows: Ints, now: Standing) -> None:
+    def keeps_sums(self: LossBlocks, rows: Ints, now: Standing) -> None:
         kept = self._bank.sums[rows].copy()
         begin_next(self, rows, now)
         self._bank.sums[rows] = kept
 
-    broken.setattr(Applier, "_begin_next", keeps_sums)
+    broken.setattr(LossBlocks, "_begin_next", keeps_sums)
     assert worst(incumbent()) > 1.4
 
 

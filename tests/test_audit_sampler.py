@@ -15,7 +15,7 @@ from streamdp.audit import Chi2, sample
 from streamdp.audit.sampler import chi2
 from streamdp.cli.audit import SHIPPED
 from streamdp.core.bank import Bank
-from streamdp.core.engine import waves
+from streamdp.core.engine import losses
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, SystemRandomness
@@ -82,7 +82,7 @@ def test_a_window_of_another_law_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     def shortest(bits: Bits, n: Ints) -> Ints:
         return np.zeros_like(n)
 
-    monkeypatch.setattr(waves, "uniform_integers", shortest)
+    monkeypatch.setattr(losses, "uniform_integers", shortest)
     assert not sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
 
 

@@ -13,7 +13,9 @@ Columns, one entry per row; they move when rows are added:
     remembered         what the learner's memory keeps of earlier votes; public
     first_offset       the first record of the open block
     first_unsaved      the first record that its latest save does not hold (`CLEAN`: none)
-    sums               the window's sums of the open block, K wide
+    sums               the window's sums of the open block, K wide; of feedback streams the sums of
+                       centred gains of the whole block
+    shown              feedback streams: how often the open block showed each arm, K wide
     totals, nulls      the same over the whole block, and how many were null: only where an
                        estimate is released
     tags               what addresses its seeded bits; only under seeded randomness
@@ -43,7 +45,7 @@ class Bank:
 
     __slots__ = (
         "_columns", "_rows", "action", "block", "born", "first_offset", "first_unsaved", "keys",
-        "nulls", "remembered", "slots", "sums", "tags", "totals", "window",
+        "nulls", "remembered", "shown", "slots", "sums", "tags", "totals", "window",
     )  # fmt: skip
 
     action: NDArray[np.int32]
@@ -53,6 +55,7 @@ class Bank:
     first_unsaved: Ints
     nulls: NDArray[np.int64]
     remembered: Ints
+    shown: Ints
     slots: Ints
     sums: Ints
     tags: NDArray[np.uint8]
@@ -60,10 +63,18 @@ class Bank:
     window: Ints
 
     def __init__(
-        self, actions: int, *, windows: str, whole: str, tagged: str, remembered: int = 0
+        self,
+        actions: int,
+        *,
+        windows: str,
+        whole: str,
+        tagged: str,
+        remembered: int = 0,
+        observes: str = "losses",
     ) -> None:
         """`windows`: "drawn" or "fixed"; `whole`: "counted" or "summed"; `tagged`: "seeded" or not;
-        `remembered`: how many integers the learner's memory keeps of each key.
+        `remembered`: how many integers the learner's memory keeps of each key; `observes`: "losses"
+        or "feedback".
 
         The choices decide which columns there are: one that nobody reads has no width.
         """
@@ -76,6 +87,7 @@ class Bank:
             "first_unsaved": Column(np.int64, ()),
             "nulls": Column(np.int64, () if wide else (0,)),
             "remembered": Column(np.int64, (remembered,)),
+            "shown": Column(np.int64, (actions if observes == "feedback" else 0,)),
             "slots": Column(np.int64, ()),
             "sums": Column(np.int64, (actions,)),
             "tags": Column(np.uint8, (16 if tagged == "seeded" else 0,)),

@@ -39,11 +39,17 @@ def discrete_laplace(scale: Fraction, bits: Bits, *, position: int = 0) -> NDArr
     >>> discrete_laplace(Fraction(3), SeededRandomness(1).bits("s", 4, tags, slots)).dtype
     dtype('int64')
     """
+    return discrete_laplaces(scale, bits, 1, position=position)[:, 0]
+
+
+def discrete_laplaces(
+    scale: Fraction, bits: Bits, count: int, *, position: int = 0
+) -> NDArray[np.int64]:
+    """`count` independent draws per row of `bits`, from 2·`count` words each; rows × `count`."""
     _check(scale)
-    words = bits.words(position, 2)
-    return _geometric(scale, bits, words[:, 0], position) - _geometric(
-        scale, bits, words[:, 1], position + 1
-    )
+    parts = _geometric(scale, bits, bits.words(position, 2 * count), position)
+    draws: NDArray[np.int64] = parts[:, 0::2] - parts[:, 1::2]
+    return draws
 
 
 def log_probability(scale: Fraction, value: int) -> float:
@@ -69,18 +75,19 @@ def _check(scale: Fraction) -> None:
 def _geometric(
     scale: Fraction, bits: Bits, words: NDArray[np.uint64], position: int
 ) -> NDArray[np.int64]:
-    """⌊scale·(−ln V)⌋ for the V that begins with each word."""
-    digits = min(bits.width, _FLOAT_BITS)
-    cells = np.right_shift(words, np.uint64(64 - digits)).astype(np.float64)
-    c, unit = float(scale), 2.0**-digits
+    """⌊scale·(−ln V)⌋ for the V that begins with each word; rows × positions from `position` on."""
+    known = min(bits.width, _FLOAT_BITS)
+    cells = np.right_shift(words, np.uint64(64 - known)).astype(np.float64)
+    c, unit = float(scale), 2.0**-known
     with np.errstate(divide="ignore"):
         least = np.floor(-np.log((cells + 1.0) * unit) * (c * (1 - _MARGIN)))
         most = np.floor(-np.log(cells * unit) * (c * (1 + _MARGIN)))
     settled = least == most
     out = np.where(settled, least, 0.0).astype(np.int64)
-    for row in np.flatnonzero(~settled).tolist():
-        word = int(words[row])
-        out[row] = _settle(scale, bits, Digits.of_word(bits, row=row, position=position, word=word))
+    for row, at in np.argwhere(~settled).tolist():
+        word = int(words[row, at])
+        digits = Digits.of_word(bits, row=row, position=position + at, word=word)
+        out[row, at] = _settle(scale, bits, digits)
     return out
 
 

@@ -7,10 +7,11 @@ worse than none, because a rebuilt learner would release something else than it 
 
 Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learner's), epoch, born,
 valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), what the
-learner's memory keeps (W integers or none), CRC-32 of the key and all that is before it.
+learner's memory keeps (W integers or none), how often each arm was shown (K or none), CRC-32 of the
+key and all that is before it.
 `min_reader` is the oldest version whose code may read the row: a newer writer says so itself, and
-whoever is older refuses. A row of another width is refused too. Version 2 is a row with a memory; a
-row without one is written as version 1, as it always was.
+whoever is older refuses. A row of another width is refused too. Version 2 is a row with a memory,
+version 3 one of a feedback stream; all others are written as version 1, as they always were.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from streamdp.core.events import Key
 
 Ints = NDArray[np.int64]
 
-VERSION = 2
-"""The newest layout that this code reads, and writes where a learner remembers."""
+VERSION = 3
+"""The newest layout that this code reads."""
 
 _MAGIC = b"sdpr"
 _CRC_BYTES = 4
 _SAVED = ("born", "slots", "block", "window", "first_offset", "nulls", "action", "sums", "totals",
-          "remembered")  # fmt: skip
+          "remembered", "shown")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,13 @@ class Layout:
     actions: int
     wide: int  # K where whole-block totals are kept, else 0
     remembered: int = 0  # how many integers the learner's memory keeps
+    shown: int = 0  # K in a feedback stream
 
     @property
     def version(self) -> int:
         """Which version writes such rows, and which is the oldest that may read them."""
+        if self.shown:
+            return 3
         return 2 if self.remembered else 1
 
     @property
@@ -62,6 +66,7 @@ class Layout:
                 ("block", "<i8"), ("window", "<i8"), ("first_offset", "<i8"), ("nulls", "<i8"),
                 ("action", "<i8"), ("sums", "<i8", (self.actions,)),
                 ("totals", "<i8", (self.wide,)), ("remembered", "<i8", (self.remembered,)),
+                ("shown", "<i8", (self.shown,)),
             ]
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamdp.core.bank import Bank
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key
-from streamdp.core.learners.leader import Leader
+from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.ledger import Ledger, Run
 from streamdp.core.regret import Estimate
 from streamdp.core.schedule import Schedule
@@ -28,7 +28,10 @@ _AT_ONCE = 1 << 20  # blocks: a schedule of short ones may have had very many
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The charge of a block by its length: the action's, and each estimate's from its length on."""
+    """The charge of a block by its length: of its action or sums, and of each estimate that is due.
+
+    `action` is the charge of the action, or of all arms' sums together.
+    """
 
     action: Fraction
     estimates: tuple[Estimate, ...]
@@ -60,9 +63,18 @@ class Tariff:
 
 
 def tariff(
-    learner: Leader, estimates: Sequence[Estimate], *, budget: Fraction | None
+    learner: Learner, estimates: Sequence[Estimate], *, budget: Fraction | None
 ) -> Tariff | None:
     """The charges of a stream, refused when they exceed its share of the budget."""
+    if isinstance(learner, PolicyLearner) and estimates:
+        raise InvalidConfig(
+            complaint(
+                "estimates",
+                "not on a feedback stream: its sums are released as they are",
+                expected="none",
+                got=[estimate.name for estimate in estimates],
+            )
+        )
     if learner.charge is None:
         if budget is not None or estimates:
             raise InvalidConfig(

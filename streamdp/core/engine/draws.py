@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, Key, Release
-from streamdp.core.learners.leader import Leader
-from streamdp.core.noise import discrete_laplace
+from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Key, Release
+from streamdp.core.learners import Leader, Learner, PolicyLearner
+from streamdp.core.noise import discrete_laplace, discrete_laplaces
 from streamdp.core.randomness import Bits, Purpose, Randomness, uniform_integers
 from streamdp.core.regret import Estimate
 
 Ints = NDArray[np.int64]
+
+_WORDS = 1 << 18  # of random bits at once: 2 MB
 
 
 class Drawn(NamedTuple):
@@ -41,6 +43,8 @@ class Kept(NamedTuple):
     first_offset: int
     last_offset: int
     in_force: int | None = None  # the action in force afterwards, where that is on record
+    sums: BlockSums | None = None  # of the kind `sums`
+    policy: bytes | None = None  # the policy in force afterwards, where that is on record
 
 
 Recorded = Mapping[Drawn, Kept]
@@ -51,7 +55,7 @@ def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
     """What a rebuild needs of releases."""
     return {
         Drawn(each.key, each.identity.born, each.identity.block, each.kind): Kept(
-            each.value, each.first_offset, each.last_offset, each.in_force
+            each.value, each.first_offset, each.last_offset, each.in_force, each.sums, each.policy
         )
         for each in releases
     }
@@ -72,6 +76,10 @@ class Draws(Protocol):
         """The noisy value of one estimate over the block that each row has just ended."""
         ...
 
+    def sums(self, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
+        """The released sums of gains and counts, R × K each, of a feedback stream's blocks."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
@@ -80,7 +88,7 @@ class Fresh:
     stream: str
     partition: int
     epoch: int
-    learner: Leader
+    learner: Learner
     estimates: tuple[Estimate, ...]
     randomness: Randomness
 
@@ -97,12 +105,15 @@ class Fresh:
         return self.randomness.bits(self.stream, purpose, bank.tags[rows], indices)
 
     def openings(self, bank: Bank, rows: Ints) -> Ints:
-        """Uniform over the actions: no data, no charge."""
+        """Uniform over the actions: no data, no charge. A policy needs no draw."""
+        if isinstance(self.learner, PolicyLearner):
+            return np.zeros(len(rows), dtype=np.int64)
         bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
         return uniform_integers(bits, np.full(len(rows), len(self.learner.actions)))
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The learner's private choice from the window's sums."""
+        assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
         prior = self.learner.prior(bank.action[rows].astype(np.int64))
         return self.learner.choose.select(bank.sums[rows], bits, prior)
@@ -114,6 +125,22 @@ class Fresh:
         exact = spec.statistic(bank.totals[rows], action=in_force, nulls=bank.nulls[rows])
         bits = self.bits(bank, rows, Purpose.NOISE + which, bank.block[rows])
         return exact + discrete_laplace(spec.scale(actions=len(self.learner.actions)), bits)
+
+    def sums(self, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
+        """Each arm's sum and count plus discrete Laplace noise of the learner's scales."""
+        learner, arms = self.learner, len(self.learner.actions)
+        assert isinstance(learner, PolicyLearner)
+        gains, shown = bank.sums[rows], bank.shown[rows]
+        bits = self.bits(bank, rows, Purpose.NOISE, bank.block[rows])
+        at_once = max(1, _WORDS // (2 * arms))
+        for first in range(0, len(rows), at_once):
+            some, part = slice(first, first + at_once), bits.part(first, first + at_once)
+            if learner.sums_scale is not None:
+                gains[some] += discrete_laplaces(learner.sums_scale, part, arms)
+            if learner.counts_scale is not None:
+                noise = discrete_laplaces(learner.counts_scale, part, arms, position=2 * arms)
+                shown[some] += noise
+        return gains, shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -135,7 +162,21 @@ class FromRecord:
         """The recorded estimate of each row's block."""
         return self._read(bank, rows, self.estimates[which].name)
 
+    def sums(self, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
+        """The recorded sums and counts of each row's block."""
+        kept = [each.sums for each in self._kept(bank, rows, SUMS)]
+        arrays = [sums.arrays() for sums in kept if sums is not None]
+        if len(arrays) < len(kept):
+            raise StateMismatch(
+                complaint("rebuild: sums", "not recorded", expected="sums and counts", got="none")
+            )
+        gains, shown = zip(*arrays, strict=True)
+        return np.stack(gains), np.stack(shown)
+
     def _read(self, bank: Bank, rows: Ints, kind: str) -> Ints:
+        return np.array([kept.value for kept in self._kept(bank, rows, kind)], dtype=np.int64)
+
+    def _kept(self, bank: Bank, rows: Ints, kind: str) -> list[Kept]:
         born, block = bank.born[rows].tolist(), bank.block[rows].tolist()
         names = [
             Drawn(bank.keys[row], since, ended, kind)
@@ -151,4 +192,4 @@ class FromRecord:
                     got="none",
                 )
             )
-        return np.array([self.recorded[name].value for name in names], dtype=np.int64)
+        return [self.recorded[name] for name in names]

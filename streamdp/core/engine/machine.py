@@ -1,12 +1,14 @@
-"""The state machine around a bank: losses in, releases out. Pure: no clock, no network, no file.
+"""The state machine around a bank: losses or feedback in, releases out. Pure: no clock, no file.
 
 What one batch does, in this order:
 
 1. *Plan.* Which rows its slots belong to and where their blocks end: from keys, offsets and slot
    numbers alone. Nothing has changed yet.
 2. *Charge* (P6). The ledger books every block that will end, or refuses and nothing changes.
-3. *Apply.* New rows are born and draw their openings; each segment's losses are added; where a
-   block ends its releases are drawn, the r-th blocks of all keys together.
+3. *Apply.* New rows are born and draw their openings; what each segment brings is added; where a
+   block ends its releases are drawn, the r-th blocks of all keys together. What that is (sums of
+   losses and a private choice; sums of the shown arms' gains, noise and a policy) is a part of the
+   engine that the learner decides: `losses` or `feedback`.
 
 Releases come in the order of the records that ended their blocks. How a stream of records is cut
 into batches changes nothing.
@@ -28,16 +30,30 @@ from numpy.typing import NDArray
 from streamdp.core import snapshot
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.calibration import parse_epsilon
+from streamdp.core.engine import feedback
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
+from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
-from streamdp.core.engine.plan import check, check_keys, plan
+from streamdp.core.engine.plan import Batch, check, check_keys, plan
 from streamdp.core.engine.quiet import Quiet
-from streamdp.core.engine.waves import Applier, Wave
+from streamdp.core.engine.waves import Applier, Blocks, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Releases
-from streamdp.core.grid import as_vector
-from streamdp.core.learners.leader import Leader
+from streamdp.core.events import (
+    ACTION,
+    NO_ARM,
+    OPENING,
+    SUMS,
+    FeedbackBatch,
+    Key,
+    LossBatch,
+    Releases,
+    Told,
+)
+from streamdp.core.evidence.policy import Policy
+from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.grid import as_float32, as_vector, centred_gains
+from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
@@ -73,7 +89,7 @@ class Engine:
         *,
         stream: str,
         partition: int,
-        learner: Leader,
+        learner: Learner,
         budget: str | Fraction | int | None,
         randomness: Randomness,
         epoch: int = 1,
@@ -93,25 +109,43 @@ class Engine:
         self._nothing = self._no_releases()
         self._tariff = tariff(learner, self.estimates, budget=share)
         self._ledger = None if share is None else Ledger(share)
+        windowed = isinstance(learner, Leader) and learner.window == "random_prefix"
         self._bank = Bank(
             len(learner.actions),
-            windows="drawn" if learner.window == "random_prefix" else "fixed",
+            windows="drawn" if windowed else "fixed",
             whole="summed" if self.estimates else "counted",
             tagged="seeded" if randomness.seeded else "system",
-            remembered=learner.memory.width,
+            remembered=_remembered(learner),
+            observes="feedback" if isinstance(learner, PolicyLearner) else "losses",
         )
         self._fresh = Fresh(stream, partition, epoch, learner, self.estimates, randomness)
+        self._quiet: Quiet | None = None
         self._applier = Applier(
-            learner=learner,
-            estimates=self.estimates,
+            schedule=learner.schedule,
+            blocks=self._blocks(not_private),
             bank=self._bank,
             fresh=self._fresh,
-            not_private=not_private,
         )
+
+    def _blocks(self, not_private: NotPrivate | None) -> Blocks:
+        """What the learner's blocks accumulate and release."""
+        learner, bank = self.learner, self._bank
+        if isinstance(learner, PolicyLearner):
+            if not_private is not None:
+                raise InvalidConfig(
+                    complaint(
+                        "not_private", "on a feedback stream", expected="none", got="exact totals"
+                    )
+                )
+            return feedback.FeedbackBlocks(learner=learner, bank=bank)
         self._quiet = Quiet(
+            learner=learner, bank=bank, counts_whole=self.estimates, not_private=not_private
+        )
+        return LossBlocks(
             learner=learner,
-            bank=self._bank,
-            counts_whole=self.estimates,
+            estimates=self.estimates,
+            bank=bank,
+            fresh=self._fresh,
             not_private=not_private,
         )
 
@@ -140,12 +174,33 @@ class Engine:
         at = self.position if offset is None else offset
         return self.apply_batch(LossBatch([key], _ONE_SLOT, row, np.array([at], dtype=np.int64)))
 
-    def apply_batch(self, batch: LossBatch) -> Releases:
+    def observe(
+        self, key: Key, *, action: str | None, loss: float | None, offset: int | None = None
+    ) -> Releases:
+        """One slot of a feedback stream: `action` was shown, and this loss in [0, 1] came of it.
+
+        A loss that is no finite number, and None, count as nothing learned about the action; an
+        unknown action, and None, as nothing learned at all. Either way the slot is taken (P1).
+        """
+        arms = {name: arm for arm, name in enumerate(self.learner.actions)}
+        at = self.position if offset is None else offset
+        number = as_float32([np.nan if loss is None else loss], actions=1)[:, 0]
+        return self.apply_batch(
+            FeedbackBatch(
+                keys=[key],
+                index=_ONE_SLOT,
+                played=np.array([arms.get(action, NO_ARM) if action else NO_ARM], dtype=np.int32),
+                gain=centred_gains(number),
+                offsets=np.array([at], dtype=np.int64),
+            )
+        )
+
+    def apply_batch(self, batch: Batch) -> Releases:
         """Many slots; exactly equal to applying them one by one, and some 50 times as fast.
 
         The slots of one record must come in one batch: the position moves past the last record.
         """
-        check(batch, actions=len(self.learner.actions), position=self.position)
+        check(batch, learner=self.learner, position=self.position)
         return self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
 
     def skip_to(self, position: int) -> None:
@@ -156,9 +211,26 @@ class Engine:
             )
         self.position = position
 
+    def policy(self, key: Key) -> Policy | None:
+        """The policy in force for a key of a feedback stream; None if it has no learner."""
+        check_keys([key])
+        if not isinstance(self.learner, PolicyLearner):
+            raise InvalidConfig(
+                complaint("policy", "of a stream of losses", expected="action(key)", got="policy")
+            )
+        row = self._bank.row(key)
+        if row is None:
+            return None
+        policy: Policy = feedback.in_force(self.learner, self._bank, np.array([row]))[0]
+        return policy
+
     def action(self, key: Key) -> str | None:
         """The action in force for a key; None if it has no learner."""
         check_keys([key])
+        if isinstance(self.learner, PolicyLearner):
+            raise InvalidConfig(
+                complaint("action", "of a feedback stream", expected="policy(key)", got="action")
+            )
         row = self._bank.row(key)
         return None if row is None else self.learner.actions[int(self._bank.action[row])]
 
@@ -198,21 +270,29 @@ class Engine:
         self._bank.first_unsaved[rows] = CLEAN
         return saved
 
-    def _step(self, batch: LossBatch, draws: Draws, *, limit: int, read: LossBatch) -> list[Wave]:
+    def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
         """Plan, charge, apply; the position moves past all that was read."""
         self._check_whole()
-        quiet = self._quiet.row(batch)
-        if quiet is None:
+        if self._quiet is None or not self._took_quietly(self._quiet, batch):
             waves = self._planned(batch, draws, limit=limit)
         else:
-            self._halfway, waves = True, []
-            self._quiet.take(batch, quiet)
+            waves = []
         if len(read.offsets):
             self.position = int(read.offsets[-1]) + 1
         self._halfway = False
         return waves
 
-    def _planned(self, batch: LossBatch, draws: Draws, *, limit: int) -> list[Wave]:
+    def _took_quietly(self, quiet: Quiet, batch: Batch) -> bool:
+        """Whether the batch was one slot that begins and ends nothing, which is added now."""
+        assert isinstance(batch, LossBatch)
+        row = quiet.row(batch)
+        if row is None:
+            return False
+        self._halfway = True
+        quiet.take(batch, row)
+        return True
+
+    def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
         """The way of every slot that begins or ends anything, and of all batches of several."""
         planned = plan(self._bank, self.learner.schedule, batch, limit=limit)
         ends = np.flatnonzero(planned.segments.closes)
@@ -275,19 +355,30 @@ class Engine:
             stop=_joined(waves, "stop")[order],
             first_offset=_joined(waves, "first_offset")[order],
             last_offset=_joined(waves, "last_offset")[order],
-            in_force=_joined(waves, "in_force")[order] if self.learner.remembers else None,
+            in_force=_joined(waves, "in_force")[order] if self._remembers else None,
+            told=_told(waves, order),
         )
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether another action than the newest vote may be in force."""
+        return isinstance(self.learner, Leader) and self.learner.remembers
 
     def _no_releases(self) -> Releases:
         """What a batch releases in which no block ends: columns of no length."""
         none, charge = np.zeros(0, dtype=np.int64), self.learner.charge or Fraction(0)
+        observes_losses = isinstance(self.learner, Leader)
         return Releases(
             stream=self.stream,
             partition=self.partition,
             epoch=self.epoch,
-            kinds=(OPENING, ACTION, *(estimate.name for estimate in self.estimates)),
+            kinds=(
+                OPENING,
+                ACTION if observes_losses else SUMS,
+                *(estimate.name for estimate in self.estimates),
+            ),
             charges=(Fraction(0), charge, *(estimate.epsilon for estimate in self.estimates)),
-            actions=self.learner.actions,
+            actions=self.learner.actions if observes_losses else (),
             keys=(),
             kind=none.astype(np.uint8),
             born=none, block=none, value=none, start=none, stop=none, first_offset=none,
@@ -300,9 +391,28 @@ def _joined(waves: Sequence[Wave], name: str) -> Ints:
     return np.concatenate([getattr(wave, name) for wave in waves])
 
 
+def _told(waves: Sequence[Wave], order: Ints) -> Told | None:
+    """What the releases of a feedback stream say of each arm."""
+    told = [wave.told for wave in waves if wave.told is not None]
+    if not told:
+        return None
+    return Told(
+        gains=np.concatenate([each.gains for each in told])[order],
+        shown=np.concatenate([each.shown for each in told])[order],
+        policy=np.concatenate([each.policy for each in told])[order],
+    )
+
+
+def _remembered(learner: Learner) -> int:
+    """How many numbers of earlier releases a row keeps."""
+    if isinstance(learner, PolicyLearner):
+        return KEPT_PER_ARM * len(learner.actions)
+    return learner.memory.width
+
+
 def _check_parts(learner: object, randomness: object) -> None:
     """Refuse a learner or a source of bits that is none: forgotten, or a name of one."""
-    if not isinstance(learner, Leader):
+    if not isinstance(learner, Leader | PolicyLearner):
         raise InvalidConfig(
             complaint(
                 "learner",
@@ -323,13 +433,13 @@ def _check_parts(learner: object, randomness: object) -> None:
         )
 
 
-def configuration_digest(learner: Leader, estimates: Iterable[Estimate]) -> str:
+def configuration_digest(learner: Learner, estimates: Iterable[Estimate]) -> str:
     """A fingerprint of all that a row's state and its releases depend on."""
     told = [f"{e.name} {e.epsilon} {e.min_length}" for e in estimates]
     return sha256("\n".join([learner.digest(), *told]).encode()).hexdigest()
 
 
-def row_layout(learner: Leader, estimates: Sequence[Estimate], *, epoch: int) -> snapshot.Layout:
+def row_layout(learner: Learner, estimates: Sequence[Estimate], *, epoch: int) -> snapshot.Layout:
     """What the saved rows of a configuration look like."""
     actions = len(learner.actions)
     return snapshot.Layout(
@@ -337,5 +447,6 @@ def row_layout(learner: Leader, estimates: Sequence[Estimate], *, epoch: int) ->
         epoch=epoch,
         actions=actions,
         wide=actions if estimates else 0,
-        remembered=learner.memory.width,
+        remembered=_remembered(learner),
+        shown=actions if isinstance(learner, PolicyLearner) else 0,
     )

@@ -13,18 +13,21 @@ from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank, first_places
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import LossBatch
+from streamdp.core.events import FeedbackBatch, LossBatch
+from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.schedule import LAST_SLOT, Schedule
 from streamdp.core.segments import Grouped, Segments, cut, group
 
 Ints = NDArray[np.int64]
+
+Batch = LossBatch | FeedbackBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The slots of a batch by row and block."""
 
-    batch: LossBatch  # without the slots of keys that get no row
+    batch: Batch  # without the slots of keys that get no row
     rows: Ints  # T: the row of each touched key
     grouped: Grouped
     taken: Ints  # T: how many slots it had before
@@ -57,7 +60,7 @@ class Plan:
         return offsets
 
 
-def plan(bank: Bank, schedule: Schedule, batch: LossBatch, *, limit: int) -> Plan:
+def plan(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int) -> Plan:
     """Lay a checked batch out over rows; keys beyond `limit` rows get none."""
     rows = bank.rows(batch.keys)
     first = first_places(batch.index, len(batch.keys)) if (rows < 0).any() else rows
@@ -85,11 +88,14 @@ def plan(bank: Bank, schedule: Schedule, batch: LossBatch, *, limit: int) -> Pla
     )
 
 
-def only(batch: LossBatch, keep: NDArray[np.bool_]) -> LossBatch:
+def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
     """Some slots of a batch."""
     if keep.all():
         return batch
-    return LossBatch(batch.keys, batch.index[keep], batch.losses[keep], batch.offsets[keep])
+    index, offsets = batch.index[keep], batch.offsets[keep]
+    if isinstance(batch, LossBatch):
+        return LossBatch(batch.keys, index, batch.losses[keep], offsets)
+    return FeedbackBatch(batch.keys, index, batch.played[keep], batch.gain[keep], offsets)
 
 
 def check_keys(keys: Sequence[object]) -> None:
@@ -103,17 +109,49 @@ def check_keys(keys: Sequence[object]) -> None:
         )
 
 
-def check(batch: LossBatch, *, actions: int, position: int) -> None:
-    """Refuse a batch that is not one, or that comes again."""
+def check(batch: Batch, *, learner: Learner, position: int) -> None:
+    """Refuse a batch that is not one of this learner's, or that comes again."""
+    if isinstance(learner, PolicyLearner):
+        n = _check_feedback(batch)
+    else:
+        n = _check_losses(batch, actions=len(learner.actions))
+    if not n == len(batch.index) == len(batch.offsets):
+        got = f"{len(batch.index)} and {len(batch.offsets)}"
+        raise InvalidConfig(complaint("batch", "uneven columns", expected=n, got=got))
+    _check_order(batch, position=position)
+
+
+def _check_losses(batch: Batch, *, actions: int) -> int:
+    """How many slots."""
+    if not isinstance(batch, LossBatch):
+        got = type(batch).__name__
+        raise InvalidConfig(complaint("batch", "of another kind", expected="LossBatch", got=got))
     n = len(batch.losses)
     if batch.losses.dtype != np.float32 or batch.losses.shape != (n, actions):
         got = f"{batch.losses.shape} {batch.losses.dtype}"
         raise InvalidConfig(
             complaint("batch.losses", "shape", expected=f"n × {actions} float32", got=got)
         )
-    if not n == len(batch.index) == len(batch.offsets):
-        got = f"{len(batch.index)} and {len(batch.offsets)}"
-        raise InvalidConfig(complaint("batch", "uneven columns", expected=n, got=got))
+    return n
+
+
+def _check_feedback(batch: Batch) -> int:
+    """How many slots. What stands in `played` and `gain` may be content: it is never refused."""
+    if not isinstance(batch, FeedbackBatch):
+        got = type(batch).__name__
+        raise InvalidConfig(
+            complaint("batch", "of another kind", expected="FeedbackBatch", got=got)
+        )
+    for name, column, kind in (("played", batch.played, "int32"), ("gain", batch.gain, "int64")):
+        if column.dtype != np.dtype(kind) or column.shape != batch.played.shape[:1]:
+            got = f"{column.shape} {column.dtype}"
+            raise InvalidConfig(complaint(f"batch.{name}", "shape", expected=f"n {kind}", got=got))
+    return len(batch.played)
+
+
+def _check_order(batch: Batch, *, position: int) -> None:
+    """Refuse keys that are none or twice, places of no key, and records that come again."""
+    n = len(batch.index)
     check_keys(batch.keys)
     if len(set(batch.keys)) != len(batch.keys):
         raise InvalidConfig(

@@ -26,9 +26,9 @@ from streamdp.core import snapshot
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine.draws import FromRecord, Recorded, recorded
 from streamdp.core.engine.machine import MOST_ROWS, Engine
-from streamdp.core.engine.plan import check, only
+from streamdp.core.engine.plan import Batch, check, only
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import OPENING, Key, LossBatch, Release
+from streamdp.core.events import OPENING, Key, Release
 from streamdp.core.schedule import LAST_SLOT
 
 Ints = NDArray[np.int64]
@@ -63,10 +63,10 @@ class Rebuilding:
         keys = self._bank.keys[: len(self._valid_at)]
         return dict(zip(keys, self._valid_at.tolist(), strict=True))
 
-    def feed(self, batch: LossBatch) -> None:
+    def feed(self, batch: Batch) -> None:
         """Records again, in order; each goes only to rows that are older than it."""
         engine = self._engine
-        check(batch, actions=len(engine.learner.actions), position=engine.position)
+        check(batch, learner=engine.learner, position=engine.position)
         wanted = only(batch, self._wanted(batch))
         waves = engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
         for release in engine._released(waves):
@@ -94,16 +94,20 @@ class Rebuilding:
         (found,) = recorded([release]).items()
         name, now = found
         then = self._releases[name]
-        if then.in_force is not None and then.in_force != now.in_force:
-            raise StateMismatch(
-                complaint(
-                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
-                    "another action was in force",
-                    expected="the one on record",
-                    got="another",
+        for what, on_record, found_now in (
+            ("action", then.in_force, now.in_force),
+            ("policy", then.policy, now.policy),
+        ):
+            if on_record is not None and on_record != found_now:
+                raise StateMismatch(
+                    complaint(
+                        f"rebuild: {name.kind} of block {name.block} born at {name.born}",
+                        f"another {what} was in force",
+                        expected="the one on record",
+                        got="another",
+                    )
                 )
-            )
-        if then._replace(in_force=now.in_force) != now:
+        if then._replace(in_force=now.in_force, policy=now.policy) != now:
             raise StateMismatch(
                 complaint(
                     f"rebuild: {name.kind} of block {name.block} born at {name.born}",
@@ -146,7 +150,7 @@ class Rebuilding:
                 )
             )
 
-    def _wanted(self, batch: LossBatch) -> NDArray[np.bool_]:
+    def _wanted(self, batch: Batch) -> NDArray[np.bool_]:
         """Which slots some row has not seen yet."""
         rows = self._bank.rows(batch.keys)
         since = np.full(len(rows), CLEAN, dtype=np.int64)
@@ -163,7 +167,7 @@ def rebuild(
     *,
     rows: Sequence[tuple[Key, bytes]],
     releases: Recorded,
-    log: Iterable[LossBatch],
+    log: Iterable[Batch],
     position: int,
     expected_rows: int,
 ) -> Engine:

@@ -67,7 +67,7 @@ def normal_cdf(points: Floats, means: Floats, deviations: Floats) -> Floats:
     places = points * steps
     places -= means * steps - (_REACH * _STEPS + 0.5)
     np.clip(places, 0, 2 * _REACH * _STEPS, out=places)
-    return table.take(places.astype(np.int32))
+    return table.take(places.astype(np.intp), mode="clip")
 
 
 def power_of_half(exponents: Floats) -> Floats:

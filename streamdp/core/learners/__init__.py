@@ -11,9 +11,13 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
+from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.leader import RECIPES, Leader, learner_of, recipe
+
+Learner = Leader | PolicyLearner
+"""What an engine runs: it sees all losses of an event, or the loss of the shown action only."""
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["RECIPES", "Leader", "learner_of", "recipe"]
+__all__ = ["RECIPES", "Leader", "Learner", "PolicyLearner", "learner_of", "recipe"]

@@ -1,0 +1,105 @@
+"""Blocks of streams that see the shown action's loss only: sums and counts of each arm, a policy.
+
+Privacy: ε-DP for replacing one record's content, given earlier releases. Sensitivity: 1 in L1 for
+the K centred sums of a block together, because a gain is clipped to ±1/2 and enters one arm's sum,
+in one block; counts are public, or released with noise of their own (`played = "value"`, 3 in L1).
+Why: each released number has discrete Laplace noise of the scale that the learner says. The policy
+reads released numbers only: what the row remembers is a function of them.
+
+A slot that names no known arm is the null observation: it takes its slot, and adds to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.bank import Bank
+from streamdp.core.engine.draws import Draws
+from streamdp.core.engine.plan import Plan
+from streamdp.core.engine.waves import BLOCK_CODE, Ended, Wave
+from streamdp.core.events import FeedbackBatch, Told
+from streamdp.core.evidence.policy import Policy
+from streamdp.core.evidence.policy_arithmetic import Floats
+from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.grid import NULL
+from streamdp.core.learners import PolicyLearner
+
+Ints = NDArray[np.int64]
+
+
+class FeedbackBlocks:
+    """What a `PolicyLearner`'s blocks accumulate, release and put in force."""
+
+    __slots__ = ("_bank", "_learner")
+
+    def __init__(self, *, learner: PolicyLearner, bank: Bank) -> None:
+        self._learner, self._bank = learner, bank
+
+    def born(self, rows: Ints, draws: Draws) -> tuple[Ints, Told]:
+        """The policy before anything is known; no data, no draw."""
+        openings = draws.openings(self._bank, rows)
+        learner = self._learner
+        nothing = np.zeros((len(rows), len(learner.actions)), dtype=np.int64)
+        policy = learner.policy(learner.nothing_known(1), np.zeros(1, dtype=np.int64))
+        return openings, Told(nothing, nothing, np.repeat(policy, len(rows), axis=0))
+
+    def added(self, plan: Plan) -> _Added:
+        """Each slot's arm and gain, in the order in which waves need them."""
+        batch, segments, arms = plan.batch, plan.segments, len(self._learner.actions)
+        assert isinstance(batch, FeedbackBatch)
+        segment = np.repeat(np.arange(len(segments.of)), segments.length)  # in the grouped order
+        slot = plan.grouped.places(np.arange(len(segment)))
+        played = batch.played[slot].astype(np.int64)
+        known = (played >= 0) & (played < arms)  # others are null observations
+        segment, slot, played = segment[known], slot[known], played[known]
+        cells = plan.segment_rows[segment] * arms + played
+        gains = np.clip(batch.gain[slot], -NULL, NULL)
+        wave = segments.wave[segment]
+        order = np.argsort(wave, kind="stable")
+        ends = np.searchsorted(wave[order], np.arange(int(segments.wave.max()) + 2))
+        return _Added(self._bank, segments.wave, cells[order], gains[order], ends)
+
+    def close(self, ended: Ended, draws: Draws) -> Iterator[Wave]:
+        """Release the noisy sums of blocks that end, learn from them, and forget the sums."""
+        bank, learner, rows = self._bank, self._learner, ended.rows
+        gains, shown = draws.sums(bank, rows)
+        state = learner.learned(history(bank, rows), gains, shown)
+        told = Told(gains, shown, learner.policy(state, ended.block + 1))
+        none = np.zeros(len(rows), dtype=np.int64)
+        yield ended.wave(BLOCK_CODE, none, none, told)
+        bank.remembered[rows] = state.reshape(len(rows), -1).view(np.int64)
+        bank.sums[rows] = 0
+        bank.shown[rows] = 0
+
+
+def history(bank: Bank, rows: Ints) -> Floats:
+    """What some rows remember of their releases: R × 2 × K numbers, kept as their 64 bits."""
+    kept = bank.remembered[rows].view(np.float64)
+    return kept.reshape(len(rows), KEPT_PER_ARM, -1)
+
+
+def in_force(learner: PolicyLearner, bank: Bank, rows: Ints) -> Policy:
+    """The policies of some rows: computed from what was released, never stored."""
+    return learner.policy(history(bank, rows), bank.block[rows])
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Added:
+    """Where the slots of a plan add what, ordered by wave."""
+
+    bank: Bank
+    wave: Ints  # S: of each segment
+    cells: Ints  # row · K + arm
+    gains: Ints
+    ends: Ints  # where each wave begins, and the end
+
+    def advance(self, which: Ints, rows: Ints) -> None:
+        """Add the slots of one wave."""
+        wave = int(self.wave[which[0]])
+        part = slice(int(self.ends[wave]), int(self.ends[wave + 1]))
+        np.add.at(self.bank.sums.reshape(-1), self.cells[part], self.gains[part])
+        np.add.at(self.bank.shown.reshape(-1), self.cells[part], 1)
