@@ -20,25 +20,29 @@ own:
 True
 """
 
-from streamdp.core.engine import Drawn, Engine, Kept, NotPrivate, Rebuilding, rebuild, recorded
-from streamdp.core.errors import (
-    BudgetExceeded,
-    Fenced,
-    InvalidConfig,
-    StateMismatch,
-    StreamdpError,
-    TransportLost,
-)
-from streamdp.core.events import Identity, LossBatch, Release, Releases
-from streamdp.core.learners import RECIPES, Leader, learner_of, recipe
-from streamdp.core.learners.follow_the_leader import follow_the_leader
-from streamdp.core.learners.incumbent_leader import incumbent_leader
-from streamdp.core.learners.naive_noisy_leader import naive_noisy_leader
-from streamdp.core.learners.noisy_leader import noisy_leader
-from streamdp.core.learners.prefix_softmax import prefix_softmax
-from streamdp.core.randomness import SeededRandomness, SystemRandomness
-from streamdp.core.regret import Estimate, estimate
-from streamdp.core.schedule import Schedule, capped, dyadic, geometric, restarting
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamdp.core.engine import Drawn, Engine, Kept, NotPrivate, Rebuilding, rebuild, recorded
+    from streamdp.core.errors import (
+        BudgetExceeded,
+        Fenced,
+        InvalidConfig,
+        StateMismatch,
+        StreamdpError,
+        TransportLost,
+    )
+    from streamdp.core.events import Identity, LossBatch, Release, Releases
+    from streamdp.core.learners import RECIPES, Leader, learner_of, recipe
+    from streamdp.core.learners.follow_the_leader import follow_the_leader
+    from streamdp.core.learners.incumbent_leader import incumbent_leader
+    from streamdp.core.learners.naive_noisy_leader import naive_noisy_leader
+    from streamdp.core.learners.noisy_leader import noisy_leader
+    from streamdp.core.learners.prefix_softmax import prefix_softmax
+    from streamdp.core.randomness import SeededRandomness, SystemRandomness
+    from streamdp.core.regret import Estimate, estimate
+    from streamdp.core.schedule import Schedule, capped, dyadic, geometric, restarting
 
 __version__ = "0.1.0"
 
@@ -79,3 +83,50 @@ __all__ = [
     "recorded",
     "restarting",
 ]
+
+_HOMES = {
+    "streamdp.core.engine": (
+        "Drawn",
+        "Engine",
+        "Kept",
+        "NotPrivate",
+        "Rebuilding",
+        "rebuild",
+        "recorded",
+    ),
+    "streamdp.core.errors": (
+        "BudgetExceeded",
+        "Fenced",
+        "InvalidConfig",
+        "StateMismatch",
+        "StreamdpError",
+        "TransportLost",
+    ),
+    "streamdp.core.events": ("Identity", "LossBatch", "Release", "Releases"),
+    "streamdp.core.learners": ("RECIPES", "Leader", "learner_of", "recipe"),
+    "streamdp.core.learners.follow_the_leader": ("follow_the_leader",),
+    "streamdp.core.learners.incumbent_leader": ("incumbent_leader",),
+    "streamdp.core.learners.naive_noisy_leader": ("naive_noisy_leader",),
+    "streamdp.core.learners.noisy_leader": ("noisy_leader",),
+    "streamdp.core.learners.prefix_softmax": ("prefix_softmax",),
+    "streamdp.core.randomness": ("SeededRandomness", "SystemRandomness"),
+    "streamdp.core.regret": ("Estimate", "estimate"),
+    "streamdp.core.schedule": ("Schedule", "capped", "dyadic", "geometric", "restarting"),
+}
+"""Where each name is at home: it is imported when it is first asked for, so that a command or a
+client that needs no engine does not load one."""
+
+
+def __getattr__(name: str) -> object:
+    """A name of the core, at its first use."""
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """All names, those too that nobody has asked for."""
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import typer
 
+import streamdp as sd
 from streamdp.cli import application
 from streamdp.cli.watch import _rank
 from streamdp.ports import Key
@@ -128,14 +130,35 @@ def test_do_the_commands_for_programs_speak_json() -> None:
 
 def test_is_help_quick_because_it_loads_nothing_heavy() -> None:
     """Commands import what they need when they are called."""
+    assert loaded("from streamdp.cli import application; application()", HEAVY) == []
+
+
+def test_does_reading_a_configuration_load_no_engine() -> None:
+    """Commands that only read it start in the time of numpy and pydantic."""
+    read = "from streamdp.service.config import Configuration; import streamdp.ports"
+    rooms = ["streamdp.core.engine", "streamdp.service.worker", "streamdp.wire.state", "asyncio"]
+    assert loaded(read, rooms) == []
+    assert loaded("import streamdp; streamdp.Engine", rooms) == ["streamdp.core.engine"]
+
+
+HEAVY = ("aiokafka", "asyncio", "cryptography", "msgspec", "numpy", "pydantic", "structlog")
+
+
+def loaded(statement: str, of: Sequence[str]) -> list[str]:
+    """Which of these modules a fresh interpreter holds after a statement."""
     program = (
-        "import sys; from streamdp.cli import application; application();"
-        "print(sorted({'pydantic', 'aiokafka', 'structlog', 'uvicorn'} & set(sys.modules)))"
+        f"import sys; {statement}; print([each for each in {list(of)!r} if each in sys.modules])"
     )
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert run.stdout.strip() == "[]"
+    return [str(name) for name in ast.literal_eval(run.stdout)]
+
+
+def test_is_the_version_told(streamdp: Streamdp) -> None:
+    """One line, for scripts and reports of defects."""
+    told = streamdp("--version")
+    assert (told.code, told.out) == (0, f"streamdp {sd.__version__}\n")
 
 
 # -- check -------------------------------------------------------------------------------------

@@ -13,8 +13,18 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Annotated
 
 import typer
+
+
+def _print_version(asked: bool) -> None:
+    """Print what is installed, and end."""
+    if asked:
+        from streamdp import __version__
+
+        typer.echo(f"streamdp {__version__}")
+        raise typer.Exit
 
 
 def application() -> typer.Typer:
@@ -31,13 +41,22 @@ def application() -> typer.Typer:
     )
     app.callback()(_streamdp)
     for found in iter_modules(__path__):
+        if found.name.startswith("_"):  # what a command is made of
+            continue
         module = import_module(f"{__name__}.{found.name}")
         if hasattr(module, "register"):
             module.register(app)
     return app
 
 
-def _streamdp() -> None:
+def _streamdp(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
     """Streaming, differentially private online learning: loss vectors in, private actions out."""
 
 

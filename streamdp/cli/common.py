@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -133,6 +132,8 @@ def complain(error: object) -> None:
 
 def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run what talks to a transport to its end."""
+    import asyncio
+
     with reaching():
         return asyncio.run(work())
 

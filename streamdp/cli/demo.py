@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -82,6 +81,8 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str) -> Sho
 
     configuration = Configuration.load(path, environment={})
     technology = configuration.technology()
+    import asyncio
+
     asyncio.run(_prepare(configuration, technology))
     show = Show(console, seconds=seconds, address=f"http://{address}")
     with path.with_name("log.json").open("a", encoding="utf-8") as written:

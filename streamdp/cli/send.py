@@ -9,7 +9,6 @@ format (``padding = "fixed"``).
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
@@ -77,6 +76,8 @@ def send(
     echo '{"key": "fr", "losses": [0.1, 0.9, 0.3]}' | streamdp send --stream home
     streamdp send losses.npy --stream home --key fr --rows 256
     """
+    from asyncio import run
+
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
@@ -90,7 +91,7 @@ def send(
             format_ = configuration.format(topics.stream)
             read = events(file, source, actions=format_.actions, key=default)
             records = _records(format_, read, rows)
-        count = asyncio.run(_sent(technology, topics.input, records, partition))
+        count = run(_sent(technology, topics.input, records, partition))
     if as_json:
         print_json({"topic": topics.input, "records": count})
     else:

@@ -30,6 +30,7 @@ from streamdp.service.batches import decode
 from streamdp.service.opening import Opening, open_partition
 from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, Sameness
+from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
@@ -38,18 +39,6 @@ from streamdp.wire.state import Checkpoint, Recorded, Remark, encode_checkpoint,
 
 _MOST_GONE = 20_000
 """Entries that one cut takes away at most, so that a transaction stays short."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How far saving may fall behind: what bounds the time that a rebuild takes."""
-
-    records: int = 2_000_000
-    """`low_water` is kept within so many records of the position."""
-    seconds: float = 30.0
-    """Every changed row is saved about so often."""
-    bytes_a_cut: int = 4 << 20
-    """Saved rows of one cut, so that a transaction stays short."""
 
 
 @dataclass(frozen=True, slots=True)

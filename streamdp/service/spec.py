@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
@@ -18,17 +17,11 @@ from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
 from streamdp.service.exact import Exact
 from streamdp.service.quarantine import Quarantine
+from streamdp.service.settings import Start as Start
 from streamdp.wire.entries import Entries
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
 from streamdp.wire.state import ESCAPED, LONG, largest_recorded
-
-
-class Start(StrEnum):
-    """Where a stream without any state begins. There is no default."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
 
 
 @dataclass(frozen=True)

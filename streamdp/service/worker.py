@@ -25,8 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Protocol
 
 from streamdp.core.errors import (
@@ -43,7 +42,9 @@ from streamdp.core.errors import (
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.opening import scope
 from streamdp.service.past import PastOf
-from streamdp.service.protocol import Pace, PartitionWork, Restoring
+from streamdp.service.protocol import PartitionWork, Restoring
+from streamdp.service.settings import LoopSettings as LoopSettings
+from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Reason, Status, View
 from streamdp.wire.published import Mode
@@ -68,32 +69,6 @@ class Log(Protocol):
 Clock = Callable[[], float]
 Observe = Callable[[str, float], None]
 """Told how long a public step took: its name and seconds."""
-
-
-class OnHalt(StrEnum):
-    """What a halted partition does to its process."""
-
-    STAY = "stay"  # the others go on, and what was published can still be looked up
-    EXIT = "exit"  # drain the others and end, for whoever restarts or calls someone
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """How the service paces itself. None of it can change what is released."""
-
-    poll_records: int = 2000
-    poll_seconds: float = 0.05
-    batch_records: int = 8192  # applied at once under load, fewer where many releases are drawn
-    most_waiting: int = 200_000  # of a partition, applied and not durable: then it is paused
-    most_drawn: int = 1024  # releases of a partition that no commit holds: then polling waits …
-    brake_seconds: float = 0.25  # … but no longer than this at a time
-    commit_seconds: float = 0.02  # between two commits of a partition that has something to say
-    idle_commit_seconds: float = 1.0
-    drain_seconds: float = 30.0
-    stall_seconds: float = 60.0
-    retry_seconds: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
-    on_halt: OnHalt = OnHalt.STAY
-    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)

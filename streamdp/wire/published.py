@@ -38,14 +38,16 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Identity, Key, Release
-from streamdp.core.regret import Estimate
+
+if TYPE_CHECKING:
+    from streamdp.core.regret import Estimate
 
 ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""

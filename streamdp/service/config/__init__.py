@@ -5,8 +5,6 @@ must hold of it as a whole and how it becomes streams and a transport, `complain
 read, and ``example.toml`` explains every key.
 """
 
-from importlib.resources import files
-
 from streamdp.service.config.configuration import TRANSPORTS, Configuration, Seeds
 from streamdp.service.config.tables import Tables
 
@@ -15,4 +13,6 @@ __all__ = ["TRANSPORTS", "Configuration", "Seeds", "Tables", "example"]
 
 def example() -> str:
     """A complete configuration with every key explained."""
+    from importlib.resources import files
+
     return files(__name__).joinpath("example.toml").read_text("utf-8")

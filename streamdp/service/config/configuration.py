@@ -23,7 +23,7 @@ from enum import Enum
 from fractions import Fraction
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
@@ -35,13 +35,12 @@ from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config.complaints import as_ours
 from streamdp.service.config.environment import PREFIX, Origins, overlaid
 from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
-from streamdp.service.exact import Exact
-from streamdp.service.protocol import Pace
-from streamdp.service.quarantine import Quarantine
-from streamdp.service.spec import StreamSpec
-from streamdp.service.worker import LoopSettings
+from streamdp.service.settings import LoopSettings, Pace
 from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
+
+if TYPE_CHECKING:
+    from streamdp.service.spec import StreamSpec
 
 TRANSPORTS = "streamdp.transports"
 """The entry-point group of technologies."""
@@ -98,6 +97,10 @@ class Configuration:
 
     def spec(self, name: str, *, seeds: Seeds = Seeds.REFUSED) -> StreamSpec:
         """One stream, resolved."""
+        from streamdp.service.exact import Exact  # brings the engine with it
+        from streamdp.service.quarantine import Quarantine
+        from streamdp.service.spec import StreamSpec
+
         stream = self.stream(name)
         learner, estimates = self.learner(name), self.estimates(name)
         topics, format_ = self._topics(name), self.format(name)

@@ -20,16 +20,15 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.service.config.complaints import shown
-from streamdp.service.spec import Start
-from streamdp.service.worker import OnHalt
+from streamdp.service.settings import OnHalt, Start
 from streamdp.wire.published import Mode
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 """Names become part of topic names, of addresses and of metric labels; `.` parts them there."""
 
-_CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+_CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 _PORT = re.compile(r"[0-9]{1,5}")
-_OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+_OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_build=True)
 
 
 def _exact(value: object) -> Fraction:

@@ -9,7 +9,6 @@ actions topic.
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -55,6 +54,8 @@ def schema(name: str) -> dict[str, Any]:
     if name not in NAMES:
         expected = " or ".join(NAMES)
         raise InvalidConfig(complaint("schema", "unknown", expected=expected, got=repr(name)))
+    from importlib.resources import files
+
     text = files(__name__).joinpath(f"{name}.json").read_bytes()
     found: dict[str, Any] = msgspec.json.decode(text)
     return found
