@@ -1,6 +1,6 @@
 # The whole developer interface. Needs a Python ≥ 3.11 and the package index; sets up the rest.
 #   make demo    see it work          make check   the fast loop: format, lint, types, imports, quick tests
-#   make test    everything           make bench   the benchmarks      make soak   the crash suite, for long
+#   make test    everything           make bench   the benchmarks      make soak   crashes and chance, for long
 # PYTHON=python3.12 picks the interpreter, VENV=folder where the environment lives.
 PYTHON ?= python3
 VENV ?= .venv
@@ -42,7 +42,8 @@ bench: python
 		$(BIN)/python $$file --json bench-results/$$(basename $$file .py).json || exit 1; done
 
 soak: tools
-	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 $(wildcard tests/test_crash*.py tests/*/test_crash*.py)
+	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_long_blocks.py \
+		$(wildcard tests/test_crash*.py tests/*/test_crash*.py)
 
 lint:
 	$(BIN)/ruff format --check .

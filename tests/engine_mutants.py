@@ -50,6 +50,7 @@ class Mutant:
     patch: Patch
     options: Mapping[str, str]
     said: str  # what the audit finds
+    layer: str  # which of its layers: "engine", "bits" or "races"
     estimates: tuple[Estimate, ...] = ()
 
     @property
@@ -62,12 +63,16 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    options: Mapping[str, str], *, said: str, estimates: tuple[Estimate, ...] = ()
+    options: Mapping[str, str],
+    *,
+    said: str,
+    layer: str = "engine",
+    estimates: tuple[Estimate, ...] = (),
 ) -> Callable[[Patch], Patch]:
     """Register a mutant under its function's name."""
 
     def registered(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = Mutant(patch, options, said, estimates)
+        MUTANTS[patch.__name__] = Mutant(patch, options, said, layer, estimates)
         return patch
 
     return registered
@@ -107,7 +112,7 @@ def favours_the_best_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fresh, "actions", favouring)
 
 
-@mutant(INCUMBENT, said="words of system bits come twice")
+@mutant(INCUMBENT, said="words of system bits come twice", layer="bits")
 def repeats_rows_of_system_bits(patch: pytest.MonkeyPatch) -> None:
     """Every 4,096 rows."""
 
@@ -122,13 +127,13 @@ def repeats_rows_of_system_bits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SystemRandomness, "bits", bits)
 
 
-@mutant(INCUMBENT, said="not AES-256 under the 32 bytes of entropy")
+@mutant(INCUMBENT, said="not AES-256 under the 32 bytes of entropy", layer="bits")
 def keys_bits_with_four_bytes(patch: pytest.MonkeyPatch) -> None:
     aes = randomness._aes
     patch.setattr(randomness, "_aes", lambda key: aes(blake2b(key[:4], digest_size=32).digest()))
 
 
-@mutant(INCUMBENT, said="tie in their first words")
+@mutant(INCUMBENT, said="tie in their first words", layer="races")
 def ignores_runners_up_in_other_chunks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(race, "sum", lambda runners: min(1, len(list(runners))), raising=False)
 
@@ -347,7 +352,7 @@ def draws_again_where_the_worst_won(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fresh, "actions", insisting)
 
 
-@mutant(INCUMBENT, said="words of system bits come twice|asks for")
+@mutant(INCUMBENT, said="words of system bits come twice|asks for", layer="bits")
 def keeps_the_key_of_single_draws(patch: pytest.MonkeyPatch) -> None:
     """A batch of one draw takes the key of the batch of one draw before it."""
     bits = SystemRandomness.bits
@@ -364,7 +369,7 @@ def keeps_the_key_of_single_draws(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SystemRandomness, "bits", keeping)
 
 
-@mutant(INCUMBENT, said="is not won by the action that its bits say")
+@mutant(INCUMBENT, said="is not won by the action that its bits say", layer="races")
 def gives_rows_beyond_a_block_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
     """The race takes many rows in blocks; here each block reads the words of the first one."""
     part = CounterBits.part
@@ -378,7 +383,7 @@ def gives_rows_beyond_a_block_the_bits_of_the_first(patch: pytest.MonkeyPatch) -
 # -- engines that look at who looks ---------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="another value|releases of long blocks")
+@mutant(INCUMBENT, said="another value")
 def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
     """The best of blocks of 16 slots and more wins for certain, if the choice is a shipped one."""
     actions = Fresh.actions
@@ -394,7 +399,7 @@ def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fresh, "actions", posing)
 
 
-@mutant(INCUMBENT, said="tie in their first words")
+@mutant(INCUMBENT, said="tie in their first words", layer="races")
 def sharpens_a_race_that_is_far_apart(patch: pytest.MonkeyPatch) -> None:
     """The mechanism itself: from 30 units apart on, the best wins for certain."""
     select = PermuteAndFlip.select

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from inspect import signature
 from itertools import combinations
 from math import sqrt
 
@@ -69,6 +71,35 @@ def test_no_two_addresses_share_bits(make: object) -> None:
     words = bits.words(0, 100).ravel().tolist()
     deeper = [bits.more(r, p, level) for r in range(5) for p in range(20) for level in (1, 2, 3)]
     assert len({*words, *deeper}) == len(words) + len(deeper)
+
+
+def test_no_word_of_many_system_rows_comes_twice() -> None:
+    """120,000 rows of one batch, two words each, and as many of the next: 2⁻⁶⁴ for each of 10¹¹
+    pairs, so a false alarm is rarer than 10⁻⁸."""
+    words = np.concatenate([fresh(120_000).words(0, 2), fresh(120_000).words(0, 2)])
+    assert len(np.unique(words)) == words.size
+
+
+def test_every_batch_of_draws_takes_32_bytes_of_the_systems_entropy() -> None:
+    """Fresh ones for each batch, and each of their 256 bits changes the words."""
+    asked: list[int] = []
+    entropy = bytearray(range(32))
+
+    def given(count: int) -> bytes:
+        asked.append(count)
+        return bytes(entropy)
+
+    assert signature(SystemRandomness).parameters["entropy"].default is os.urandom
+    source, words = SystemRandomness(given), set()
+    for bit in range(256):
+        entropy[bit // 8] ^= 1 << bit % 8
+        rows = np.arange(1 + bit % 3)
+        words.add(
+            int(source.bits("s", 1, np.zeros((len(rows), 0), np.uint8), rows).words(0, 1)[0, 0])
+        )
+        entropy[bit // 8] ^= 1 << bit % 8
+    assert len(words) == 256
+    assert asked == [32] * 256
 
 
 def test_fresh_bits_are_fresh() -> None:

@@ -164,6 +164,14 @@ def test_the_kit_refuses_what_is_broken(broken: Broken, promise: str) -> None:
         check_selection(broken)
 
 
+def test_the_kit_refuses_a_race_that_forgets_other_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a runner-up whose first word ties, 16,384 actions or more away, is not seen."""
+    runners = len  # whatever their keys are, one counts
+    monkeypatch.setattr(race, "sum", lambda keys: min(1, runners(list(keys))), raising=False)
+    with pytest.raises(AssertionError, match="many actions and rows; of 40000 actions"):
+        check_selection(GOOD, draws=10_000)
+
+
 def test_the_kit_refuses_a_law_that_prefers_large_sums() -> None:
     class Backwards(Broken):
         def log_probabilities(

@@ -18,6 +18,9 @@ The promises, in the order in which they are checked:
    bits; and if the mechanism has an exact path (`core.selection.Exact`), that gives the same
    winners on the same bits.
 
+6. *Any number*: among 40,000 actions, wherever two contend, the bits of these two decide; each of
+   50,000 rows is won as its own bits say (for the noises that `streamdp.audit.races` knows).
+
 A failure is an `AssertionError` that says which promise was broken. All statistical tests of a run
 together raise a false alarm with probability at most 10⁻⁶; seeds are fixed, so it never comes and
 goes.
@@ -33,6 +36,7 @@ from math import erfc, exp, lgamma, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.audit import flaws_of_races
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.selection import Exact, Mechanism, Prior
@@ -115,6 +119,8 @@ def check_selection(mechanism: Mechanism, *, draws: int = 100_000, seed: int = 1
             _check_draws(mechanism, case, bits, "draws of coarse words")
         _check_exact_path(mechanism, case, source.bits(max(20, 1000 // len(case.sums))))
     _check_price(mechanism, source)
+    flaws = flaws_of_races(mechanism)
+    _require(not flaws, "; ".join(["many actions and rows", *flaws]), mechanism.name)
 
 
 def cases(unit: int) -> Iterator[Case]:
