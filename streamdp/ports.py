@@ -352,6 +352,14 @@ class Administrator(Protocol):
         """Compare what is there with what the promise needs, changing nothing."""
         ...
 
+    async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Put right what may be put right without asking anybody; then check.
+
+        Nothing that the promise rests on, and nothing that is lost by it: settings that make work
+        slow. `Verdict.CHANGED` says what was done.
+        """
+        ...
+
     async def expand(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:

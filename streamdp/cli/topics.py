@@ -89,16 +89,26 @@ def create(
 
 
 def check(
-    config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False, as_json: AsJson = False
+    mend: Annotated[
+        bool,
+        typer.Option("--mend", help="Set what makes take-overs slow; nothing else is changed."),
+    ] = False,
+    config: Config = DEFAULT_CONFIG,
+    single_broker: SingleBroker = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare what is there with what the promise needs; exit code 1 if something is wrong.
 
-    Example: streamdp topics check --config streamdp.toml --json
+    With --mend, the settings that bound what a take-over reads are set first.
+
+    Examples:
+    streamdp topics check --config streamdp.toml --json
+    streamdp topics check --mend
     """
     configuration = load(config)
     _do(
         configuration,
-        lambda tools, streams, _: tools.check(streams),
+        lambda tools, streams, _: tools.mend(streams) if mend else tools.check(streams),
         partitions=None,
         single_broker=single_broker,
         as_json=as_json,

@@ -387,6 +387,10 @@ class MemoryAdministrator:
             for topic in _topics(streams)
         ]
 
+    async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Nothing here makes work slow."""
+        return await self.check(streams)
+
     async def expand(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:

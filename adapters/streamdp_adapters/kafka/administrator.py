@@ -19,6 +19,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Finding, Partition, Records, StreamTopics, Taken, Verdict
 from streamdp_adapters.kafka import doctor, reading
+from streamdp_adapters.kafka.requests import AlterSettings
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
     REPLICAS,
@@ -26,6 +27,7 @@ from streamdp_adapters.kafka.topics import (
     Hidden,
     Wanted,
     administration,
+    beyond,
     compared,
     describe,
     describe_shapes,
@@ -81,6 +83,21 @@ class KafkaAdministrator:
         return [
             finding for stream in streams for finding in findings(stream, self._settings, there)
         ]
+
+    async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Set what bounds a takeover's reading, setting by setting; then check.
+
+        It changes nothing that the promise rests on: what is kept, and how often, is for those who
+        own the cluster.
+        """
+        mended: dict[str, Finding] = {}
+        async with administration(self._settings) as client:
+            there = await describe(client, self._names(streams))
+            for stream in streams:
+                for topic in wanted(stream, self._settings):
+                    mended |= await _mend(client, topic, there.get(topic.name))
+        checked = {finding.subject: finding for finding in await self.check(streams)}
+        return list((checked | mended).values())
 
     async def expand(
         self, streams: Sequence[StreamTopics], *, partitions: int
@@ -221,6 +238,31 @@ class KafkaAdministrator:
         for name, value in topic.settings.items():
             parts += ["--config", f"{name}={value}"]
         return shlex.join(parts)
+
+
+async def _mend(
+    client: AIOKafkaAdminClient, topic: Wanted, is_there: Described | Hidden | None
+) -> dict[str, Finding]:
+    """Set what should be no larger than it is; what was set, by subject."""
+    if not isinstance(is_there, Described) or is_there.settings is None:
+        return {}
+    names = beyond(topic, is_there.settings)
+    if not names:
+        return {}
+    request = AlterSettings(topic.name, {name: topic.bounds[name] for name in names})
+    answer = await client._client.send(client._client.get_random_node(), request)
+    for code, message, *_ in answer.resources:
+        error = for_code(code)
+        if error is not NoError:
+            raise error(f"{topic.name}: {message}")
+    return {
+        f"topic {topic.name}: {name}": Finding(
+            f"topic {topic.name}: {name}",
+            Verdict.CHANGED,
+            f"from {is_there.settings.get(name, 'nothing')} to {topic.bounds[name]}",
+        )
+        for name in names
+    }
 
 
 def _was_there(

@@ -1,9 +1,8 @@
 """Which topic it is: the id that tells a topic from another of its name.
 
 A topic that is deleted and made again begins its offsets anew. Kafka gives each topic an id since
-version 2.8 (metadata version 10); the client library (0.14) speaks metadata to version 5, so this
-module has a request of its own. A broker that knows no ids answers None: then the service looks for
-the last record that it read.
+version 2.8; `requests` has the question. A broker that knows no ids gives none: then the service
+looks for the last record that it read.
 
 `Watch` asks once a second while partitions are worked on. What it finds halts them: the transport
 confirms ownership before, as for any halt. Silence of the brokers is found out elsewhere.
@@ -14,25 +13,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from io import BytesIO
-from uuid import UUID
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
-from aiokafka.protocol.abstract import AbstractType
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Schema,
-    TaggedFields,
-)
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Partition
+from streamdp_adapters.kafka.requests import NO_ID, TopicIds
 
 _SECONDS = 1.0
 """Between two questions; about so long a topic that was made again may go unnoticed."""
@@ -40,115 +27,18 @@ _SECONDS = 1.0
 _PATIENCE = 5.0
 """How long one question may take."""
 
-_NONE = UUID(int=0)
-
-
-class Uuid(AbstractType[UUID]):
-    """Sixteen bytes."""
-
-    @classmethod
-    def encode(cls, value: UUID) -> bytes:
-        """As they are."""
-        return value.bytes
-
-    @classmethod
-    def decode(cls, data: BytesIO) -> UUID:
-        """As they are."""
-        return UUID(bytes=data.read(16))
-
-
-class _MetadataResponse(Response):
-    API_KEY = 3
-    API_VERSION = 10
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(
-                ("node_id", Int32),
-                ("host", CompactString("utf-8")),
-                ("port", Int32),
-                ("rack", CompactString("utf-8")),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_id", CompactString("utf-8")),
-        ("controller_id", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error_code", Int16),
-                ("topic", CompactString("utf-8")),
-                ("topic_id", Uuid),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("isr", CompactArray(Int32)),
-                        ("offline_replicas", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_authorized_operations", Int32),
-        ("tags", TaggedFields),
-    )
-
-
-class _MetadataRequest(RequestStruct):
-    API_KEY = 3
-    API_VERSION = 10
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _MetadataResponse
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("topic_id", Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields)
-            ),
-        ),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        ("tags", TaggedFields),
-    )
-
-
-class _TopicIds(Request[_MetadataRequest]):
-    """Asks for topics by name, and makes none."""
-
-    API_KEY = 3
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = list(names)
-
-    def build(self, request_struct_class: type[_MetadataRequest]) -> _MetadataRequest:
-        """In the one version that there is."""
-        topics: list[tuple[UUID, str, dict[int, bytes]]] = [
-            (_NONE, name, {}) for name in self._names
-        ]
-        return request_struct_class(topics, False, False, False, {})
-
 
 async def topic_ids(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, str]:
     """The ids of topics that are there, as text; none where brokers have no ids."""
     node = client.get_random_node()
     try:
-        answer = await client.send(node, _TopicIds(names))
+        answer = await client.send(node, TopicIds(names))
     except (NotImplementedError, IncompatibleBrokerVersion):
         return {}
     return {
         topic: str(topic_id)
         for error, topic, topic_id, *_ in answer.topics
-        if not error and topic_id != _NONE
+        if not error and topic_id != NO_ID
     }
 
 

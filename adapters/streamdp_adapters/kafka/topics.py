@@ -11,6 +11,12 @@ Replication ≥ 3, min ISR ≥ 2 and no unclean election, because a state that r
 again what was published. ``single_broker`` accepts one copy, for trials. The derived topics have
 as many partitions as the input, and take the largest value that a commit may bring.
 
+Who takes a partition reads its whole state topic, and nothing of a compacted topic's newest
+segment is ever compacted: with a broker's own settings (segments of a gigabyte or a week) that is
+everything that was written for days. So the state has small segments that are cleaned soon
+(`_READ_WHOLE`). Larger bounds are worth a warning, and `topics check --mend` sets them: they cost
+time, not the promise.
+
 What this user may not see of a topic is a problem of that topic, said beside those of the others.
 """
 
@@ -42,6 +48,19 @@ _LARGEST = "max.message.bytes"
 _FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 _WEEK_MS = str(7 * 24 * 3600 * 1000)
 _FOR_A_WEEK = {"retention.ms": _WEEK_MS, "retention.bytes": "-1"}  # as brokers do unless told
+_READ_WHOLE = {
+    "segment.bytes": str(8 << 20),  # beyond what is live, about so much is read
+    "segment.ms": "30000",  # or what was written in so long, if that is less
+    "min.cleanable.dirty.ratio": "0.3",  # of a log may be superseded before it is cleaned
+    "min.compaction.lag.ms": "0",
+    # A tombstone may go before a reader comes to it who has read what it removes. That is found
+    # again as it was: a release, published and behind its saved row, or a row of an earlier epoch.
+    # It is of no effect, and is removed anew.
+    "delete.retention.ms": "1000",
+}
+"""What bounds a takeover's reading by a small multiple of what is live; all are upper bounds."""
+
+_SEGMENT = "segment.bytes"
 _SPARINGLY = {"retention.ms": _WEEK_MS, "retention.bytes": str(1 << 30)}
 
 
@@ -65,6 +84,7 @@ class Wanted:
     in_sync: int
     proposed: Mapping[str, str] = field(default_factory=dict)  # retention that may be another
     least: int = 0  # bytes that its largest batch must have room for
+    bounds: Mapping[str, str] = field(default_factory=dict)  # settings that should be no larger
 
     @property
     def settings(self) -> dict[str, str]:
@@ -75,6 +95,7 @@ class Wanted:
             "unclean.leader.election.enable": "false",
             **self.kept,
             **self.proposed,
+            **self.bounds,
         }
 
 
@@ -103,7 +124,9 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
     ]
     least = topics.largest_value + KEY_ROOM + RECORD_ROOM
     found = [Wanted(*shape, replicas=replicas, in_sync=in_sync, least=least) for shape in shapes]
+    segment = max(int(_READ_WHOLE[_SEGMENT]), 2 * least)
     found[0] = replace(found[0], proposed=_FOR_A_WEEK, least=0)
+    found[3] = replace(found[3], bounds={**_READ_WHOLE, _SEGMENT: str(segment)})
     if topics.quarantined:
         aside = replace(found[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
         found.append(aside)
@@ -265,11 +288,28 @@ def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Itera
         got = settings.get(name, "")
         yield _judged(f"{subject}: {name}", value, got, got == value, "; it is kept for good")
     if topic.least:
-        largest = int(settings.get(_LARGEST) or 0)
-        yield _judged(
-            f"{subject}: {_LARGEST}", f"at least {topic.least}", largest, largest >= topic.least,
-            "; a commit would not fit",
-        )  # fmt: skip
+        for name in (_LARGEST, _SEGMENT):
+            largest = int(settings.get(name) or 0)
+            yield _judged(
+                f"{subject}: {name}", f"at least {topic.least}", largest, largest >= topic.least,
+                "; a commit would not fit",
+            )  # fmt: skip
+    for name in beyond(topic, settings):
+        yield Finding(
+            f"{subject}: {name}",
+            Verdict.WARNING,
+            f"expected at most {topic.bounds[name]}, got {settings.get(name, 'nothing')}; a"
+            " takeover reads much more than is live: `streamdp topics check --mend` sets it",
+        )
+
+
+def beyond(topic: Wanted, settings: Mapping[str, str]) -> list[str]:
+    """The settings that should be no larger than they are."""
+    return [
+        name
+        for name, most in topic.bounds.items()
+        if not settings.get(name) or float(settings[name]) > float(most)
+    ]
 
 
 def _trial(topic: Wanted) -> str:
@@ -317,5 +357,5 @@ def _limits(
         is_there = there[topic.name]
         assert isinstance(is_there, Described), "what is hidden is a problem"
         assert is_there.settings is not None, "what is hidden is a problem"
-        sizes[topic.role] = int(is_there.settings[_LARGEST])
+        sizes[topic.role] = min(int(is_there.settings[name]) for name in (_LARGEST, _SEGMENT))
     return Limits(input=sizes.pop("input"), derived=min(sizes.values()))

@@ -161,6 +161,10 @@ class SqliteAdministrator:
         ]
         return made + kept
 
+    async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+        """Nothing here makes work slow."""
+        return await self.check(streams)
+
     async def expand(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
