@@ -5,6 +5,7 @@
     ├── BudgetExceeded    stop the stream: a charge was refused before anything was drawn
     ├── StateMismatch     stop and call someone: saved state, ledger or log contradict each other
     │   └── ConfigurationMismatch     the user: the state was made by another configuration
+    │       └── Superseded    stand by: the state is of a later epoch than the configuration
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
         ├── Fenced        another process owns the partition now: leave it alone
         └── DiskFull      make room, then retry: nothing that was durable is lost
@@ -31,6 +32,10 @@ class StateMismatch(StreamdpError):
 
 class ConfigurationMismatch(StateMismatch):
     """The state was made by another configuration: take the change back, or begin a new epoch."""
+
+
+class Superseded(ConfigurationMismatch):
+    """The state is of a later epoch: a process that is configured for it must take over."""
 
 
 class TransportLost(StreamdpError):

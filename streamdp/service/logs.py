@@ -33,6 +33,7 @@ EVENTS = {
     "partition_lost": "the outcome of a step is unknown; the partition is taken again",
     "partition_fenced": "another process has the partition",
     "partition_revoked": "the partition goes to another process",
+    "partition_waiting": "its state is of a later epoch; a process configured for that takes over",
     "partition_halted": "it stands still rather than guess; `reason` and `detail` say why",
     "partition_drained": "everything drawn is public",
     "poll_lost": "records could not be asked for; it is tried again",

@@ -29,7 +29,7 @@ from streamdp.service.history import Told
 from streamdp.service.serving_metrics import SERIES, listener
 from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
 from streamdp.service.traffic import Traffic
-from streamdp.service.view import Reason
+from streamdp.service.view import Reason, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REST = "rest"
@@ -169,6 +169,15 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
             ((stream, label, reason), float(part.reason == reason))
             for stream, label, part in parts
             for reason in map(str, Reason)
+        ),
+    )
+    yield gauge(
+        "streamdp_partition_waiting",
+        "1 if the partition waits for a process of a later epoch, as in a roll-out.",
+        ["stream", "partition"],
+        (
+            ((stream, label), float(part.status == str(Status.WAITING)))
+            for stream, label, part in parts
         ),
     )
     yield gauge(

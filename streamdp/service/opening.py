@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamdp.core.errors import ConfigurationMismatch, StateMismatch, complaint
+from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
 from streamdp.ports import Partition, Taken
 from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
@@ -118,11 +118,13 @@ def _check_topic(spec: StreamSpec, partition: Partition, line: LedgerLine | None
 
 def _check_epoch(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint) -> None:
     if spec.epoch < checkpoint.epoch:
-        raise _differs(
-            partition,
-            "the configuration is of an earlier epoch than the state; deploy the newer one",
-            f"epoch {checkpoint.epoch} or a later one",
-            spec.epoch,
+        raise Superseded(
+            complaint(
+                f"partition {partition}",
+                "the configuration is of an earlier epoch than the state; deploy the newer one",
+                expected=f"epoch {checkpoint.epoch} or a later one",
+                got=spec.epoch,
+            )
         )
 
 

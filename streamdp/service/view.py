@@ -36,6 +36,7 @@ class Status(StrEnum):
     REBUILDING = "rebuilding"
     RUNNING = "running"
     RETRYING = "retrying"
+    WAITING = "waiting"  # for a process of a later configuration
     HALTED = "halted"
     DRAINED = "drained"
 
@@ -169,6 +170,11 @@ class View:
         part = self.part(partition)
         part.position, part.low_water = work.committed, work.low_water
         part.keys = len(work.engine)
+
+    def wait(self, partition: Partition, message: str) -> None:
+        """The partition waits for a process of a later configuration."""
+        self.turn(partition, Status.WAITING)
+        self.part(partition).message = message
 
     def halt(self, partition: Partition, reason: Reason, message: str) -> None:
         """The partition has stopped; somebody must act."""

@@ -8,7 +8,10 @@ A worker owns its partition's memory, and what goes wrong is its own:
    happens: halt with a reason, once the transport has confirmed that the partition is still ours.
    A process that was frozen may hold what it read before against what a later owner has made of
    it since. The other partitions go on.
-4. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
+4. The state is of a later epoch than the configuration (`Superseded`): stand by until the partition
+   is revoked or the process ends. In a rolling change of configuration that is what happens to a
+   process that is yet to be restarted, and an epoch never goes back, so trying again is no use.
+5. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
 
 Commits: at once when something was drawn or waits to be published, or when `low_water` falls
 behind; otherwise once in `idle_commit_seconds` while the position moves.
@@ -36,6 +39,7 @@ from streamdp.core.errors import (
     InvalidConfig,
     StateMismatch,
     StreamdpError,
+    Superseded,
     TransportLost,
     complaint,
 )
@@ -179,10 +183,8 @@ class Worker:
             except DiskFull as error:
                 self._around.give_up(error)
                 return
-            except TransportLost as error:
-                calm = self._around.clock() - started > _CALM_SECONDS
-                attempt = 0 if calm else attempt
-                lost = error
+            except (Superseded, TransportLost) as error:
+                ended_by = error
             except Exception as error:
                 self._halt(error)
                 return
@@ -190,13 +192,28 @@ class Worker:
                 self._work, self._inbox, self._failure = None, [], None
                 self.has_room.set()
                 await self._leave()
-            await self._pause_before_retry(lost, attempt)
+            if isinstance(ended_by, Superseded):
+                await self._stand_by(ended_by)
+                return
+            calm = self._around.clock() - started > _CALM_SECONDS
+            attempt = 0 if calm else attempt
+            await self._pause_before_retry(ended_by, attempt)
             attempt += 1
 
     async def _leave(self) -> None:
         with suppress(StreamdpError):
             self._around.transport.pause(self.partition)
             await self._around.transport.leave(self.partition)
+
+    async def _stand_by(self, why: Superseded) -> None:
+        """Leave the partition alone, and say so, until it is revoked or the process drains."""
+        self._around.view.wait(self.partition, str(why))
+        self._around.log.warning(
+            "partition_waiting", partition=str(self.partition), detail=str(why)
+        )
+        while not self._draining:
+            self._stirred.clear()
+            await self._stirred.wait()
 
     async def _pause_before_retry(self, error: TransportLost, attempt: int) -> None:
         waits = self._around.settings.retry_seconds
