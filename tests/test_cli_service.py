@@ -442,6 +442,7 @@ def test_does_the_doctor_find_a_healthy_shop_healthy(shop: Path, streamdp: Strea
     assert told.code == 0
     assert "partition home/1: state: commit" in told.out
     assert "partition home/0: retention: a rebuild reads from" in told.out
+    assert f"keys of home: {len(KEYS)}, each in one partition" in told.out
 
 
 def test_does_the_doctor_say_what_is_wrong_with_records(shop: Path, streamdp: Streamdp) -> None:

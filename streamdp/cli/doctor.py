@@ -79,6 +79,7 @@ async def _look(
     from streamdp.service.config import Seeds
     from streamdp.service.diagnosis import (
         are_good,
+        in_several_partitions,
         partitions,
         quarantined,
         records,
@@ -87,7 +88,7 @@ async def _look(
     )
     from streamdp.service.ledgers import Ledgers
 
-    tools = technology.administrator()
+    tools, published = technology.administrator(), technology.publications()
     try:
         found = {each.subject: each for each in await tools.probe(())}
         if not are_good(found.values()):
@@ -103,10 +104,12 @@ async def _look(
         for topics in streams:
             spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
             looked += await partitions(tools, spec, ledgers.past)
+            looked.append(await in_several_partitions(published, topics, epoch=spec.epoch))
             if sample is not None:
                 looked += await records(tools, topics, format_=spec.format, count=sample)
             if quarantine is not None:
                 looked += await quarantined(tools, topics, count=quarantine)
     finally:
         await tools.close()
+        await published.close()
     return looked

@@ -9,11 +9,22 @@ from contextlib import suppress
 from dataclasses import replace
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.ports import Administrator, Finding, Partition, Records, StreamTopics, Taken, Verdict
+from streamdp.ports import (
+    Administrator,
+    Finding,
+    Key,
+    Partition,
+    Publications,
+    Records,
+    StreamTopics,
+    Taken,
+    Verdict,
+)
 from streamdp.service.opening import check_configuration, open_partition, scope
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.formats import Format
+from streamdp.wire.published import decode_in_force, key_bytes
 from streamdp.wire.quarantined import read_quarantined
 from streamdp.wire.state import read_state
 from streamdp.wire.unprotected import NOT_PRIVATE
@@ -117,6 +128,29 @@ def _retention(partition: Partition, *, low_water: int, taken: Taken) -> Finding
     if taken.first_offset > 0 and headroom < (taken.end_offset - low_water) // 10 + 1:
         return Finding(subject, Verdict.WARNING, f"{told}: raise retention now")
     return Finding(subject, Verdict.GOOD, told)
+
+
+async def in_several_partitions(
+    publications: Publications, stream: StreamTopics, *, epoch: int
+) -> Finding:
+    """Whether producers agree about the partition of each key: a key in two has two learners."""
+    homes: dict[Key, set[int]] = {}
+    async for batch in publications.actions(stream, follow=False):
+        for line in map(decode_in_force, (record.value for record in batch)):
+            if line.epoch == epoch:
+                homes.setdefault(key_bytes(line), set()).add(line.partition)
+    several = {key: found for key, found in homes.items() if len(found) > 1}
+    subject = f"keys of {stream.stream}"
+    if not several:
+        return Finding(subject, Verdict.GOOD, f"{len(homes)}, each in one partition")
+    key, found = min(several.items(), key=lambda item: item[0] or b"")
+    example = f"{key!r} in {', '.join(map(str, sorted(found)))}"
+    told = (
+        f"{len(several)} of {len(homes)} have learners in several partitions, such as {example}:"
+        " readers take the one with the most slots; do all producers use one partitioner?"
+        " (partitions that were added move keys too)"
+    )
+    return Finding(subject, Verdict.WARNING, told)
 
 
 async def records(

@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.partitioner import murmur2
 
 from streamdp.ports import Headers, Key, Value, check_bytes
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.partitioners import PARTITIONERS, Partitioner
 from streamdp_adapters.kafka.sending import BATCH_BYTES, Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
@@ -42,8 +42,8 @@ class KafkaProducer:
     ) -> None:
         """Append records in this order, each exactly once; returns when they are durable.
 
-        Without a partition, a key's records go where every Kafka client of the standard
-        partitioner sends them, and those of the null key of one call to any one partition.
+        Without a partition, a key's records go where the configured partitioner sends them, and
+        those of the null key of one call to any one partition.
         """
         check_bytes(topic, records, headers)
         with troubles.translated(f"topic {topic}"):
@@ -51,7 +51,8 @@ class KafkaProducer:
             if partition is not None and not 0 <= partition < count:
                 raise no_such_partition(topic, partition, count=count)
             out = Outbox(await self._connected())
-            homes = _homes(records, count) if partition is None else [partition] * len(records)
+            by = PARTITIONERS[self._settings.partitioner]
+            homes = _homes(records, count, by) if partition is None else [partition] * len(records)
             try:
                 async with asyncio.timeout(SEND_SECONDS):
                     shares = _shares(homes, records, headers).items()
@@ -87,13 +88,13 @@ class KafkaProducer:
         return self._partitions[topic]
 
 
-def _homes(records: Sequence[tuple[Key, Value]], count: int) -> list[int]:
+def _homes(records: Sequence[tuple[Key, Value]], count: int, by: Partitioner) -> list[int]:
     """The partition of each record, by its key."""
     homes: dict[Key, int] = {None: random.randrange(count)}  # noqa: S311  # any partition will do
     for key, _ in records:
         if key not in homes:
             assert key is not None
-            homes[key] = (murmur2(key) & 0x7FFFFFFF) % count
+            homes[key] = by(key, count)
     return [homes[key] for key, _ in records]
 
 

@@ -22,6 +22,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.helpers import create_ssl_context
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp_adapters.kafka.partitioners import MURMUR2, PARTITIONERS
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -58,10 +59,12 @@ class KafkaSettings:
     key_password_file: Path | None = None
     single_broker: bool = False  # accept less replication than a promise that survives needs
     session_timeout_ms: int = 45_000  # after this silence a worker counts as dead
+    partitioner: str = MURMUR2  # where `send` puts a key: as the other producers do
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, each with its remedy."""
         self._one_of("security_protocol", self.security_protocol, PROTOCOLS)
+        self._one_of("partitioner", self.partitioner, tuple(PARTITIONERS))
         for at, server in enumerate(self.servers, 1):
             if not _is_address(server):  # which is not quoted: a URL may have a password in it
                 self._refuse(
