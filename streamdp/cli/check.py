@@ -118,6 +118,7 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "input": spec.topics.input,
         "mode": configuration.stream(spec.name).mode.value,
         "epoch": spec.epoch,
+        "partition_epochs": {str(n): epoch for n, epoch in sorted(spec.partition_epochs.items())},
         "start": spec.start.value,
         "actions": len(spec.learner.actions),
         "learner": str(spec.learner),
@@ -141,9 +142,10 @@ def _print(told: dict[str, Any]) -> None:
         )
     for stream in told["streams"]:
         parts = " + ".join(f"{kind} {share}" for kind, share in stream["charges"].items())
+        own = "".join(f", of partition {n} {e}" for n, e in stream["partition_epochs"].items())
         typer.echo(
             f"  stream {stream['stream']}: {stream['learner']},"
-            f" {stream['mode']}, epoch {stream['epoch']}"
+            f" {stream['mode']}, epoch {stream['epoch']}{own}"
         )
         typer.echo(
             f"    ε = {stream['charge']} ({parts}); a saved learner takes"

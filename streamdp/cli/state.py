@@ -117,6 +117,7 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
             "lines_recorded": point.lines_recorded,
             "lines_published": point.lines_published,
             "epoch": point.epoch,
+            "stream_epoch": point.epoch if point.stream_epoch is None else point.stream_epoch,
             "configuration": "same" if point.digest == spec.digest else "another",
             "lag": max(0, taken.end_offset - point.next_offset),
             "headroom": point.low_water - taken.first_offset,

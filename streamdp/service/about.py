@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import log, sqrt
@@ -29,12 +30,17 @@ class About:
     seeded: bool
     mode: Mode = Mode.LIVE  # as configured; a running process may have been told another
     fallback: str = NO_FALLBACK
+    partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     gap: float | None = None  # Δ, if somebody is ready to say so
 
     @property
     def name(self) -> str:
         """The stream's name."""
         return self.topics.stream
+
+    def epoch_of(self, partition: int) -> int:
+        """The epoch of one partition: the stream's, or one of its own."""
+        return self.partition_epochs.get(partition, self.epoch)
 
     @property
     def charge(self) -> Fraction:

@@ -108,7 +108,7 @@ async def _partition(
         told = f"none yet: it would start at record {opening.position}"
         return [Finding(f"partition {partition}: state", Verdict.GOOD, told)]
     if opening.new_epoch is not None:
-        told = f"epoch {spec.epoch} would begin at record {opening.position}"
+        told = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
         return [Finding(f"partition {partition}: state", Verdict.GOOD, told)]
     told = (
         f"commit {point.commit_seq}, {point.rows} learners, at record {point.next_offset}"

@@ -7,7 +7,7 @@ function of published lines.
 1. Charges of the same slots add up, those of different slots do not (parallel composition): the
    cost of an event is the highest sum over any block.
 2. Means are over keys. Sums of noisy values have the root of the summed variances as their error.
-3. A larger epoch begins anew; lines of older epochs count only as charges.
+3. A larger epoch begins anew, in its partition; lines of older epochs count only as charges.
 4. Memory is bounded: so many keys, so many of them with a history, so many blocks of a curve.
 5. So is the time that a start takes: of a long ledger the newest lines are read, and what is told
    is of them and what came since (`Told.whole` says whether that is everything). Whoever wants the
@@ -16,8 +16,8 @@ function of published lines.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -107,14 +107,16 @@ class KeyHistory:
 
 @dataclass(slots=True)
 class PartitionHistory:
-    """One partition's totals."""
+    """One partition's totals, and how far its epochs are: each partition may begin one alone."""
 
+    epoch: int = 0
     highest: Fraction = Fraction(0)
     highest_now: Fraction = Fraction(0)  # of the latest epoch
     longest_block: int = 0
     last_slot: int = 0
     blocks: int = 0
     latest: dict[str, Sum] = field(default_factory=dict)
+    curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
     whole: bool = True  # whether the first line heard was the ledger's first
 
 
@@ -122,13 +124,11 @@ class Told:
     """Everything that one stream's ledger has told."""
 
     def __init__(self, *, most_keys: int = MOST_KEYS, histories: int = MOST_HISTORIES) -> None:
-        self.epoch = 0
         self.seeded = False
         self.refused = 0  # lines that could not be read
         self.beyond = 0  # lines of keys beyond the limit
         self.partitions: dict[int, PartitionHistory] = {}
         self.keys: dict[tuple[int, Key], KeyHistory] = {}
-        self._curves: dict[str, dict[int, Sum]] = {}
         self._most_keys = most_keys
         self._histories = histories
 
@@ -140,10 +140,10 @@ class Told:
             except StateMismatch:
                 self.refused += 1
                 continue
-            self._advance(line.epoch)
             self.seeded = self.seeded or line.seeded
             if record.partition not in self.partitions:
                 self.partitions[record.partition] = PartitionHistory(whole=record.offset == 0)
+            self._advance(record.partition, line.epoch)
             if not isinstance(line, EpochMark):
                 self._charge(record.partition, record.key, line)
 
@@ -156,10 +156,14 @@ class Told:
         """The most that any event was charged."""
         return max((each.highest for each in self._of(partitions)), default=Fraction(0))
 
-    def charged_in(self, epoch: int) -> Fraction:
-        """The most that any event of an epoch was charged; nothing is known of earlier epochs."""
-        now = max((each.highest_now for each in self.partitions.values()), default=Fraction(0))
-        return now if epoch == self.epoch else Fraction(0)
+    def charged_in(self, epoch_of: Callable[[int], int]) -> Fraction:
+        """The most that any event was charged in its partition's configured epoch."""
+        now = (
+            each.highest_now
+            for number, each in self.partitions.items()
+            if each.epoch == epoch_of(number)
+        )
+        return max(now, default=Fraction(0))
 
     def latest(self, kind: str, partitions: Iterable[int] | None = None) -> Sum:
         """The latest estimate of each key, added up."""
@@ -171,7 +175,11 @@ class Told:
 
     def curve(self, kind: str) -> Iterator[tuple[int, Reading]]:
         """The mean over keys and slots, block by block."""
-        for block, total in sorted(self._curves.get(kind, {}).items()):
+        blocks: defaultdict[int, Sum] = defaultdict(Sum)
+        for part in self.partitions.values():
+            for block, total in part.curves.get(kind, {}).items():
+                blocks[block].add(total)
+        for block, total in sorted(blocks.items()):
             yield block, total.per_slot()
 
     def of_key(self, key: Key) -> dict[int, KeyHistory]:
@@ -183,17 +191,18 @@ class Told:
         wanted = self.partitions if partitions is None else partitions
         return (self.partitions[number] for number in wanted if number in self.partitions)
 
-    def _advance(self, epoch: int) -> None:
-        if epoch <= self.epoch:
+    def _advance(self, number: int, epoch: int) -> None:
+        part = self.partitions[number]
+        if epoch <= part.epoch:
             return
-        if self.epoch:
-            self._curves.clear()
-            self.keys.clear()
-            for part in self.partitions.values():
-                part.latest.clear()
-                part.blocks = part.longest_block = part.last_slot = 0
-                part.highest_now = Fraction(0)
-        self.epoch = epoch
+        if part.epoch:
+            for place in [place for place in self.keys if place[0] == number]:
+                del self.keys[place]
+            part.curves.clear()
+            part.latest.clear()
+            part.highest_now = Fraction(0)
+            part.blocks = part.longest_block = part.last_slot = 0
+        part.epoch = epoch
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
         part = self.partitions[number]
@@ -213,13 +222,13 @@ class Told:
             history.blocks = line.block
             part.longest_block = max(part.longest_block, line.stop - line.start)
             part.last_slot = max(part.last_slot, line.stop - 1)
-        elif line.kind != OPENING and line.epoch == self.epoch:
+        elif line.kind != OPENING and line.epoch == part.epoch:
             self._estimate(part, history, line)
 
     def _cost(self, part: PartitionHistory, line: Charge, charged: Fraction) -> None:
         """Note what the events of a line were charged so far."""
         part.highest = max(part.highest, charged)
-        if line.epoch == self.epoch:
+        if line.epoch == part.epoch:
             part.highest_now = max(part.highest_now, charged)
 
     def _begin(
@@ -251,7 +260,7 @@ class Told:
             latest.take_away(history.latest[line.kind])
         history.latest[line.kind] = total
         latest.add(total)
-        curve = self._curves.setdefault(line.kind, {})
+        curve = part.curves.setdefault(line.kind, {})
         curve.setdefault(line.block, Sum()).add(total)
         if len(curve) > BLOCKS_A_CURVE:
             del curve[min(curve)]

@@ -127,7 +127,7 @@ def _streams(facts: Facts) -> Iterator[Metric]:
         "The same of the configured epoch alone: earlier ones may have had another budget.",
         label,
         (
-            ((e.name,), float(told[e.name].charged_in(e.epoch)))
+            ((e.name,), float(told[e.name].charged_in(e.epoch_of)))
             for e in facts.about
             if e.name in told
         ),

@@ -3,7 +3,9 @@
 Epoch, digest, that the ledger has no line that the checkpoint does not know of, and that the input
 from `low_water` on is still there. Where they contradict each other the partition halts
 (`StateMismatch`); it never resets an offset and never skips. The way out is a larger `epoch` in the
-configuration; where not even that could be sure to read no event twice, an input of another name.
+configuration, or, where only one partition has lost something, in its `partition_epochs`: learners
+of the others go on. Where not even that could be sure to read no event twice, it is an input of
+another name.
 
 The position never moves back, by any way (P11). A new epoch begins behind all that anything knows
 of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
@@ -60,7 +62,7 @@ def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
     """Which other ledgers matter to how this partition goes on."""
     places = Entries(partition.stream, partition.number)
     value = taken.state.get(places.checkpoint)
-    if value is None or spec.epoch > decode_checkpoint(value).epoch:
+    if value is None or spec.epoch_of(partition.number) > decode_checkpoint(value).epoch:
         return Scope.ALL
     return Scope.RETIRED
 
@@ -75,7 +77,7 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past
     checkpoint = saved.checkpoint
     _check_input(partition, taken, checkpoint)
     _check_epoch(spec, partition, checkpoint)
-    if spec.epoch > max(checkpoint.epoch, line.epoch if line else 0):
+    if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
         return _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
     _check_continues(spec, partition, taken, checkpoint, line)
     _check_alone(partition, checkpoint, past)
@@ -102,7 +104,7 @@ def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) ->
     checkpoint = saved.checkpoint
     if checkpoint is not None:
         _check_epoch(spec, partition, checkpoint)
-        if spec.epoch == checkpoint.epoch:
+        if spec.epoch_of(partition.number) == checkpoint.epoch:
             _check_digest(spec, partition, checkpoint)
 
 
@@ -117,13 +119,23 @@ def _check_topic(spec: StreamSpec, partition: Partition, line: LedgerLine | None
 
 
 def _check_epoch(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint) -> None:
-    if spec.epoch < checkpoint.epoch:
+    """The epoch must be the state's or a later one, and if later, new to this partition."""
+    before, epoch = checkpoint.stream_epoch, spec.epoch_of(partition.number)
+    raised = before is not None and before < spec.epoch <= checkpoint.epoch
+    if raised and epoch <= checkpoint.epoch:
+        raise _differs(
+            partition,
+            "the stream's epoch was raised to one that this partition has had by itself",
+            f"epoch {checkpoint.epoch + 1} or a later one",
+            spec.epoch,
+        )
+    if epoch < checkpoint.epoch:
         raise Superseded(
             complaint(
                 f"partition {partition}",
                 "the configuration is of an earlier epoch than the state; deploy the newer one",
                 expected=f"epoch {checkpoint.epoch} or a later one",
-                got=spec.epoch,
+                got=epoch,
             )
         )
 
@@ -205,7 +217,7 @@ def _without_checkpoint(
         )
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
-    if spec.epoch <= before:
+    if spec.epoch_of(partition.number) <= before:
         found = "a group offset" if line is None else f"a ledger with {_named(line)}"
         raise _halt(
             partition,

@@ -148,6 +148,7 @@ class PartitionWork:
         point = opening.saved.checkpoint
         self._newest = Newest(None if point is None else point.last_record)
         self._entries = Entries(partition.stream, partition.number)
+        self._epoch = spec.epoch_of(partition.number)
         self._drawn: list[tuple[Releases, Mode]] = []
         self._tombstones: list[bytes] = list(opening.saved.stale)
         self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
@@ -241,7 +242,7 @@ class PartitionWork:
         checkpoint = self._checkpoint()
         state: list[tuple[bytes, bytes | None]] = [
             *((each.place, each.recorded) for each in self._waiting.entries),
-            *((self._entries.row(key, epoch=self.spec.epoch), row) for key, row in rows),
+            *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *((entry, None) for entry in gone),
             (self._entries.checkpoint, encode_checkpoint(checkpoint)),
         ]
@@ -253,7 +254,7 @@ class PartitionWork:
                 actions=actions,
                 ledger=ledger,
                 low_water=self.low_water,
-                remark=encode_remark(Remark(epoch=self.spec.epoch, began_with=self._began_with)),
+                remark=encode_remark(Remark(epoch=self._epoch, began_with=self._began_with)),
             ),
             checkpoint=checkpoint,
             published=tuple(publishing.shown),
@@ -302,13 +303,19 @@ class PartitionWork:
             commit_seq=self.commit_seq,
             lines_recorded=self._lines_recorded,
             lines_published=self._lines_published,
-            epoch=self.spec.epoch,
+            epoch=self._epoch,
+            stream_epoch=self._stream_epoch,
             digest=self.spec.digest,
             partitions=self._partitions,
             began_with=self._began_with,
             input_id=self._input_id,
             last_record=self._newest.last_record(),
         )
+
+    @property
+    def _stream_epoch(self) -> int | None:
+        """The stream's epoch, where the partition has one of its own."""
+        return None if self._epoch == self.spec.epoch else self.spec.epoch
 
     def _order(self, recorded: Recorded) -> tuple[int, int, int, int]:
         """Releases in the order in which they were drawn, also where no ordinal says it."""
@@ -322,7 +329,8 @@ class PartitionWork:
         self._lines_recorded += 1
         return self.spec.lines.epoch(
             partition=self.partition.number,
-            epoch=self.spec.epoch,
+            epoch=self._epoch,
+            stream_epoch=self._stream_epoch,
             previous=previous,
             next_offset=opening.position,
             ordinal=self._lines_recorded,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
@@ -36,6 +37,7 @@ class StreamSpec:
     epoch: int
     start: Start
     randomness: Randomness
+    partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     most_keys: int = 1_000_000  # learners per partition
     most_key_bytes: int = 1024
     exact: Exact | None = None  # NOT PRIVATE: what an operator asked to see
@@ -56,11 +58,26 @@ class StreamSpec:
             raise InvalidConfig(
                 complaint(f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch)
             )
+        for number, epoch in self.partition_epochs.items():
+            if epoch <= self.epoch:
+                raise InvalidConfig(
+                    complaint(
+                        f"streams.{self.name}.partition_epochs.{number}",
+                        "not beyond the stream's epoch (one that is raised must be beyond those of"
+                        " all partitions, and their table goes)",
+                        expected=f"≥ {self.epoch + 1}",
+                        got=epoch,
+                    )
+                )
 
     @property
     def name(self) -> str:
         """The stream's name."""
         return self.topics.stream
+
+    def epoch_of(self, partition: int) -> int:
+        """The epoch of one partition: the stream's, or one of its own."""
+        return self.partition_epochs.get(partition, self.epoch)
 
     @property
     def charge(self) -> Fraction:
@@ -101,7 +118,8 @@ class StreamSpec:
     @property
     def largest_value(self) -> int:
         """No value of a commit is larger with its key, whatever is drawn and however keys look."""
-        longest = Entries(self.name, LONG).row(ESCAPED * self.most_key_bytes, epoch=self.epoch)
+        key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
+        longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
         return max(self.row_bytes + len(longest), recorded)
 
@@ -113,7 +131,7 @@ class StreamSpec:
             learner=self.learner,
             budget=self.budget,
             randomness=self.randomness,
-            epoch=self.epoch,
+            epoch=self.epoch_of(partition),
             estimates=self.estimates,
             limit=self.most_keys,
             not_private=None if self.exact is None else self.exact.begin(partition),

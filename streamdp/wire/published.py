@@ -235,12 +235,18 @@ class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
 
 
 class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"):
-    """From this position on the stream has a new configuration: a line of the ledger."""
+    """From this position on learners begin anew: a line of the ledger."""
 
     schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
     stream: str
     partition: Natural
     epoch: Natural
+    stream_epoch: (
+        Annotated[
+            int, Meta(ge=0, description="The stream's, if this epoch is the partition's own.")
+        ]
+        | UnsetType
+    ) = UNSET
     previous: Natural | None
     input: Annotated[str, Meta(description="The input topic.")]
     next_offset: Annotated[int, Meta(ge=0, description="First input record of the epoch.")]
@@ -332,14 +338,22 @@ class Lines:
         return _filled(_encode(line), fill)
 
     def epoch(
-        self, *, partition: int, epoch: int, previous: int | None, next_offset: int, ordinal: int
+        self,
+        *,
+        partition: int,
+        epoch: int,
+        previous: int | None,
+        next_offset: int,
+        ordinal: int,
+        stream_epoch: int | None = None,
     ) -> bytes:
-        """The ledger's mark where a new configuration begins."""
+        """The ledger's mark where an epoch begins, of the stream or of this partition alone."""
         line = EpochMark(
             schema=LEDGER_SCHEMA,
             stream=self.stream,
             partition=partition,
             epoch=epoch,
+            stream_epoch=UNSET if stream_epoch is None else stream_epoch,
             previous=previous,
             input=self.input,
             next_offset=next_offset,

@@ -90,6 +90,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digest: str  # of the stream's configuration
     partitions: Positive  # of the input topic: more of them move keys
     began_with: Positive  # how many it had when the stream began
+    stream_epoch: Natural | None = None  # the stream's, where the partition has its own
     input_id: str | None = None  # of the input topic, where the transport knows one
     last_record: LastRecord | None = None
 

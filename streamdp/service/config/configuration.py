@@ -112,6 +112,7 @@ class Configuration:
                 format=format_,
                 budget=full_charge(learner, estimates),
                 epoch=stream.epoch,
+                partition_epochs=stream.partition_epochs,
                 start=stream.start,
                 randomness=self._randomness(name, seeds),
                 most_keys=stream.limits.most_keys,

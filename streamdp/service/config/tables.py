@@ -164,6 +164,9 @@ class StreamTable(BaseModel):
         default=FormatTable(name="json"), description="how a record is read"
     )
     epoch: Count = Field(default=1, description="raise it to change what learners are")
+    partition_epochs: dict[Annotated[int, Field(ge=0)], Count] = Field(
+        default={}, description="an epoch of one partition, where it alone has to begin anew"
+    )
     mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
     fallback_action: str | None = Field(
         default=None, description="what readers use where there is no action"

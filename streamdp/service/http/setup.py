@@ -43,5 +43,6 @@ def about_of(configuration: Configuration, name: str) -> About:
         seeded=spec.randomness.seeded,
         mode=table.mode,
         fallback=table.fallback_action or NO_FALLBACK,
+        partition_epochs=spec.partition_epochs,
         gap=table.gap,
     )
