@@ -76,3 +76,39 @@ def test_is_a_dead_broker_noticed_by_an_idle_service_that_goes_on_answering(
 def says(server: PrometheusServer, expression: str) -> bool:
     """Whether an expression holds of anything."""
     return server.query(expression) != []
+
+
+def test_does_a_changed_epsilon_stop_a_roll_out_and_not_the_look_ups(tmp_path: Path) -> None:
+    """Before a start by asking for the state, after it by not being ready; an epoch mends it."""
+    with own_broker() as broker:
+        place = on_kafka(tmp_path, broker.bootstrap)
+        with place.running():
+            until(place.ready)
+            assert 'rebuild_progress_ratio{partition="0",stream="home"} 1.0' in metrics(place)
+            place.send(events(100))
+            until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+            assert checked(place) == (0, "")
+        place.change(epsilon='"0.3"')
+        code, told = checked(place)
+        assert (code, "needs a new epoch" in told) == (4, True)
+        with place.running():
+            until(lambda: b"halted by this configuration" in place.get("/readyz")[1])
+            assert place.get("/readyz")[0] == 503
+            until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+            assert place.get("/healthz")[0] == 200
+        place.change(epoch="2")
+        assert checked(place) == (0, "")
+        with place.running():
+            until(place.ready)
+
+
+def metrics(place: Place) -> str:
+    """The metrics page."""
+    return place.get("/metrics")[1].decode()
+
+
+def checked(place: Place) -> tuple[int, str]:
+    """What an init container would end with, and say."""
+    check = [sys.executable, "-c", MAIN, "check", "--with-state", "--config", str(place.path)]
+    ended = subprocess.run(check, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stderr
