@@ -15,6 +15,9 @@ import yaml
 
 import streamdp
 from streamdp.cli.exit_codes import ExitCode
+from streamdp.service.config.tables import HttpTable
+from streamdp.service.http.child import RESERVED_PLACES
+from streamdp.service.http.door import SPARE_FILES
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -278,6 +281,12 @@ def test_the_unit_is_hardened(unit: Path) -> None:
 
 def test_the_unit_does_not_restart_what_a_person_must_mend() -> None:
     assert "RestartPreventExitStatus=2 4 5\n" in UNIT.read_text()
+
+
+def test_the_unit_allows_files_for_every_connection() -> None:
+    """Its filter keeps the service from raising the limit itself."""
+    (allowed,) = re.findall(r"^LimitNOFILE=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    assert int(allowed) >= HttpTable().most_connections + RESERVED_PLACES + SPARE_FILES
 
 
 # Prometheus and Grafana

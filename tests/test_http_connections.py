@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import ssl
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import uvloop
 
 from streamdp.service.http import door
 from streamdp.service.http.checks import tls_of
+from streamdp.service.http.door import fitted
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.server import bound, serving
 from streamdp.service.traffic import Kind, Refusal, Traffic
@@ -234,6 +236,29 @@ def test_are_connections_fewer_than_files(soft: int, hard: int, most: int, left:
     asked = [sys.executable, "-c", FITTED, str(soft), str(hard)]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(most), str(left)]
+
+
+def test_is_a_sandbox_that_refuses_to_tell_or_change_limits_survived(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the shipped systemd unit does: what the system says of the process elsewhere counts."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(resource, "getrlimit", refused)
+    monkeypatch.setattr(resource, "setrlimit", refused)
+    told = tmp_path / "limits"
+    monkeypatch.setattr(door, "LIMITS", told)
+    for soft, most in (("600", 328), ("unlimited", 1000), ("16384", 1000)):
+        told.write_text(
+            f"Limit  Soft  Hard  Units\nMax open files            {soft}   unlimited  files\n"
+        )
+        assert fitted(Limits(1000, 1.0, 16)).most_connections == most
+    monkeypatch.undo()
+    known = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(resource, "getrlimit", refused)
+    assert door._allowed_files() == known
 
 
 def test_are_too_few_files_refused() -> None:

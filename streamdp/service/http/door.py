@@ -9,12 +9,14 @@ breath, and a handshake that is not done within `HANDSHAKE_SECONDS` is over.
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.service.http.guard import Guard, Limits, Place, Watch
@@ -25,6 +27,8 @@ HANDSHAKE_SECONDS = 3.0
 
 SPARE_FILES = 256
 """What a process opens beside connections: brokers' sockets, log files, the embedded log."""
+
+LIMITS = Path("/proc/self/limits")
 
 _AT_ONCE = 32
 """Connections accepted before others get their turn."""
@@ -39,11 +43,13 @@ def fitted(limits: Limits) -> Limits:
     The soft limit is raised as far as the hard one allows; nothing here uses ``select``, which is
     what low soft limits are for.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = _allowed_files()
     wanted = limits.most_connections + limits.reserved + SPARE_FILES
     if _less(soft, wanted):
-        soft = min(wanted, hard) if _less(hard, wanted) else wanted
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        raised = hard if _less(hard, wanted) else wanted
+        with suppress(OSError):  # a sandbox may refuse to change limits
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
     if not _less(soft, wanted):
         return limits
     most = soft - limits.reserved - SPARE_FILES
@@ -57,6 +63,16 @@ def fitted(limits: Limits) -> Limits:
             )
         )
     return replace(limits, most_connections=most)
+
+
+def _allowed_files() -> tuple[int, int]:
+    """How many files this process may open: the limit now, and how far it may be raised."""
+    try:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)
+    except OSError:  # a sandbox may forbid the call, which can change limits too
+        (line,) = re.findall(r"Max open files +(\S+) +(\S+)", LIMITS.read_text())
+        soft, hard = (resource.RLIM_INFINITY if it == "unlimited" else int(it) for it in line)
+        return soft, hard
 
 
 def _less(limit: int, wanted: int) -> bool:
