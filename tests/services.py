@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from streamdp.ports import (
     Commit,
+    Headers,
     Key,
     Listener,
     Partition,
@@ -92,9 +93,14 @@ class Room:
             Partition(spec.name, number) for spec in specs for number in range(partitions)
         ]
 
-    def send(self, stream: str, records: Sequence[tuple[Key, Value]]) -> None:
+    def send(
+        self,
+        stream: str,
+        records: Sequence[tuple[Key, Value]],
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
         """Append input."""
-        self.log.append(self.specs[stream].topics.input, records)
+        self.log.append(self.specs[stream].topics.input, records, headers=headers)
 
     @asynccontextmanager
     async def worker(
@@ -174,7 +180,9 @@ class Room:
         for partition in partitions or self.partitions:
             spec = self.specs[partition.stream]
             source = self.log.input(spec.topics.input, partition.number)
-            records = source.batch(partition, source.first, source.next, 10**9)
+            records = self.log.batch(
+                spec.topics, partition.number, source.first, source.next, 10**9
+            )
             batch, _ = decode(spec.format, [records], most_key_bytes=spec.most_key_bytes)
             evidence = self.evidence(partition)
             found += judge(evidence)

@@ -9,9 +9,12 @@ from fractions import Fraction
 import numpy as np
 
 import streamdp as sd
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.randomness import Randomness
-from streamdp.ports import Key, StreamTopics, Value
+from streamdp.ports import Headers, Key, StreamTopics, Value
 from streamdp.service.spec import Start, StreamSpec
+from streamdp.wire.feedback import Content, Feedback, configure_feedback
 from streamdp.wire.formats import configure
 
 ACTIONS = ("a", "b", "c")
@@ -43,6 +46,51 @@ def spec(
         most_keys=most_keys,
         most_key_bytes=most_key_bytes,
     )
+
+
+def feedback_spec(
+    *,
+    name: str = "clicks",
+    learner: PolicyLearner | None = None,
+    content: Content = "reward",
+    randomness: Randomness | None = None,
+    format_name: str = "json",
+    **options: object,
+) -> StreamSpec:
+    """A feedback stream with three actions, in blocks of 1, 2 and then 3 slots."""
+    chosen = learner or policy_blocks(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
+    feedback = Feedback(chosen.actions, content, chosen.played)
+    return StreamSpec(
+        topics=StreamTopics("shop", name, f"{name}-shown", headers=True),
+        learner=chosen,
+        estimates=(),
+        format=configure_feedback(format_name, feedback=feedback, options=options),
+        budget=Fraction(5),
+        epoch=1,
+        start=Start.EARLIEST,
+        randomness=sd.SeededRandomness(7) if randomness is None else randomness,
+        most_keys=1000,
+        most_key_bytes=64,
+    )
+
+
+def shown(
+    count: int, *, keys: Sequence[Key] = (b"fr", b"de", None), seed: int = 1
+) -> tuple[list[tuple[Key, Value]], list[Headers]]:
+    """Records of clicks on random actions; some payloads and some headers are garbage."""
+    rng = np.random.default_rng(seed)
+    records: list[tuple[Key, Value]] = []
+    headers: list[Headers] = []
+    for _ in range(count):
+        arm, click = int(rng.integers(0, len(ACTIONS))), bool(rng.random() < 0.3)
+        odd = rng.random()
+        value = b"\xffgarbage" if odd < 0.05 else json.dumps({"reward": int(click)}).encode()
+        named: Headers = [("streamdp-action", ACTIONS[arm].encode())]
+        if odd > 0.95:
+            named = [("streamdp-action", b"nobody")] if odd > 0.975 else []
+        records.append((keys[int(rng.integers(0, len(keys)))], value))
+        headers.append(named)
+    return records, headers
 
 
 def events(

@@ -31,6 +31,7 @@ from streamdp.cli.audit import SHIPPED
 from streamdp.core.bank import Bank
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import LossBatch
 from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader, incumbent_leader, learner_of
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
@@ -69,7 +70,7 @@ def proven(
     """What each pair proves of a learner behind the real service, its bits by a seed."""
     names = itertools.count()
     found = []
-    for pair in pairs(learner.schedule, spec_of(learner, stream="x").format)[which]:
+    for pair in pairs(learner.schedule, spec_of(learner, stream="x").loss_format)[which]:
         spec = spec_of(learner, stream=f"pair-{next(names)}")
         spec = replace(spec, randomness=sd.SeededRandomness(seed))
         technology = make()
@@ -133,6 +134,7 @@ def test_is_a_dropped_record_refuted(monkeypatch: Patch) -> None:
 
     def dropping(format_: Format, records: Sequence[Records], **limits: Any):  # type: ignore[no-untyped-def]
         batch, refused = decode(format_, records, **limits)
+        assert isinstance(batch, LossBatch)
         keep = np.asarray(np.isfinite(batch.losses).all(axis=1))
         columns = (batch.index[keep], batch.losses[keep], batch.offsets[keep])
         return type(batch)(batch.keys, *columns), refused
@@ -176,7 +178,7 @@ def test_is_a_certain_event_never_more_than_seen() -> None:
 
 def test_is_an_event_that_one_side_never_shows_bounded_all_the_same() -> None:
     """Never seen is not impossible: the bound is finite."""
-    (pair, *_) = pairs(HONEST.schedule, spec_of(HONEST, stream="x").format)
+    (pair, *_) = pairs(HONEST.schedule, spec_of(HONEST, stream="x").loss_format)
     bound = lower_bound(pair, lambda log: [], runs=50)
     assert (bound.epsilon, bound.event) == (0.0, "none")
     assert log(lowest(50, 50, error=1e-6) / highest(0, 50, error=1e-6)) < inf
@@ -184,7 +186,7 @@ def test_is_an_event_that_one_side_never_shows_bounded_all_the_same() -> None:
 
 def test_are_the_logs_neighbours() -> None:
     """One record differs, and nothing that is public about it but its length."""
-    for pair in pairs(HONEST.schedule, spec_of(HONEST, stream="x").format):
+    for pair in pairs(HONEST.schedule, spec_of(HONEST, stream="x").loss_format):
         differ = [one != other for one, other in zip(*pair.streams, strict=True)]
         assert sum(differ) == 1
         assert len(pair.streams[0]) == HONEST.schedule.stop(pair.block + 1) - 1
@@ -197,7 +199,7 @@ def test_is_a_box_of_three_actions_refused() -> None:
 
 def sd_format(actions: int) -> Format:
     learner = sd.incumbent_leader(actions=[str(n) for n in range(actions)], epsilon="1")
-    return spec_of(learner, stream="x").format
+    return spec_of(learner, stream="x").loss_format
 
 
 # The command

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.learners import Leader
 from streamdp.core.regret import bound_of
 from streamdp.ports import Partition, Published
 from streamdp.service.history import StreamHistory, Told
@@ -62,6 +63,7 @@ def test_are_estimates_means_with_the_standard_error_of_their_noise() -> None:
 
 def test_is_the_bound_a_theorem_s_and_never_estimated() -> None:
     found = samples(facts())
+    assert isinstance(ABOUT.learner, Leader)
     theorem = bound_of(ABOUT.learner, horizon=10).regret + sqrt(2 * 8 * log(3))
     assert isclose(of(found, "streamdp_regret_bound", stream="home"), theorem)
     with_gap = replace(ABOUT, gap=0.9).regret_bound(last_slot=10**6, length=8)

@@ -170,6 +170,7 @@ def redecode(patch: Patch, change: Callable[[LossBatch], LossBatch]) -> None:
         format_: Format, records: Sequence[Records], **limits: Any
     ) -> tuple[LossBatch, int]:
         batch, refused = decode(format_, records, **limits)
+        assert isinstance(batch, LossBatch)
         return change(batch), refused
 
     patch.setattr(protocol, "decode", changed)
@@ -192,7 +193,7 @@ def counts_bad_records(patch: Patch) -> None:
     def counting(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
         absorb(self, records, mode=mode)
         values = [value for part in records for value in part.values]
-        losses = self.spec.format.decode(values).losses
+        losses = self.spec.loss_format.decode(values).losses
         self.keys_refused += int((~np.isfinite(losses)).any(axis=1).sum())
 
     patch.setattr(PartitionWork, "absorb", counting)

@@ -110,7 +110,9 @@ def bounds(learner: Leader, *, runs: int) -> list[Bound]:
     found = []
     with TemporaryDirectory(prefix="streamdp-audit-") as folder:
         technology = factory.from_settings({"path": str(Path(folder) / "audit.db")}, app=_APP)
-        for at, pair in enumerate(pairs(learner.schedule, spec_of(learner, stream="x").format)):
+        for at, pair in enumerate(
+            pairs(learner.schedule, spec_of(learner, stream="x").loss_format)
+        ):
             spec = spec_of(learner, stream=f"pair-{at}")
 
             def run(log: Sequence[Record], spec: StreamSpec = spec) -> list[bytes]:

@@ -56,10 +56,10 @@ def refuse(where: str, what: str, expected: object, got: object) -> NoReturn:
 
 
 def _from_json(file: str, source: BinaryIO, actions: Actions, key: bytes | None) -> Iterator[Event]:
-    for where, line in _lines(file, source):
+    for where, line in lines(file, source):
         if line.strip():
             event = _members(where, line)
-            own = _key(where, event) if any(name in event for name in KEYS) else key
+            own = read_key(where, event) if any(name in event for name in KEYS) else key
             yield Event(own, _losses(where, event["losses"], actions), where)
 
 
@@ -74,7 +74,7 @@ def _members(where: str, line: str) -> dict[str, Any]:
     if isinstance(event, list):
         return {"losses": event}
     if not isinstance(event, dict):
-        refuse(where, "is no event", "losses, and maybe a key", _kind(event))
+        refuse(where, "is no event", "losses, and maybe a key", kind(event))
     for name in event:
         if name not in MEMBERS:
             refuse(where, "unknown member", " or ".join(MEMBERS), word(name))
@@ -87,16 +87,16 @@ def _losses(where: str, told: object, actions: Actions) -> list[float]:
     """The losses of all actions in order; one that is left out is ½, as in the service."""
     if isinstance(told, dict):
         for name in told.keys() - set(actions):
-            refuse(where, "unknown action", _names(actions), word(name))
+            refuse(where, "unknown action", names(actions), word(name))
         told = [told.get(action, 0.5) for action in actions]
     if not isinstance(told, list):
-        refuse(where, "losses are not usable", "a list, or an object by action", _kind(told))
+        refuse(where, "losses are not usable", "a list, or an object by action", kind(told))
     if len(told) != len(actions):
         refuse(where, "losses of another number", f"{len(actions)}, one an action", len(told))
     return _checked(where, told, actions)
 
 
-def _key(where: str, event: dict[str, Any]) -> bytes | None:
+def read_key(where: str, event: dict[str, Any]) -> bytes | None:
     """The key that an event says."""
     if all(name in event for name in KEYS):
         refuse(where, "two keys", " or ".join(KEYS), "both")
@@ -104,7 +104,7 @@ def _key(where: str, event: dict[str, Any]) -> bytes | None:
         return _from_base64(where, event["key_base64"])
     own = event["key"]
     if not isinstance(own, str | None):
-        refuse(f"{where}: key", "is not usable", "text or null", _kind(own))
+        refuse(f"{where}: key", "is not usable", "text or null", kind(own))
     try:
         return None if own is None else own.encode()
     except UnicodeEncodeError:
@@ -114,7 +114,7 @@ def _key(where: str, event: dict[str, Any]) -> bytes | None:
 def _from_base64(where: str, own: object) -> bytes:
     where = f"{where}: key_base64"
     if not isinstance(own, str):
-        refuse(where, "is not usable", "text in base64", _kind(own))
+        refuse(where, "is not usable", "text in base64", kind(own))
     try:
         return b64decode(own, validate=True)
     except ValueError:
@@ -125,8 +125,8 @@ def _from_base64(where: str, own: object) -> bytes:
 
 
 def _from_csv(file: str, source: BinaryIO, actions: Actions, key: bytes | None) -> Iterator[Event]:
-    rows = csv.reader((line for _, line in _lines(file, source)), strict=True)
-    table = _rows(file, rows)
+    reader = csv.reader((line for _, line in lines(file, source)), strict=True)
+    table = csv_rows(file, reader)
     header = next(table, (f"{file} line 1", []))[1]
     _check_header(f"{file} line 1", header, actions)
     column = next((name for name in KEYS if name in header and name not in actions), None)
@@ -134,28 +134,28 @@ def _from_csv(file: str, source: BinaryIO, actions: Actions, key: bytes | None) 
         if len(fields) != len(header):
             refuse(where, "fields of another number", len(header), len(fields))
         row = dict(zip(header, fields, strict=True))
-        own = key if column is None else _key(where, {column: row[column]})
-        yield Event(own, _checked(where, [_number(row[name]) for name in actions], actions), where)
+        own = key if column is None else read_key(where, {column: row[column]})
+        yield Event(own, _checked(where, [number(row[name]) for name in actions], actions), where)
 
 
-def _rows(file: str, rows: Any) -> Iterator[tuple[str, list[str]]]:
+def csv_rows(file: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
     """The rows that are not empty, and where each ends."""
     while True:
         try:
-            row = next(rows, None)
+            row = next(reader, None)
         except csv.Error as error:
-            refuse(f"{file} line {rows.line_num}", "is no CSV", "fields and commas", error)
+            refuse(f"{file} line {reader.line_num}", "is no CSV", "fields and commas", error)
         if row is None:
             return
         if row:
-            yield f"{file} line {rows.line_num}", row
+            yield f"{file} line {reader.line_num}", row
 
 
 def _check_header(where: str, header: list[str], actions: Actions) -> None:
     missing = [action for action in actions if action not in header]
     if missing:
-        got = _names(header) or "nothing"
-        refuse(where, f"lacks columns: {_names(missing)}", _names(actions), got)
+        got = names(header) or "nothing"
+        refuse(where, f"lacks columns: {names(missing)}", names(actions), got)
     for at, name in enumerate(header):
         if name not in actions and name not in KEYS:
             refuse(where, "unknown column", "the actions, and key or key_base64", word(name))
@@ -165,7 +165,7 @@ def _check_header(where: str, header: list[str], actions: Actions) -> None:
         refuse(where, "two keys", " or ".join(KEYS), "both")
 
 
-def _number(field: str) -> object:
+def number(field: str) -> object:
     """The number in a field, or the text that is there."""
     try:
         return float(field)
@@ -210,7 +210,7 @@ def _table(file: str, source: BinaryIO) -> NDArray[Any]:
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def _lines(file: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
+def lines(file: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
     """Each line of a text, and where it is."""
     for number, line in enumerate(source, 1):
         where = f"{file} line {number}"
@@ -224,19 +224,19 @@ def _checked(where: str, losses: list[Any], actions: Actions) -> list[float]:
     """The same losses, if each is a number in [0, 1]."""
     for action, loss in zip(actions, losses, strict=True):
         if type(loss) is not float or not 0 <= loss <= 1:
-            got = "another number" if type(loss) is float and loss == loss else _kind(loss)
+            got = "another number" if type(loss) is float and loss == loss else kind(loss)
             refuse(f"{where}: loss of {word(action)}", "cannot be sent", "a number in [0, 1]", got)
     return losses
 
 
-def _kind(told: object) -> str:
+def kind(told: object) -> str:
     """What something in a file is, without saying it."""
     if told is None:
         return "null"
     return "NaN" if told != told else _KINDS[type(told)]
 
 
-def _names(names: Iterable[str]) -> str:
+def names(given: Iterable[str]) -> str:
     """The first of some names."""
-    found = list(names)
+    found = list(given)
     return ", ".join([*map(word, found[:MOST_NAMES]), *(["…"] if len(found) > MOST_NAMES else [])])

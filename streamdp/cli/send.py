@@ -1,10 +1,11 @@
 """``streamdp send``: write events to a stream's input, in the stream's own format.
 
 What is read: JSON, one event a line (``{"key": "fr", "losses": [0.1, 0.9]}``, losses as a list or
-by action, or only the list), CSV with the actions' names as its header and maybe a column ``key``,
-or a NumPy file of rows; a key that is not UTF-8 is ``key_base64``. `_events` has the rules. Each
-event is sent exactly once, in the order of its key; JSON of one width is a matter of the stream's
-format (``padding = "fixed"``).
+by action, or only the list; of a feedback stream ``{"key": "fr", "action": "a", "reward": 1}``),
+CSV with the actions' names as its header and maybe a column ``key`` (of a feedback stream the
+columns ``action`` and ``reward``), or a NumPy file of rows; a key that is not UTF-8 is
+``key_base64``. `_events` and `_feedback_events` have the rules. Each event is sent exactly once, in
+the order of its key; JSON of one width is a matter of the format (``padding = "fixed"``).
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 from streamdp.cli._events import Event, events, refuse
+from streamdp.cli._feedback_events import Shown, shown_events
 from streamdp.cli._printable import key_bytes
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
@@ -33,12 +35,21 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from streamdp.ports import Technology
+    from streamdp.ports import Headers, Technology
+    from streamdp.wire.feedback import FeedbackFormat
     from streamdp.wire.formats import Format
 
 T = TypeVar("T")
 
 BATCH = 1000  # records sent at once
+
+
+class Sent(NamedTuple):
+    """A record to send."""
+
+    key: bytes | None
+    value: bytes
+    headers: Headers
 
 
 def register(app: typer.Typer) -> None:
@@ -74,6 +85,7 @@ def send(
 
     Examples:
     echo '{"key": "fr", "losses": [0.1, 0.9, 0.3]}' | streamdp send --stream home
+    echo '{"key": "fr", "action": "banner", "reward": 1}' | streamdp send --stream clicks
     streamdp send losses.npy --stream home --key fr --rows 256
     """
     from asyncio import run
@@ -84,13 +96,9 @@ def send(
     default = None if key is None else key_bytes(key)
     with _opened(file) as source:
         if as_it_is:
-            records: Iterable[tuple[bytes | None, bytes]] = (
-                (default, line.rstrip(b"\r\n")) for line in source
-            )
+            records: Iterable[Sent] = (Sent(default, line.rstrip(b"\r\n"), []) for line in source)
         else:
-            format_ = configuration.format(topics.stream)
-            read = events(file, source, actions=format_.actions, key=default)
-            records = _records(format_, read, rows)
+            records = _encoded(configuration.format(topics.stream), file, source, default, rows)
         count = run(_sent(technology, topics.input, records, partition))
     if as_json:
         print_json({"topic": topics.input, "records": count})
@@ -101,7 +109,7 @@ def send(
 async def _sent(
     technology: Technology,
     topic: str,
-    records: Iterable[tuple[bytes | None, bytes]],
+    records: Iterable[Sent],
     partition: int | None,
 ) -> int:
     """Send them in batches; how many."""
@@ -112,7 +120,12 @@ async def _sent(
     try:
         for batch in _pieces(records, BATCH):
             with reaching():
-                await producer.send(topic, batch, partition=partition)
+                await producer.send(
+                    topic,
+                    [(record.key, record.value) for record in batch],
+                    headers=[record.headers for record in batch],
+                    partition=partition,
+                )
             count += len(batch)
     except InvalidConfig as error:
         raise InvalidConfig(f"{error} ({count} records were sent before)") from None
@@ -140,9 +153,35 @@ def _opened(file: str) -> Any:
         refuse(file, "cannot be read", "a file", error.strerror)
 
 
-def _records(
-    format_: Format, read: Iterator[Event], rows: int
-) -> Iterator[tuple[bytes | None, bytes]]:
+def _encoded(
+    format_: Format | FeedbackFormat, file: str, source: Any, key: bytes | None, rows: int
+) -> Iterator[Sent]:
+    """The events of a file as records."""
+    from streamdp.wire.feedback import FeedbackFormat
+
+    if isinstance(format_, FeedbackFormat):
+        return _shown(format_, shown_events(file, source, feedback=format_.feedback, key=key), rows)
+    return _records(format_, events(file, source, actions=format_.actions, key=key), rows)
+
+
+def _shown(format_: FeedbackFormat, read: Iterator[Shown], rows: int) -> Iterator[Sent]:
+    """Consecutive feedback of a key as records of so many slots, with headers that name arms."""
+    import numpy as np
+
+    from streamdp.core.errors import InvalidConfig
+    from streamdp.wire.feedback import headers_of
+
+    for key, run in groupby(read, key=lambda event: event.key):
+        for batch in _pieces(run, rows):
+            arms = [event.arm for event in batch]
+            numbers = np.array([event.number for event in batch], dtype=np.float32)
+            try:
+                yield Sent(key, format_.encode(numbers, played=arms), headers_of(format_, arms))
+            except InvalidConfig as error:  # more slots than the format has in a record
+                raise InvalidConfig(f"{batch[0].where}: {error}") from None
+
+
+def _records(format_: Format, read: Iterator[Event], rows: int) -> Iterator[Sent]:
     """Consecutive events of a key as records of so many rows."""
     import numpy as np
 
@@ -155,4 +194,4 @@ def _records(
                 record = format_.encode(table)
             except InvalidConfig as error:  # more rows than the format has in a record
                 raise InvalidConfig(f"{batch[0].where}: {error}") from None
-            yield key, record
+            yield Sent(key, record, [])

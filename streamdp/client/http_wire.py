@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from streamdp.client.answers import Answer, Why
+from streamdp.client.choosing import Choice
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key
 
@@ -66,6 +67,63 @@ class AllTold(Struct, frozen=True):
 
     stream: str
     answers: list[Told]
+
+
+class ChoiceTold(Struct, frozen=True):
+    """The choice for one request of a feedback stream."""
+
+    stream: str
+    key: WireKey
+    request: str
+    action: str
+    probability: float
+    source: Why
+    release: InForce | None
+
+
+class AskedChoice(Struct, frozen=True, forbid_unknown_fields=True):
+    """A request that wants an action drawn."""
+
+    key: WireKey
+    request: str
+
+
+class AskedChoices(Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch of requests."""
+
+    requests: list[AskedChoice]
+
+
+class AllChosen(Struct, frozen=True):
+    """The choices for a batch, in its order."""
+
+    stream: str
+    choices: list[ChoiceTold]
+
+
+def chosen(stream: str, key: Key, request: str, choice: Choice) -> ChoiceTold:
+    """A choice as it goes out."""
+    release = None
+    if choice.partition >= 0:
+        release = InForce(choice.partition, choice.epoch, choice.born, choice.block, choice.slots)
+    return ChoiceTold(
+        stream,
+        written_key(key),
+        request,
+        choice.action,
+        choice.probability,
+        choice.why,
+        release,
+    )
+
+
+def choice_heard(told: ChoiceTold) -> Choice:
+    """The choice that came in."""
+    force = told.release
+    if force is None:
+        return Choice(told.action, told.probability, told.source)
+    where = force.partition, force.epoch, force.born, force.block, force.slots
+    return Choice(told.action, told.probability, told.source, *where)
 
 
 def told(answer: Answer) -> Told:
@@ -126,5 +184,7 @@ def read_key(key: WireKey) -> Key:
 
 
 encode = msgspec.json.Encoder().encode
+asked_choices_decoder = msgspec.json.Decoder(AskedChoices)
+all_chosen_decoder = msgspec.json.Decoder(AllChosen)
 asked_decoder = msgspec.json.Decoder(Asked)
 all_told_decoder = msgspec.json.Decoder(AllTold)

@@ -8,8 +8,10 @@ from fractions import Fraction
 from functools import lru_cache
 from math import log, sqrt
 
-from streamdp.client import Source
-from streamdp.core.learners import Leader
+from streamdp.client import Names, Source
+from streamdp.core.evidence.experiment import Scales
+from streamdp.core.grid import UNIT
+from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.regret import Estimate, bound_of, full_charge
 from streamdp.ports import StreamTopics
 from streamdp.wire.published import Mode
@@ -23,7 +25,7 @@ class About:
     """One stream's public configuration."""
 
     topics: StreamTopics
-    learner: Leader
+    learner: Learner
     estimates: tuple[Estimate, ...]
     budget: Fraction  # of the input topic, which all its streams share
     epoch: int
@@ -32,6 +34,7 @@ class About:
     fallback: str = NO_FALLBACK
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     gap: float | None = None  # Δ, if somebody is ready to say so
+    salt: str = ""  # feedback streams: what requests are hashed with
 
     @property
     def name(self) -> str:
@@ -48,9 +51,19 @@ class About:
         return full_charge(self.learner, self.estimates)
 
     @property
+    def scales(self) -> Scales | None:
+        """Of the noise in what a feedback stream releases, in losses and in shows."""
+        learner = self.learner
+        if not isinstance(learner, PolicyLearner) or learner.sums_scale is None:
+            return None
+        return Scales(learner.sums_scale / UNIT, learner.counts_scale or Fraction(0))
+
+    @property
     def source(self) -> Source:
         """For a cache of its actions."""
-        return Source(self.topics, self.fallback)
+        names = Names(self.learner.actions, self.salt)
+        feedback = isinstance(self.learner, PolicyLearner)
+        return Source(self.topics, self.fallback, names if feedback else None)
 
     def regret_bound(self, *, last_slot: int, length: int) -> float:
         """What the estimated regret of a block of this length may be in a stationary world.
@@ -59,6 +72,7 @@ class About:
         against the block's own best action, chance adds √(2 n ln K) at most in expectation (a
         maximum of K sums of n differences in [−1, 1], Hoeffding).
         """
+        assert isinstance(self.learner, Leader), "no theorem is claimed for feedback streams"
         chance = sqrt(2 * max(0, length) * log(len(self.learner.actions)))
         return _theorem(self.learner, _rounded_up(max(1, last_slot)), self.gap) + chance
 

@@ -1,6 +1,7 @@
-"""Records → losses: one array for each batch, no object for each record.
+"""Records → losses or feedback: arrays for each batch, no object for each record.
 
-What a record is worth is decided by its format from its own bytes (P1, P2). A record whose key is
+What a record is worth is decided by its format from its own bytes (P1, P2), and of a feedback
+stream which action it is about from its headers. A record whose key is
 longer than the stream allows gets no learner, like a key beyond the limit: keys are public. Who has
 a learner keeps it when the limit is lowered.
 """
@@ -12,19 +13,22 @@ from itertools import chain
 from sys import maxsize
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streamdp.core.events import LossBatch, numbered
+from streamdp.core.engine.plan import Batch
+from streamdp.core.events import FeedbackBatch, LossBatch, numbered
 from streamdp.ports import Key, Records, Value
+from streamdp.wire.feedback import FeedbackFormat, Headers, observe
 from streamdp.wire.formats import Format
 
 
 def decode(
-    format_: Format,
+    format_: Format | FeedbackFormat,
     records: Sequence[Records],
     *,
     most_key_bytes: int | None,
     known: Container[Key] = (),
-) -> tuple[LossBatch, int]:
+) -> tuple[Batch, int]:
     """Consecutive records of one partition as a batch; how many had a key that is too long.
 
     A key that is `known` is not too long.
@@ -34,17 +38,31 @@ def decode(
     offsets = np.fromiter(
         chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
     )
+    headers: list[Headers] = list(chain.from_iterable(part.headers for part in records))
     distinct, index = numbered(keys)
     most = maxsize if most_key_bytes is None else most_key_bytes
     long = {key for key in distinct if key is not None and len(key) > most and key not in known}
     if long:
         kept = [at for at, key in enumerate(keys) if key not in long]
         keys, values = [keys[at] for at in kept], [values[at] for at in kept]
+        headers = [headers[at] for at in kept] if headers else headers
         offsets = offsets[kept]
         distinct, index = numbered(keys)
     refused = sum(len(part) for part in records) - len(keys)
+    if isinstance(format_, FeedbackFormat):
+        observed = observe(format_, values, headers)
+        index, offsets = _spread(index, offsets, observed.slots_per_record)
+        return FeedbackBatch(distinct, index, observed.played, observed.gain, offsets), refused
     decoded = format_.decode(values)
-    slots = decoded.slots_per_record
-    if len(decoded.losses) != len(keys):
-        index, offsets = np.repeat(index, slots), np.repeat(offsets, slots)
+    index, offsets = _spread(index, offsets, decoded.slots_per_record)
     return LossBatch(distinct, index, decoded.losses, offsets), refused
+
+
+Ints = NDArray[np.int64]
+
+
+def _spread(index: Ints, offsets: Ints, slots: Ints) -> tuple[Ints, Ints]:
+    """Each record's key and offset for each of its slots."""
+    if int(slots.sum()) == len(index):
+        return index, offsets
+    return np.repeat(index, slots), np.repeat(offsets, slots)

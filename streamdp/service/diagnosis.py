@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import NO_ARM
 from streamdp.ports import (
     Administrator,
     Finding,
@@ -23,6 +26,7 @@ from streamdp.ports import (
 from streamdp.service.opening import check_configuration, open_partition, scope
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
+from streamdp.wire.feedback import FeedbackFormat, observe
 from streamdp.wire.formats import Format
 from streamdp.wire.published import decode_in_force, key_bytes
 from streamdp.wire.quarantined import read_quarantined
@@ -154,10 +158,15 @@ async def in_several_partitions(
 
 
 async def records(
-    tools: Administrator, stream: StreamTopics, *, format_: Format, count: int
+    tools: Administrator,
+    stream: StreamTopics,
+    *,
+    format_: Format | FeedbackFormat,
+    count: int,
 ) -> list[Finding]:
     """What is wrong with about the `count` newest records. NOT PRIVATE."""
     looked, unusable, found = 0, 0, []
+    nameless = 0
     for batch in await tools.newest(stream, count=count):
         for offset, told in _unusable(batch, format_):
             unusable += 1
@@ -165,12 +174,32 @@ async def records(
                 subject = f"{NOT_PRIVATE}: {stream.input} {batch.partition.number}@{offset}"
                 found.append(Finding(subject, Verdict.WARNING, told))
         looked += len(batch)
+        if isinstance(format_, FeedbackFormat):
+            nameless += _nameless(batch, format_)
+    if isinstance(format_, FeedbackFormat):
+        found.append(_named(stream, format_, looked=looked, nameless=nameless))
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
     subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
     return [*found, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
 
 
-def _unusable(batch: Records, format_: Format) -> list[tuple[int, str]]:
+def _nameless(batch: Records, format_: FeedbackFormat) -> int:
+    """How many records have a slot that names no action."""
+    observed = observe(format_, batch.values, batch.headers)
+    owner = np.repeat(np.arange(len(batch)), observed.slots_per_record)
+    return len(np.unique(owner[observed.played == NO_ARM]))
+
+
+def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, nameless: int) -> Finding:
+    """Whether records name the actions that were shown: without that nothing is learned."""
+    header = f"header {format_.feedback.header}{'s' if format_.frames else ''}"
+    where = header if format_.feedback.played == "header" else "member action"
+    told = f"{nameless} of {looked} records name no action of the stream in the {where}"
+    verdict = Verdict.GOOD if not nameless else Verdict.PROBLEM
+    return Finding(f"NOT PRIVATE: {stream.input}, shown actions of {stream.stream}", verdict, told)
+
+
+def _unusable(batch: Records, format_: Format | FeedbackFormat) -> list[tuple[int, str]]:
     """Each unusable record's offset, and why."""
     reasons = [
         (at, format_.explain(value)) for at, value in zip(batch.offsets, batch.values, strict=True)

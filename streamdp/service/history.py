@@ -27,10 +27,11 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, OPENING, Key
+from streamdp.core.events import OPENING, Key
+from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
-from streamdp.wire.published import Charge, EpochMark, decode_ledger
+from streamdp.wire.published import ENDS_BLOCK, Charge, EpochMark, decode_ledger
 
 NEWEST_LINES = 100_000
 """How much of a ledger a start reads: 0.7 seconds of processor time (7 µs a line)."""
@@ -103,6 +104,7 @@ class KeyHistory:
     blocks: int = 0
     latest: dict[str, Sum] = field(default_factory=dict)
     points: deque[Point] | None = None
+    experiment: Experiment | None = None  # of a feedback stream's first keys
 
 
 @dataclass(slots=True)
@@ -123,7 +125,14 @@ class PartitionHistory:
 class Told:
     """Everything that one stream's ledger has told."""
 
-    def __init__(self, *, most_keys: int = MOST_KEYS, histories: int = MOST_HISTORIES) -> None:
+    def __init__(
+        self,
+        *,
+        most_keys: int = MOST_KEYS,
+        histories: int = MOST_HISTORIES,
+        scales: Scales | None = None,
+    ) -> None:
+        self._scales = scales
         self.seeded = False
         self.refused = 0  # lines that could not be read
         self.beyond = 0  # lines of keys beyond the limit
@@ -217,7 +226,8 @@ class Told:
             history.start, history.stop, history.charged = line.start, line.stop, Fraction(0)
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
-        if line.kind == ACTION:
+        if line.kind in ENDS_BLOCK:
+            self._sums(history, line)
             part.blocks += line.block - history.blocks
             history.blocks = line.block
             part.longest_block = max(part.longest_block, line.stop - line.start)
@@ -230,6 +240,16 @@ class Told:
         part.highest = max(part.highest, charged)
         if line.epoch == part.epoch:
             part.highest_now = max(part.highest_now, charged)
+
+    def _sums(self, history: KeyHistory, line: Charge) -> None:
+        """Add what a feedback stream's block released to the experiment of its key."""
+        sums = line.block_sums()
+        if sums is None or self._scales is None or history.points is None:
+            return
+        gains, shown = sums.arrays()
+        if history.experiment is None:
+            history.experiment = Experiment.of(self._scales, actions=len(gains))
+        history.experiment.add(gains, shown)
 
     def _begin(
         self,
@@ -274,14 +294,15 @@ class Told:
 class StreamHistory:
     """Hears one stream's ledger; reading again replaces what was told when it has caught up."""
 
-    def __init__(self) -> None:
-        self.told = Told()
+    def __init__(self, *, scales: Scales | None = None) -> None:
+        self._scales = scales
+        self.told = Told(scales=scales)
         self.loaded = False
         self._next = self.told
 
     def began(self) -> None:
         """Count anew, beside what is shown."""
-        self._next = Told()
+        self._next = Told(scales=self._scales)
         if not self.loaded:
             self.told = self._next
 

@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 from streamdp import __version__
 from streamdp.client import Condition
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.learners import PolicyLearner
 from streamdp.core.regret import ESTIMATES
 from streamdp.service.about import About
 from streamdp.service.families import counter, gauge, histogram
@@ -359,6 +360,8 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
 
 def _bounds(facts: Facts) -> Iterator[tuple[tuple[str, ...], float]]:
     for each in facts.about:
+        if isinstance(each.learner, PolicyLearner):
+            continue  # no theorem is claimed
         told = facts.told.get(each.name)
         parts = [] if told is None else list(told.partitions.values())
         last = max((part.last_slot for part in parts), default=0)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.errors import TransportLost, complaint
-from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
+from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode
 from streamdp.service.opening import Opening, open_partition
@@ -195,7 +195,7 @@ class PartitionWork:
             known=self.engine,
         )
         self.keys_refused += refused
-        self.slots += len(batch.losses)
+        self.slots += len(batch.offsets)
         releases = self.engine.apply_batch(batch)
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
@@ -320,7 +320,7 @@ class PartitionWork:
     def _order(self, recorded: Recorded) -> tuple[int, int, int, int]:
         """Releases in the order in which they were drawn, also where no ordinal says it."""
         release = recorded.release
-        kinds = (OPENING, ACTION, *(estimate.name for estimate in self.spec.estimates))
+        kinds = (OPENING, *self.spec.lines.kinds, *(each.name for each in self.spec.estimates))
         kind = kinds.index(release.kind) if release.kind in kinds else len(kinds)
         return recorded.ordinal or 0, release.last_offset, release.stop, kind
 

@@ -27,8 +27,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streamdp.core.events import LossBatch
+from streamdp.core.engine.plan import Batch
+from streamdp.core.events import FeedbackBatch
 from streamdp.ports import Key, Records, StreamTopics, Technology, Value
+from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.quarantined import quarantined
 
@@ -64,7 +66,7 @@ class Suspect:
 class Quarantine:
     """What a stream has noticed and not written yet. NOT PRIVATE."""
 
-    def __init__(self, topics: StreamTopics, format_: Format) -> None:
+    def __init__(self, topics: StreamTopics, format_: Format | FeedbackFormat) -> None:
         self.topics = topics
         self.format = format_
         self.written = 0
@@ -73,7 +75,7 @@ class Quarantine:
         self._bytes = 0
         self._noticed: dict[int, int] = {}  # by partition: where the next news begin
 
-    def notice(self, partition: int, records: Sequence[Records], batch: LossBatch) -> None:
+    def notice(self, partition: int, records: Sequence[Records], batch: Batch) -> None:
         """Look for null losses in a batch that was applied. Never raises."""
         since = self._noticed.get(partition, 0)
         self._noticed[partition] = max(since, records[-1].next_offset)
@@ -114,12 +116,18 @@ class Quarantine:
         return f"Quarantine({self.topics.stream})"
 
 
-def _suspicious(batch: LossBatch) -> list[int]:
+def _suspicious(batch: Batch) -> list[int]:
     """The offsets of records with rows that are not finite, rising.
+
+    An unusable feedback has the gain 0, as a usable loss of 1/2 has: nothing will be found wrong
+    with that.
 
     A row's sum tells, in a sixth of the time that a look at each loss takes (0.05 ms for 8192 rows
     of 100). Huge finite losses may add up to infinity, too: nothing will be found wrong with them.
     """
+    if isinstance(batch, FeedbackBatch):
+        unlearned: list[int] = np.unique(batch.offsets[batch.gain == 0]).tolist()
+        return unlearned
     with np.errstate(all="ignore"):
         sums = np.einsum("ij->i", batch.losses)
     found: list[int] = np.unique(batch.offsets[~np.isfinite(sums)]).tolist()
@@ -218,7 +226,7 @@ class _Writer:
                 await self._producer.close()
 
 
-def _explained(format_: Format, value: Value) -> str | None:
+def _explained(format_: Format | FeedbackFormat, value: Value) -> str | None:
     """Why a record is unusable; a format that fails to say so has its reasons."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ from hashlib import sha256
 from streamdp import __version__
 from streamdp.core.engine import Engine, configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners import Leader
+from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -20,6 +20,7 @@ from streamdp.service.exact import Exact
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start as Start
 from streamdp.wire.entries import Entries
+from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
 from streamdp.wire.state import ESCAPED, LONG, largest_recorded
@@ -30,9 +31,9 @@ class StreamSpec:
     """One stream of the service, as its configuration says."""
 
     topics: StreamTopics
-    learner: Leader
+    learner: Learner
     estimates: tuple[Estimate, ...]
-    format: Format
+    format: Format | FeedbackFormat
     budget: Fraction  # this stream's share of the input topic's
     epoch: int
     start: Start
@@ -102,13 +103,28 @@ class StreamSpec:
             stream=self.name,
             input=self.topics.input,
             actions=self.learner.actions,
-            mechanism=self.learner.choose.name,
+            mechanism=mechanism(self.learner),
             digest=self.digest,
             version=__version__,
             seeded=self.randomness.seeded,
             estimates=self.estimates,
-            memory=self.learner.memory.name,
+            memory="" if isinstance(self.learner, PolicyLearner) else self.learner.memory.name,
+            observes="feedback" if isinstance(self.learner, PolicyLearner) else "losses",
         )
+
+    @property
+    def loss_format(self) -> Format:
+        """The format of a stream that observes all losses; refused for a feedback stream."""
+        if isinstance(self.format, FeedbackFormat):
+            raise InvalidConfig(
+                complaint(
+                    f"streams.{self.name}",
+                    "a feedback stream has no losses of all actions",
+                    expected="observes = losses",
+                    got="feedback",
+                )
+            )
+        return self.format
 
     @property
     def row_bytes(self) -> int:
@@ -136,3 +152,8 @@ class StreamSpec:
             limit=self.most_keys,
             not_private=None if self.exact is None else self.exact.begin(partition),
         )
+
+
+def mechanism(learner: Learner) -> str:
+    """How the releases of a learner are drawn, in a word."""
+    return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, OPENING, Identity, Key
+from streamdp.core.events import OPENING, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.published import Charge, EpochMark, decode_ledger, ordinal_of
+from streamdp.wire.published import ENDS_BLOCK, Charge, EpochMark, decode_ledger, ordinal_of
 
 MOST_TOLD = 20
 """Violations of one kind of place that are told in full; the rest are counted."""
@@ -218,7 +218,7 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
     learner.kinds.add(line.kind)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"
-    if line.kind == ACTION:
+    if line.kind in ENDS_BLOCK:
         if line.block != learner.blocks:
             yield f"block {line.block} where {learner.blocks} was due"
         if line.start != learner.stop or line.stop <= line.start:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.events import ACTION, OPENING, Key, Release, Releases
+from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Partition
 from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.spec import StreamSpec
@@ -200,22 +200,22 @@ class View:
             part.estimates.extend(_shown(spec, releases[at]) for at in estimates)
 
 
-_ACTION, _FIRST_ESTIMATE = 1, 2
-"""Codes of kinds: opening 0, action 1, estimates from 2 on."""
+_BLOCK, _FIRST_ESTIMATE = 1, 2
+"""Codes of kinds: opening 0, what ends a block (an action, or sums) 1, estimates from 2 on."""
 
 
 def _columns(spec: StreamSpec, releases: Sequence[Release]) -> tuple[NDArray[Any], Ints]:
     """The kind and the length of each release; another epoch's estimates count as openings."""
     if isinstance(releases, Releases):
         return releases.kind, releases.stop - releases.start
-    kinds = (OPENING, ACTION, *(estimate.name for estimate in spec.estimates))
+    kinds = (OPENING, *spec.lines.kinds, *(estimate.name for estimate in spec.estimates))
     codes = [kinds.index(each.kind) if each.kind in kinds else 0 for each in releases]
     return np.array(codes), np.array([each.stop - each.start for each in releases])
 
 
 def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: Ints) -> None:
     """Count blocks and slots, and see what the longest block was charged."""
-    blocks = lengths[codes == _ACTION]
+    blocks = lengths[codes == _BLOCK]
     part.releases += len(codes)
     part.blocks += len(blocks)
     if len(blocks):

@@ -21,15 +21,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from streamdp.core.engine import Engine
-from streamdp.core.events import ACTION, OPENING, Identity, LossBatch
+from streamdp.core.engine.plan import Batch
+from streamdp.core.events import OPENING, Identity
 from streamdp.ports import Partition, Published
 from streamdp.wire.published import (
+    ENDS_BLOCK,
     ActionLine,
     Charge,
+    InForce,
     LedgerLine,
     Lines,
     Mode,
-    decode_action,
+    decode_in_force,
     decode_ledger,
     ordinal_of,
 )
@@ -49,7 +52,7 @@ def judge(evidence: Evidence) -> list[str]:
     """What is wrong by rules 1, 2, 3 and 5; nothing if the promise held."""
     lines = [decode_ledger(record.value) for record in evidence.ledger]
     charges = [line for line in lines if isinstance(line, Charge)]
-    records = [decode_action(record.value) for record in evidence.actions]
+    records = [decode_in_force(record.value) for record in evidence.actions]
     return [
         *_once(charges, records),
         *_tiles(charges),
@@ -59,7 +62,7 @@ def judge(evidence: Evidence) -> list[str]:
 
 
 def judge_fold(
-    evidence: Evidence, *, engine: Engine, lines: Lines, log: Iterable[LossBatch], whole: str
+    evidence: Evidence, *, engine: Engine, lines: Lines, log: Iterable[Batch], whole: str
 ) -> list[str]:
     """What differs from the offline fold (rule 4); `whole` is "whole" or "prefix"."""
     expected: list[bytes] = []
@@ -79,9 +82,9 @@ def judge_fold(
     ]
 
 
-def _once(charges: Sequence[Charge], records: Sequence[ActionLine]) -> Iterator[str]:
+def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str]:
     lines: defaultdict[Identity, list[Charge]] = defaultdict(list)
-    shown: defaultdict[Identity, list[ActionLine]] = defaultdict(list)
+    shown: defaultdict[Identity, list[InForce]] = defaultdict(list)
     for line in charges:
         lines[line.identity].append(line)
     for record in records:
@@ -89,14 +92,20 @@ def _once(charges: Sequence[Charge], records: Sequence[ActionLine]) -> Iterator[
     for identity, same in lines.items():
         if len(same) != 1:
             yield f"{identity}: {len(same)} ledger lines"
-        wanted = int(identity.kind in (OPENING, ACTION) and same[0].withheld is not True)
+        told = identity.kind in (OPENING, *ENDS_BLOCK)
+        wanted = int(told and same[0].withheld is not True)
         if len(shown[identity]) != wanted:
             yield f"{identity}: {len(shown[identity])} action records, not {wanted}"
-        elif wanted and shown[identity][0].index != same[0].index:
+        elif wanted and _differ(shown[identity][0], same[0]):
             yield f"{identity}: the action record and the ledger tell of different actions"
     yield from (
         f"{identity}: an action without a charge" for identity in shown.keys() - lines.keys()
     )
+
+
+def _differ(record: InForce, line: Charge) -> bool:
+    """Whether an actions record and its ledger line tell of different actions."""
+    return isinstance(record, ActionLine) and record.index != line.index
 
 
 def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
@@ -106,7 +115,7 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
     for learner, lines in learners.items():
         if [line.kind for line in lines].count(OPENING) != 1 or lines[0].kind != OPENING:
             yield f"{learner}: does not begin with one opening"
-        blocks = [line for line in lines if line.kind == ACTION]
+        blocks = [line for line in lines if line.kind in ENDS_BLOCK]
         stop, offset = 1, -1
         for number, line in enumerate(blocks):
             if line.identity.block != number:
@@ -138,6 +147,6 @@ def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
         line = decode_ledger(value)
         if not isinstance(line, Charge):
             continue
-        drawn = (line.index, line.units, line.withheld)
+        drawn = (line.index, line.units, line.withheld, line.sums, line.shown)
         if faces.setdefault(line.identity, drawn) != drawn:
             yield f"{line.identity}: seen with two different releases"

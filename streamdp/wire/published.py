@@ -149,6 +149,9 @@ class PolicyLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="polic
         return _identity(self)
 
 
+ENDS_BLOCK = (ACTION, SUMS)
+"""Of these kinds every finished block has one release; estimates come beside them."""
+
 InForce = ActionLine | PolicyLine
 """A record of an actions topic: what readers are told."""
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
-from streamdp.core.learners import Leader
+from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.noise import standard_deviation
 
 _Ints = NDArray[np.int64]
@@ -165,11 +165,12 @@ def estimate(name: str, *, epsilon: str | Fraction | int, min_length: int | str)
     return Estimate(name, calibration.parse_epsilon(epsilon, "estimate.epsilon"), length)
 
 
-def shares(learner: Leader, estimates: Iterable[Estimate]) -> dict[str, Fraction]:
-    """The most that an event is charged, for the action and for each estimate; they add up."""
-    return {"action": learner.charge or Fraction(0)} | {e.name: e.epsilon for e in estimates}
+def shares(learner: Learner, estimates: Iterable[Estimate]) -> dict[str, Fraction]:
+    """The most that an event is charged, for the action (or all sums) and for each estimate."""
+    drawn = "sums" if isinstance(learner, PolicyLearner) else "action"
+    return {drawn: learner.charge or Fraction(0)} | {e.name: e.epsilon for e in estimates}
 
 
-def full_charge(learner: Leader, estimates: Iterable[Estimate]) -> Fraction:
+def full_charge(learner: Learner, estimates: Iterable[Estimate]) -> Fraction:
     """The most that an event is charged in all."""
     return sum(shares(learner, estimates).values(), Fraction(0))

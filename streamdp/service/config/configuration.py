@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners import Leader, learner_of
+from streamdp.core.learners import Leader, Learner, PolicyLearner, learner_of
+from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
@@ -36,10 +37,12 @@ from streamdp.service.config.complaints import as_ours
 from streamdp.service.config.environment import PREFIX, Origins, overlaid
 from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
 from streamdp.service.settings import LoopSettings, Pace
+from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback
 from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
 
 if TYPE_CHECKING:
+    from streamdp.service.exact import Exact
     from streamdp.service.spec import StreamSpec
 
 TRANSPORTS = "streamdp.transports"
@@ -97,8 +100,7 @@ class Configuration:
 
     def spec(self, name: str, *, seeds: Seeds = Seeds.REFUSED) -> StreamSpec:
         """One stream, resolved."""
-        from streamdp.service.exact import Exact  # brings the engine with it
-        from streamdp.service.quarantine import Quarantine
+        from streamdp.service.quarantine import Quarantine  # brings the engine with it
         from streamdp.service.spec import StreamSpec
 
         stream = self.stream(name)
@@ -117,7 +119,7 @@ class Configuration:
                 randomness=self._randomness(name, seeds),
                 most_keys=stream.limits.most_keys,
                 most_key_bytes=stream.limits.most_key_bytes,
-                exact=Exact(len(learner.actions)) if self.tables.http.operator_exact else None,
+                exact=self._exact(learner),
                 quarantine=Quarantine(topics, format_) if topics.quarantined else None,
             )
 
@@ -149,12 +151,27 @@ class Configuration:
             )
         return found
 
-    def learner(self, name: str) -> Leader:
+    def learner(self, name: str) -> Learner:
         """A stream's learner."""
-        table = self.stream(name).learner
-        actions = self.actions(name)
+        stream, actions = self.stream(name), self.actions(name)
         with self._within(name):
-            return learner_of(_options(table), actions=actions)
+            if stream.observes == "losses":
+                return learner_of(_options(stream.learner), actions=actions)
+            return feedback_learner_of(_options(stream.learner), actions=actions)
+
+    def leader(self, name: str) -> Leader:
+        """The learner of a stream that observes all losses; refused for a feedback stream."""
+        learner = self.learner(name)
+        if isinstance(learner, PolicyLearner):
+            raise InvalidConfig(
+                complaint(
+                    self._where(name, "observes"),
+                    "this command is for streams of losses",
+                    expected="losses",
+                    got="feedback",
+                )
+            )
+        return learner
 
     def estimates(self, name: str) -> tuple[Estimate, ...]:
         """A stream's private estimates."""
@@ -169,12 +186,32 @@ class Configuration:
         with self._within(name):
             return tuple(Estimate(each.name, each.epsilon, each.min_length) for each in tables)
 
-    def format(self, name: str) -> Format:
+    def format(self, name: str) -> Format | FeedbackFormat:
         """How a stream's records are read and written."""
-        table = self.stream(name).format
-        actions = self.actions(name)
+        table, actions = self.stream(name).format, self.actions(name)
+        feedback = self.feedback(name)
         with self._within(name):
-            return configure(table.name, actions=actions, options=table.options)
+            if feedback is None:
+                return configure(table.name, actions=actions, options=table.options)
+            return configure_feedback(table.name, feedback=feedback, options=table.options)
+
+    def feedback(self, name: str) -> Feedback | None:
+        """How the records of a feedback stream say what was shown; None for other streams."""
+        stream, learner = self.stream(name), self.learner(name)
+        if (stream.observes == "feedback") != (stream.feedback is not None):
+            there = stream.feedback is not None
+            raise InvalidConfig(
+                complaint(
+                    self._where(name, "feedback"),
+                    "belongs to observes = feedback, and to nothing else",
+                    expected="observes = feedback" if there else 'content = "loss" or "reward"',
+                    got=f"observes = {stream.observes}" if there else "no such table",
+                )
+            )
+        if stream.feedback is None or not isinstance(learner, PolicyLearner):
+            return None
+        table = stream.feedback
+        return Feedback(learner.actions, table.content, learner.played, table.action_header)
 
     def technology(self, **settings: object) -> Technology:
         """What moves the records, opened with the file's settings and these beside them."""
@@ -278,7 +315,21 @@ class Configuration:
 
     def _topics(self, name: str) -> StreamTopics:
         stream = self.stream(name)
-        return StreamTopics(self.app, name, stream.input, quarantined=stream.quarantine)
+        return StreamTopics(
+            self.app,
+            name,
+            stream.input,
+            quarantined=stream.quarantine,
+            headers=stream.observes == "feedback",
+        )
+
+    def _exact(self, learner: Learner) -> Exact | None:
+        """NOT PRIVATE: what an operator asked to see; of a feedback stream there is nothing."""
+        from streamdp.service.exact import Exact
+
+        if not self.tables.http.operator_exact or isinstance(learner, PolicyLearner):
+            return None
+        return Exact(len(learner.actions))
 
     def _randomness(self, name: str, seeds: Seeds) -> Randomness:
         seed = self.stream(name).seed
@@ -367,8 +418,11 @@ def _lines(path: Path | None, *, where: str) -> list[str]:
 
 
 def _options(table: LearnerTable) -> dict[str, str]:
-    """A learner's table in writing; numbers must be exact."""
-    options: dict[str, str] = {"recipe": table.recipe}
+    """A learner's table in writing; numbers must be exact.
+
+    A recipe that is not named stays so: what the default is depends on what the stream observes.
+    """
+    options = {"recipe": table.recipe} if "recipe" in table.model_fields_set else {}
     for name, value in table.options.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise InvalidConfig(

@@ -21,6 +21,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.service.config.complaints import shown
 from streamdp.service.settings import OnHalt, Start
+from streamdp.wire.feedback import ACTION_HEADER
 from streamdp.wire.published import Mode
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
@@ -125,6 +126,22 @@ class FormatTable(BaseModel):
         return dict(self.model_extra or {})
 
 
+class FeedbackTable(BaseModel):
+    """How the records of a feedback stream say what was shown and what came of it."""
+
+    model_config = _CLOSED
+
+    content: Literal["loss", "reward"] = Field(
+        description="what a record's number is: reward is 1 - loss. There is no default"
+    )
+    action_header: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        default=ACTION_HEADER, description="the header that names the action that was shown"
+    )
+    salt: str = Field(
+        default="", description="what requests are hashed with; the same for all that draw"
+    )
+
+
 class EstimateTable(BaseModel):
     """A private number about each long enough block, with a charge of its own."""
 
@@ -156,6 +173,12 @@ class StreamTable(BaseModel):
 
     input: str = Field(min_length=1, description="the input topic")
     start: Start = Field(description="where a stream without any state begins")
+    observes: Literal["losses", "feedback"] = Field(
+        default="losses", description="losses of all actions, or only of the one that was shown"
+    )
+    feedback: FeedbackTable | None = Field(
+        default=None, description="with observes = feedback: how records say what came of it"
+    )
     actions: list[str] | None = Field(default=None, description="the actions' names, in order")
     actions_file: Path | None = Field(default=None, description="or a file with one name a line")
     learner: LearnerTable = Field(description="the recipe and its options")

@@ -125,7 +125,7 @@ class Show:
     async def _visits(
         self, running: Running, knowledge: Knowledge, producer: Producer, draw: Draw
     ) -> None:
-        encode = running.specs[0].format.encode
+        encode = running.specs[0].loss_format.encode
         begun = time.monotonic()
         while (passed := time.monotonic() - begun) < self._seconds:
             progress = passed / self._seconds

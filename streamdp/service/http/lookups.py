@@ -5,6 +5,11 @@
     GET  /v1/streams/{stream}/null-key/action             the null key
     POST /v1/streams/{stream}/actions                     up to 1,000 keys at once
 
+Of a feedback stream a request asks for its choice instead, which is drawn from the policy in force:
+
+    GET  /v1/streams/{stream}/keys/{key}/choice?request={id}   and likewise for the other keys
+    POST /v1/streams/{stream}/choices                     up to 1,000 requests at once
+
 Addresses are taken apart as they came, before any decoding, so an encoded slash is part of a key
 and nothing else. Nothing is kept for a key that is asked for.
 
@@ -19,7 +24,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from hashlib import sha256
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qs, unquote_to_bytes
 
 import msgspec
 
@@ -27,9 +32,12 @@ from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import (
     MOST_KEYS_A_BATCH,
+    AllChosen,
     AllTold,
     KeyTold,
+    asked_choices_decoder,
     asked_decoder,
+    chosen,
     encode,
     in_force,
     read_key,
@@ -53,6 +61,9 @@ from streamdp.service.http.knowledge import Knowledge
 MOST_BODY = 2 << 20
 """Bytes of a batch of keys: a thousand of the longest that streams allow by default, in base64."""
 
+_BATCH = 5
+"""How many parts the address of a batch has, the empty one before the first slash included."""
+
 _FRESH = (b"cache-control", b"no-cache")
 _ONLY_GET = (b"allow", b"GET, HEAD")
 _ONLY_POST = (b"allow", b"POST")
@@ -75,9 +86,9 @@ class Lookups:
         if len(parts) < 5 or parts[1] != b"v1" or parts[2] != b"streams":
             return None
         match parts[4:]:
-            case [b"keys" | b"keys-base64url", _, b"action"] | [b"null-key", b"action"]:
+            case [b"keys" | b"keys-base64url", _, b"action" | b"choice"]:
                 return parts
-            case [b"actions"]:
+            case [b"null-key", b"action" | b"choice"] | [b"actions" | b"choices"]:
                 return parts
         return None
 
@@ -87,11 +98,31 @@ class Lookups:
             stream, fingerprint = self._streams[parts[3]]
         except KeyError:
             raise Refused(404, "no such stream") from None
-        if parts[4] == b"actions":
-            return await self._batch(scope, receive, stream)
+        self._check_kind(stream, parts)
+        if len(parts) == _BATCH:
+            body = await self._posted(scope, receive)
+            answers = (
+                self._actions(body, stream)
+                if parts[4] == b"actions"
+                else self._choices(body, stream)
+            )
+            return Answered(
+                200, [JSON, (b"cache-control", b"no-store"), *self._age(stream)], answers
+            )
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, "look-ups are GET", _ONLY_GET)
+        if parts[-1] == b"choice":
+            return self._choice(scope, stream, key_of(parts))
         return self._one(scope, stream, fingerprint, key_of(parts))
+
+    def _check_kind(self, stream: str, parts: list[bytes]) -> None:
+        """A feedback stream has choices, another one has actions."""
+        wants_choice = parts[-1].startswith(b"choice")
+        if wants_choice != (self._knowledge.about[stream].source.names is not None):
+            kind = "publishes actions and no policies: ask for the action"
+            if not wants_choice:
+                kind = "is a feedback stream: ask for the choice of a request"
+            raise Refused(404, f"this stream {kind}")
 
     def _one(self, scope: Scope, stream: str, fingerprint: str, key: Key) -> Answered:
         answer = self._cache.action(stream, key)
@@ -106,10 +137,41 @@ class Lookups:
         body = KeyTold(stream, written_key(key), answer.action, answer.why, in_force(answer))
         return Answered(200, headers, encode(body))
 
-    async def _batch(self, scope: Scope, receive: Receive, stream: str) -> Answered:
+    def _choice(self, scope: Scope, stream: str, key: Key) -> Answered:
+        """Draw for the request that the query names."""
+        query = parse_qs(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True)
+        requests = query.get("request", [])
+        if len(requests) != 1 or not requests[0]:
+            raise Refused(400, "expected ?request=ID, an id of the request's own, once")
+        choice = self._cache.choose(stream, key, requests[0])
+        headers = [JSON, (b"cache-control", b"no-store"), *self._age(stream)]
+        headers.append((b"streamdp-source", choice.why.value.encode()))
+        if choice.action == NO_FALLBACK:
+            raise Refused(404, "no policy is known, and the stream has no fallback", *headers[1:])
+        return Answered(200, headers, encode(chosen(stream, key, requests[0], choice)))
+
+    def _choices(self, body: bytes, stream: str) -> bytes:
+        try:
+            asked = asked_choices_decoder.decode(body).requests
+            requests = [(read_key(each.key), each.request) for each in asked]
+        except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError):
+            expected = 'expected {"requests": [{"key": "text", "request": "an id"}]}'
+            raise Refused(400, f"unreadable; {expected}") from None
+        if len(requests) > MOST_KEYS_A_BATCH:
+            raise Refused(413, f"more than {MOST_KEYS_A_BATCH} requests")
+        choose = self._cache.choose
+        drawn = [
+            chosen(stream, key, request, choose(stream, key, request)) for key, request in requests
+        ]
+        return encode(AllChosen(stream, drawn))
+
+    async def _posted(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a batch."""
         if scope["method"] != "POST":
             raise Refused(405, "a batch of look-ups is POST", _ONLY_POST)
-        body = await body_of(receive, most=MOST_BODY, seconds=self._body_seconds)
+        return await body_of(receive, most=MOST_BODY, seconds=self._body_seconds)
+
+    def _actions(self, body: bytes, stream: str) -> bytes:
         try:
             keys = [read_key(key) for key in asked_decoder.decode(body).keys]
         except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError):
@@ -118,9 +180,7 @@ class Lookups:
         if len(keys) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} keys")
         action = self._cache.action
-        answers = AllTold(stream, [told(action(stream, key)) for key in keys])
-        return Answered(200, [JSON, (b"cache-control", b"no-store"), *self._age(stream)],
-                        encode(answers))  # fmt: skip
+        return encode(AllTold(stream, [told(action(stream, key)) for key in keys]))
 
     def _age(self, stream: str) -> list[tuple[bytes, bytes]]:
         """How old the knowledge is."""

@@ -45,4 +45,5 @@ def about_of(configuration: Configuration, name: str) -> About:
         fallback=table.fallback_action or NO_FALLBACK,
         partition_epochs=spec.partition_epochs,
         gap=table.gap,
+        salt=table.feedback.salt if table.feedback else "",
     )

@@ -7,16 +7,25 @@ error of its noise. Nothing else is here.
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
+from math import isnan
 from typing import Any
 
 from streamdp import __version__
+from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
+from streamdp.core.evidence.experiment import Experiment
+from streamdp.core.evidence.policy import PARTS
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
 from streamdp.service.about import NO_FALLBACK, About
 from streamdp.service.history import KeyHistory, Reading, Told
 from streamdp.service.http.knowledge import Knowledge
 from streamdp.service.metrics import is_up
+from streamdp.service.spec import mechanism
+
+CONFIDENCE = 0.95
+"""Of the intervals of an experiment: of all arms and all looks together."""
 
 MOST_ACTIONS = 100
 """Actions that the page names; of more only those with most keys."""
@@ -45,8 +54,17 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
         "action": answer.action or None,
         "source": answer.why.value,
         "release": in_force(answer),
+        "policy": _policy(answer),
         "learners": [_learner(number, each) for number, each in told.of_key(key).items()],
     }
+
+
+def _policy(answer: Answer) -> list[float] | None:
+    """The probabilities in force for a key of a feedback stream."""
+    if answer.held is None:
+        return None
+    ends = [0, *answer.held.ends]
+    return [(end - begin) / PARTS for begin, end in pairwise(ends)]
 
 
 def _topics(knowledge: Knowledge) -> list[dict[str, Any]]:
@@ -83,8 +101,9 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "epoch": about.epoch,
         "seeded": about.seeded or told.seeded,
         "learner": about.learner.recipe,
+        "observes": "losses" if about.scales is None else "feedback",
         "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
-        "mechanism": about.learner.choose.name,
+        "mechanism": mechanism(about.learner),
         "actions": list(about.learner.actions[:MOST_ACTIONS]),
         "actions_count": len(about.learner.actions),
         "fallback": None if about.fallback == NO_FALLBACK else about.fallback,
@@ -147,4 +166,19 @@ def _learner(number: int, history: KeyHistory) -> dict[str, Any]:
         "slots": history.stop - 1,
         "charged": _exact(history.charged),
         "points": [point._asdict() for point in history.points or ()],
+        "arms": None if history.experiment is None else _arms(history.experiment),
+    }
+
+
+def _arms(experiment: Experiment) -> dict[str, Any]:
+    """A feedback stream's key as an experiment: each arm's mean loss, with an interval."""
+    arms = experiment.arms(confidence=CONFIDENCE)
+    return {
+        "confidence": CONFIDENCE,
+        "blocks": arms.blocks,
+        "shown": arms.shown.tolist(),
+        "mean_loss": [None if isnan(mean) else mean for mean in arms.means.tolist()],
+        "low": arms.low.tolist(),
+        "high": arms.high.tolist(),
+        "chance_of_best": arms.chances.tolist(),
     }

@@ -1,0 +1,104 @@
+"""The feedback of a file, read strictly: JSON lines or CSV, for streams that observe feedback.
+
+An event is what was shown and what came of it: ``{"key": "fr", "action": "banner", "reward": 1}``,
+or the same names as the columns of a CSV file; ``loss`` instead of ``reward`` where the stream's
+configuration says so, never both. The rules are those of `_events`: nothing is repaired, and what
+is wrong is told with file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from streamdp.cli._events import KEYS, csv_rows, kind, lines, names, number, read_key, refuse
+from streamdp.cli._printable import word
+
+if TYPE_CHECKING:
+    from streamdp.wire.feedback import Feedback
+
+
+class Shown(NamedTuple):
+    """What was shown to one request, what came of it, and where that stands."""
+
+    key: bytes | None
+    arm: int
+    number: float  # the loss or reward
+    where: str
+
+
+def shown_events(
+    file: str, source: BinaryIO, *, feedback: Feedback, key: bytes | None
+) -> Iterator[Shown]:
+    """The events of a file, by its name's ending; `key` is of those that do not say theirs."""
+    if file.endswith(".npy"):
+        refuse(file, "holds no feedback", "JSON lines or CSV, with the actions' names", "an array")
+    read = _from_csv if file.endswith(".csv") else _from_json
+    for where, event in read(file, source, feedback):
+        own = read_key(where, event) if any(name in event for name in KEYS) else key
+        yield Shown(own, _arm(where, event, feedback), _number(where, event, feedback), where)
+
+
+def _from_json(
+    file: str, source: BinaryIO, feedback: Feedback
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for where, line in lines(file, source):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line, parse_int=float)
+        except (ValueError, RecursionError):
+            refuse(where, "is not JSON", "an event a line", "another")
+        if not isinstance(event, dict):
+            refuse(where, "is no event", f"action and {feedback.content}", kind(event))
+        _check_names(where, list(event), feedback)
+        yield where, event
+
+
+def _from_csv(
+    file: str, source: BinaryIO, feedback: Feedback
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    reader = csv.reader((line for _, line in lines(file, source)), strict=True)
+    table = csv_rows(file, reader)
+    header = next(table, (f"{file} line 1", []))[1]
+    _check_names(f"{file} line 1", header, feedback)
+    for where, fields in table:
+        if len(fields) != len(header):
+            refuse(where, "fields of another number", len(header), len(fields))
+        event: dict[str, Any] = dict(zip(header, fields, strict=True))
+        event[feedback.content] = number(event[feedback.content])
+        yield where, event
+
+
+def _check_names(where: str, given: list[str], feedback: Feedback) -> None:
+    """What an event must have, and nothing that nobody knows."""
+    needed = ("action", feedback.content)
+    for name in given:
+        if name not in (*needed, *KEYS):
+            refuse(where, "unknown member", " or ".join((*needed, *KEYS)), word(name))
+    for name in needed:
+        if given.count(name) != 1:
+            refuse(where, f"needs {name} once", " and ".join(needed), names(given) or "nothing")
+    if all(name in given for name in KEYS):
+        refuse(where, "two keys", " or ".join(KEYS), "both")
+
+
+def _arm(where: str, event: dict[str, Any], feedback: Feedback) -> int:
+    """Which action was shown."""
+    action = event["action"]
+    if not isinstance(action, str):
+        refuse(f"{where}: action", "is not usable", "an action's name", kind(action))
+    if action not in feedback.actions:
+        refuse(where, "unknown action", names(feedback.actions), word(action))
+    return feedback.actions.index(action)
+
+
+def _number(where: str, event: dict[str, Any], feedback: Feedback) -> float:
+    """The loss or reward, if it is a number in [0, 1]."""
+    told = event[feedback.content]
+    if type(told) is not float or not 0 <= told <= 1:
+        got = "another number" if type(told) is float and told == told else kind(told)
+        refuse(f"{where}: {feedback.content}", "cannot be sent", "a number in [0, 1]", got)
+    return told

@@ -1,0 +1,106 @@
+"""Is the configuration of a feedback stream either right or refused with what to change?"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.learners import PolicyLearner
+from streamdp.service.config import Configuration
+from streamdp.service.http.setup import about_of
+from streamdp.wire.feedback import FeedbackFormat
+
+SHOP = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "shop.db"
+[topics.shown]
+budget = "1"
+[streams.clicks]
+input = "shown"
+start = "earliest"
+observes = "feedback"
+actions = ["a", "b", "c"]
+[streams.clicks.learner]
+epsilon = "1/2"
+[streams.clicks.feedback]
+content = "reward"
+salt = "pepper"
+"""
+
+
+def shop(folder: Path, *, instead: tuple[str, str] = ("", ""), more: str = "") -> Configuration:
+    path = folder / "shop.toml"
+    path.write_text(SHOP.replace(*instead) + more if instead[0] else SHOP + more)
+    return Configuration.load(path, {})
+
+
+def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
+    configuration = shop(tmp_path)
+    spec = configuration.spec("clicks")
+    assert isinstance(spec.learner, PolicyLearner)
+    assert isinstance(spec.format, FeedbackFormat)
+    assert spec.learner.recipe == "policy_blocks"
+    assert spec.topics.headers
+    assert (spec.charge, configuration.shares("clicks")) == (
+        Fraction(1, 2),
+        {"sums": Fraction(1, 2)},
+    )
+    assert spec.format.feedback.content == "reward"
+    names = about_of(configuration, "clicks").source.names
+    assert names is not None
+    assert (names.actions, names.salt) == (("a", "b", "c"), "pepper")
+
+
+@pytest.mark.parametrize(
+    ("instead", "more", "told"),
+    [
+        (("observes = \"feedback\"\n", ""), "", "learner|belongs to observes = feedback"),
+        (("[streams.clicks.feedback]\ncontent = \"reward\"\nsalt = \"pepper\"\n", ""), "",
+         'expected content = "loss" or "reward", got no such table'),
+        (('content = "reward"\n', ""), "", "feedback.content"),
+        (('content = "reward"', 'content = "clicks"'), "", "feedback.content"),
+        (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "noisy_leader"'), "",
+         "learner.recipe: unknown; expected .*policy_blocks"),
+        (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "ucb1"'), "",
+         "epsilon|not private"),
+        (("", ""), '[[streams.clicks.estimates]]\nname = "mean_loss"\nepsilon = "1/4"\n'
+         "min_length = 8\n", "estimates: not on a feedback stream"),
+        (("epsilon = \"1/2\"", "epsilon = \"2\""), "", "may charge a record more"),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'),
+         '[streams.clicks.format]\nname = "float32"\n', "one number and no action"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told(
+    tmp_path: Path, instead: tuple[str, str], more: str, told: str
+) -> None:
+    """Where, what was expected and what is there; before anything runs."""
+    with pytest.raises(InvalidConfig, match=told):
+        shop(tmp_path, instead=instead, more=more).spec("clicks").engine(0)
+
+
+@pytest.mark.parametrize(
+    ("instead", "more"),
+    [
+        (('content = "reward"', 'content = "loss"'), ""),
+        (('salt = "pepper"', 'action_header = "shown"'), ""),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'), ""),
+        (("", ""), '[streams.clicks.format]\nname = "float32"\n'),
+    ],
+)
+def test_how_records_are_read_is_part_of_the_digest(
+    tmp_path: Path, instead: tuple[str, str], more: str
+) -> None:
+    """A change of it needs a new epoch."""
+    other = shop(tmp_path, instead=instead, more=more).spec("clicks").digest
+    assert other != shop(tmp_path).spec("clicks").digest
+
+
+def test_what_requests_are_hashed_with_is_not(tmp_path: Path) -> None:
+    """A salt changes what is drawn for a request, nothing that was learned."""
+    other = shop(tmp_path, instead=("pepper", "sugar")).spec("clicks").digest
+    assert other == shop(tmp_path).spec("clicks").digest

@@ -1,0 +1,169 @@
+"""Are the choices of a feedback stream answered over HTTP as the client draws them?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import jsonschema
+import pytest
+
+from streamdp.client.choosing import choose
+from streamdp.client.http_wire import choice_heard, encode
+from streamdp.core.evidence.experiment import Experiment
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.service.about import About
+from streamdp.service.http.app import description
+from tests.asking import Answer, Face
+from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
+from tests.publishing import Topic, action, charge
+from tests.showing import ABOUT
+
+LEARNER = policy_blocks(actions=ACTIONS, epsilon="1/2")
+CLICKS = About(
+    topics=replace(ABOUT.topics, headers=True),
+    learner=LEARNER,
+    estimates=(),
+    budget=Fraction(1),
+    epoch=2,
+    seeded=False,
+    fallback="a",
+    salt="pepper",
+)
+SUMMED = SHOWN_FEEDBACK["sums"]
+BYTES = SHOWN_FEEDBACK["sums of a binary key"]
+DESCRIPTION = json.loads(description())
+
+
+def asked(
+    *targets: str, method: str = "GET", body: object = b"", about: About = CLICKS
+) -> list[Answer]:
+    """Questions to one fresh face of the feedback stream, in turn."""
+    actions = Topic([action(each, lines=FEEDBACK) for each in (SUMMED, BYTES)])
+    ledger = Topic(
+        [
+            charge(each, ordinal=at, lines=FEEDBACK)
+            for at, each in enumerate((SHOWN_FEEDBACK["opening"], SUMMED), start=1)
+        ]
+    )
+    sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    async def ask() -> list[Answer]:
+        face = Face(actions, ledger, about=about)
+        async with face.knowledge.following():
+            await face.knowledge.cache.ready()
+            while about is CLICKS and not face.knowledge.histories["home"].loaded:
+                await asyncio.sleep(0)
+            return [await face.ask(each, method=method, body=sent) for each in targets]
+
+    return asyncio.run(ask())
+
+
+def conforms(value: object, schema: str) -> None:
+    wanted = {"$ref": f"#/components/schemas/{schema}", "components": DESCRIPTION["components"]}
+    jsonschema.validate(value, wanted)
+
+
+def test_does_a_request_get_the_clients_choice() -> None:
+    """By every kind of address, the same as in memory, and the same again."""
+    addresses = [
+        "/v1/streams/home/keys/fr/choice?request=r-1",
+        "/v1/streams/home/keys-base64url/ZnI/choice?request=r-1",
+        "/v1/streams/home/keys/fr/choice?request=r-1",
+    ]
+    answers = asked(*addresses)
+    assert {answer.status for answer in answers} == {200}
+    (told,) = {answer.body for answer in answers}
+    conforms(json.loads(told), "Choice")
+    found = json.loads(told)
+    assert (found["stream"], found["key"], found["request"]) == ("home", "fr", "r-1")
+    assert found["release"] == {"partition": 0, "epoch": 2, "born": 17, "block": 3, "slots": 7}
+    assert answers[0].headers["streamdp-source"] == "published"
+    assert answers[0].headers["cache-control"] == "no-store"
+
+
+def test_does_a_batch_get_the_same_choices() -> None:
+    keys: Sequence[object] = ["fr", {"base64": "/wA="}, None]
+    requests = [{"key": key, "request": f"r-{at}"} for at, key in enumerate(keys)]
+    (answer,) = asked("/v1/streams/home/choices", method="POST", body={"requests": requests})
+    assert answer.status == 200
+    conforms(answer.json, "AllChosen")
+    (single,) = asked("/v1/streams/home/keys/fr/choice?request=r-0")
+    assert answer.json["choices"][0] == single.json
+    assert [each["source"] for each in answer.json["choices"]] == [
+        "published", "published", "unknown_key",
+    ]  # fmt: skip
+    assert answer.json["choices"][2]["probability"] == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/v1/streams/home/keys/fr/choice", 400),
+        ("/v1/streams/home/keys/fr/choice?request=", 400),
+        ("/v1/streams/home/keys/fr/choice?request=a&request=b", 400),
+        ("/v1/streams/home/keys/fr/action", 404),
+        ("/v1/streams/nowhere/keys/fr/choice?request=a", 404),
+    ],
+)
+def test_is_what_cannot_be_answered_refused(target: str, status: int) -> None:
+    assert asked(target)[0].status == status
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        ({"requests": [{"key": "fr"}]}, 400),
+        ({"requests": [{"key": "fr", "request": "r", "more": 1}]}, 400),
+        ({"requests": [{"key": {"base64": "§"}, "request": "r"}]}, 400),
+        ({"requests": [{"key": "fr", "request": "r"}] * 1001}, 413),
+    ],
+)
+def test_is_a_bad_batch_refused(body: object, status: int) -> None:
+    assert asked("/v1/streams/home/choices", method="POST", body=body)[0].status == status
+
+
+def test_has_a_stream_of_losses_no_choices() -> None:
+    (answer,) = asked("/v1/streams/home/keys/fr/choice?request=r", about=ABOUT)
+    assert answer.status == 404
+    assert b"no policies" in answer.body
+
+
+def test_does_a_keys_page_show_the_experiment() -> None:
+    """Means, intervals and chances as the ledger's sums give them; the policy in force."""
+    history, status = asked("/v1/streams/home/keys/fr/history", "/v1/status")
+    told = history.json
+    (learner,) = told["learners"]
+    scales, sums = CLICKS.scales, SUMMED.sums
+    assert scales is not None
+    assert sums is not None
+    experiment = Experiment.of(scales, actions=len(ACTIONS))
+    experiment.add(*sums.arrays())
+    arms = experiment.arms()
+    assert learner["arms"]["low"] == arms.low.tolist()
+    assert learner["arms"]["high"] == arms.high.tolist()
+    assert learner["arms"]["mean_loss"][2] is None
+    assert learner["arms"]["shown"] == [1, 2, 0, 1]
+    assert sum(told["policy"]) == 1
+    (stream,) = status.json["streams"]
+    assert (stream["observes"], stream["mechanism"]) == ("feedback", "discrete_laplace")
+
+
+def test_is_a_choice_read_back_as_it_was() -> None:
+    """What a client hears over HTTP is what a client in memory draws."""
+    (answer,) = asked("/v1/streams/home/keys/fr/choice?request=r-7")
+    from msgspec import json as msgjson
+
+    from streamdp.client import Names, Source
+    from streamdp.client.http_wire import ChoiceTold
+    from streamdp.client.table import Table
+
+    table = Table(Source(CLICKS.topics, "a", Names(ACTIONS, "pepper")), most_keys=9)
+    list(table.apply([action(SUMMED, lines=FEEDBACK)], now=0.0))
+    drawn = choose(table.answers[b"fr"], "r-7", ACTIONS)
+    assert choice_heard(msgjson.decode(answer.body, type=ChoiceTold)) == drawn
+    assert encode(answer.json)
