@@ -127,6 +127,19 @@ def test_is_a_bad_batch_refused(body: object, status: int) -> None:
     assert asked("/v1/streams/home/choices", method="POST", body=body)[0].status == status
 
 
+def test_is_the_description_true() -> None:
+    """Every address of a choice in it is answered."""
+    paths = [path for path in DESCRIPTION["paths"] if "choice" in path]
+    for path in paths:
+        (method,) = set(DESCRIPTION["paths"][path]) - {"parameters"}
+        address = path.replace("{stream}", "home").replace("{key}", "ZnI")
+        asked_for = "" if method == "post" else "?request=r-1"
+        body = {"requests": []} if method == "post" else b""
+        (answer,) = asked(f"{address}{asked_for}", method=method.upper(), body=body)
+        assert answer.status == 200, path
+    assert len(paths) == 4
+
+
 def test_has_a_stream_of_losses_no_choices() -> None:
     (answer,) = asked("/v1/streams/home/keys/fr/choice?request=r", about=ABOUT)
     assert answer.status == 404
