@@ -12,15 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
-from streamdp.replay import charts
+from streamdp.replay import charts, tables
 from streamdp.replay.cells import parse_candidates, parse_epsilons
 from streamdp.replay.converting import convert
 from streamdp.replay.figures import as_json, bounds, helping_cap, settled_at, timeline
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, Replay, costs, replay_log, seeds_of
-from streamdp.replay.summary import number, summary
+from streamdp.replay.summary import _paid, middle, number, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
+from tests.replayed import Pieces
 
 LEARNERS = "incumbent_leader,prefix_softmax"
 QUESTION = Question(parse_candidates(LEARNERS), parse_epsilons("0.5,2,inf"), seeds_of(20))
@@ -120,6 +121,79 @@ def test_is_the_page_complete_and_alone(still: Replay, drifting: Replay) -> None
         assert "nan" not in re.findall(r'd="([^"]*)"', text)
         for each in summary(replay):
             assert each.about in text
+
+
+def _keyed(slots: int = 900) -> Pieces:
+    """Three keys: `fr` with 600 slots likes a, `de` and the null key with 150 each like c."""
+    generator = np.random.default_rng(5)
+    place = np.arange(slots)
+    fr = place % 6 < 4
+    means = np.where(fr[:, None], [0.2, 0.6, 0.8], [0.9, 0.5, 0.1])
+    keys: list[bytes | None] = [
+        b"fr" if mine else (b"de", None)[at % 2] for at, mine in enumerate(fr.tolist())
+    ]
+    losses = (generator.random((slots, 3)) < means).astype(np.float32)
+    return Pieces(losses, keys, actions=("a", "b", "c"))
+
+
+def test_does_a_winner_lie_inside_its_chart() -> None:
+    """Regret below 0, from following a best action that changes, has a place and ticks."""
+    candidates = parse_candidates("incumbent_leader:schedule=capped 64,incumbent_leader")
+    replay = replay_log(_drifting(), Question(candidates, parse_epsilons("4"), seeds_of(10)))
+    winner = replay.answers[0]
+    assert winner.mean < -100
+    curve = charts.Curve("winner", np.array([0.0, 1.0]), np.array([0.0, winner.mean]), "--c1")
+    axis = charts.regret_axis("regret", [curve], low=1)
+    assert (axis.place(np.array([winner.mean, 0.0])) > 0).all()
+    assert [text for _, text in axis.ticks if text.startswith("-")][-1] == "-1"
+    assert re.search(r'<span class="yt"[^>]*>-100</span>', page(replay))
+    positive = charts.Curve("loser", curve.x, -curve.y, "--c1")
+    assert charts.regret_axis("regret", [positive], low=1).ticks[0][1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("paid", "said"),
+    [
+        ([3.0, 5.0, 4.0], "^4.00 ± 1.13 losses, 2.00 in a thousand slots$"),
+        ([-15.0, -16.0, -14.0], r"^nothing; its noise saved 15.0 ± 1.13 losses here, 7.50 in a"),
+        ([-15.0, 14.0, 2.0], r"^nothing beyond chance \(0.333 ± "),
+    ],
+)
+def test_is_the_cost_of_privacy_never_told_as_a_negative_one(paid: list[float], said: str) -> None:
+    """Noise that happened to help is told as such, and within chance nothing is claimed."""
+    values = np.array(paid)
+    error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values))
+    assert re.search(said, _paid(values, error, 2000))
+
+
+def test_are_actions_keys_and_open_blocks_told() -> None:
+    """Loss rates of the log, regret by key, and how much of it nothing was learned from yet."""
+    log = _keyed()
+    replay = replay_log(log, QUESTION)
+    head, rows = tables.by_action(replay)
+    assert head[:2] == ["action", "loss a slot"]
+    rates = log.losses.mean(axis=0)
+    assert [row[0] for row in rows] == [log.actions[at] for at in np.argsort(rates)]
+    assert {row[0]: row[1] for row in rows} == {
+        name: f"{rate:.4f}" for name, rate in zip(log.actions, rates, strict=True)
+    }
+    assert {row[0]: row[3] for row in rows} == {"a": "1", "b": "0", "c": "2"}
+    _, keys = tables.by_key(replay)
+    assert [(row[0], row[1], row[2]) for row in keys] == [
+        ("fr", "600", "a"), ("de", "150", "c"), ("(no key)", "150", "c"),
+    ]  # fmt: skip
+    shown = middle(replay)
+    assert sum(shown.curves.by_row.mean(axis=1)) == pytest.approx(shown.mean)
+    assert shown.charged is not None
+    told = f"{shown.charged.open_slots:,} of 900 slots"
+    assert told in _said(replay, "What is still open")
+    text = page(replay)
+    assert "<h2>Keys</h2>" in text
+    assert "<h2>Loss by action</h2>" in text
+    assert "of them in open blocks" in text
+    assert as_json(replay)["loss_by_action"] == pytest.approx(
+        dict(zip(log.actions, rates.tolist(), strict=True))
+    )
 
 
 def test_are_all_figures_in_the_json(still: Replay) -> None:

@@ -58,6 +58,45 @@ def log_axis(label: str, *, low: float, high: float) -> Axis:
     return Axis(label, place, ticks)
 
 
+def regret_axis(label: str, curves: Sequence[Curve], *, low: float) -> Axis:
+    """Logarithmic where all regret is positive, else on both sides of 0: negative regret wins."""
+    least = min(float(curve.y.min()) for curve in curves)
+    most = max(float(curve.y.max()) for curve in curves)
+    return (
+        signed_log_axis(label, low=least, high=most)
+        if least < -low
+        else log_axis(label, low=low, high=most)
+    )
+
+
+def signed_log_axis(label: str, *, low: float, high: float) -> Axis:
+    """Logarithmic on both sides of 0, and linear in between: losses up to 1 lie near the middle.
+
+    >>> axis = signed_log_axis("regret", low=-30.0, high=900.0)
+    >>> [text for _, text in axis.ticks]
+    ['-100', '-10', '-1', '0', '1', '10', '100', '1k']
+    """
+    bottom, top = -_decades(-low), _decades(high)
+    span = top - bottom
+
+    def place(values: Floats) -> Floats:
+        found = np.asarray(values, dtype=np.float64)
+        return np.asarray((np.sign(found) * np.log10(1 + 9 * np.abs(found)) - bottom) / span)
+
+    powers = [
+        *(-(10.0**p) for p in range(-bottom - 1, -1, -1)),
+        0.0,
+        *(10.0**p for p in range(top)),
+    ]
+    ticks = tuple((float(place(np.array(each))), short(each)) for each in powers)
+    return Axis(label, place, ticks)
+
+
+def _decades(value: float) -> int:
+    """How many powers of ten from 1 on hold a value; none for what is not positive."""
+    return 0 if value <= 0 else max(1, ceil(log10(1 + 9 * value)))
+
+
 def linear_axis(label: str, *, low: float, high: float) -> Axis:
     """A linear axis with round ticks."""
     span = max(high - low, 1e-12)

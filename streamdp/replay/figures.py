@@ -47,6 +47,11 @@ def line(answer: Answer, points: Ints) -> Line:
     return Line(answer.cell.name, points.astype(float), regret.mean(axis=0), low, high)
 
 
+def per_thousand(losses: float, slots: int) -> float:
+    """Losses in a thousand slots."""
+    return 1000 * losses / slots
+
+
 def settled_at(answer: Answer, points: Ints) -> int | None:
     """The slot from which on the best fixed action stays in force; None: never for good."""
     away = np.flatnonzero(answer.curves.leading < SETTLED)
@@ -150,6 +155,10 @@ def as_json(replay: Replay) -> dict[str, object]:
         "points": points.tolist(),
         "uniform_regret": replay.base.uniform_regret.tolist(),
         "best_fixed_loss": replay.base.best.tolist(),
+        "loss_by_action": {
+            name: float(total) / replay.slots
+            for name, total in zip(replay.actions, replay.base.totals.sum(axis=0), strict=True)
+        },
         "cells": list(_cells(replay, every, points)),
     }
     return labelled(told)

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from streamdp.replay import charts
+from streamdp.replay import charts, tables
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.charts import Curve
 from streamdp.replay.figures import Z, bounds, gap, helping_cap, line, settled_at, timeline
@@ -41,6 +41,8 @@ def page(replay: Replay) -> str:
                 _linear(replay),
                 _timeline(replay),
                 _table(replay),
+                _actions(replay),
+                _keys(replay),
                 _ledger(replay),
                 _method(replay),
             ]
@@ -57,6 +59,9 @@ def _facts(replay: Replay) -> str:
         f"{len(replay.question.seeds)} seeds",
         f"gap in hindsight {gap(replay):.3g} a slot",
     ]
+    charged = middle(replay).charged
+    if charged is not None and charged.open_slots:
+        facts.append(f"{charged.open_slots / replay.slots:.0%} of them in open blocks")
     if nulls:
         facts.append(f"{nulls:,} null losses")
     return " · ".join(facts)
@@ -112,13 +117,14 @@ def _over_time(replay: Replay) -> str:
         panels.append((f"ε = {epsilon_text(epsilon)}", curves))
         top = max([top, *(float(curve.y.max()) for curve in curves)])
     x = charts.log_axis("slots", low=1, high=replay.summed.longest)
-    y = charts.log_axis("regret in losses", low=1 if top >= 10 else 0.1, high=top)
+    y = charts.regret_axis("regret in losses", everything, low=1 if top >= 10 else 0.1)
     plots = [charts.plot(curves, x=x, y=y, title=title) for title, curves in panels]
     return _section(
         "Regret over time",
         "Losses beyond those of the best fixed action up to each slot: that action is the floor of"
-        " the chart. Lines are means over seeds, bands the middle 80 % of them; both axes are"
-        " logarithmic, and what is below the axis lies on it.",
+        " the chart, unless a learner that follows change does better than it. Lines are means over"
+        " seeds, bands the middle 80 % of them; both axes are logarithmic, regret on both sides of"
+        " 0 where it is negative.",
         charts.panels(plots, charts.legend(everything)),
     )
 
@@ -143,10 +149,9 @@ def _against_epsilon(replay: Replay) -> str:
     for curve in _baselines(replay):
         level = np.full(2, curve.y[-1])
         curves.append(Curve(curve.name, whole, level, curve.colour, curve.style))
-    top = max(float(curve.y.max()) for curve in curves)
     low = max(1e-2, min(float(curve.y.min()) for curve in curves) / 1.5)
     x = charts.ordinal_axis("ε", [epsilon_text(epsilon) for epsilon in epsilons])
-    y = charts.log_axis("regret at the end", low=low, high=top)
+    y = charts.regret_axis("regret at the end", curves, low=low)
     return _section(
         "Regret against ε",
         "Regret at the end of the log, mean and 95 % interval of the mean over seeds. ε = ∞ is the"
@@ -289,6 +294,31 @@ def _table(replay: Replay) -> str:
         "Regret at the end: mean over seeds ± 1.96 standard errors. The bound holds for the"
         " expected regret on independent, identically distributed losses with this log's gap in"
         " hindsight; on a log that drifts it promises nothing.",
+        _html_table(head, rows),
+    )
+
+
+def _actions(replay: Replay) -> str:
+    head, rows = tables.by_action(replay)
+    more = len(replay.actions) - len(rows)
+    rest = f" The {more:,} with the most are left out." if more else ""
+    return _section(
+        "Loss by action",
+        f"What each action would have lost, had it been in force in every slot of every key.{rest}",
+        _html_table(head, rows),
+    )
+
+
+def _keys(replay: Replay) -> str:
+    if len(replay.summed.rows) == 1:
+        return ""
+    head, rows = tables.by_key(replay)
+    more = len(replay.summed.rows) - len(rows)
+    rest = f" {more:,} keys with fewer slots are left out." if more else ""
+    return _section(
+        "Keys",
+        f"The keys with the most slots; regret is {middle(replay).cell.name}'s at"
+        f" ε = {epsilon_text(middle(replay).cell.epsilon)}, the mean over seeds.{rest}",
         _html_table(head, rows),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamdp.replay.cells import epsilon_text
-from streamdp.replay.figures import Z, gap, helping_cap, settled_at
+from streamdp.replay.figures import Floats, Z, gap, helping_cap, per_thousand, settled_at
 from streamdp.replay.replaying import Answer, Replay
 
 
@@ -32,6 +32,7 @@ def summary(replay: Replay) -> list[Statement]:
         *_settling(replay),
         *_schedule(replay),
         *_charges(replay),
+        *_still_open(replay),
     ]
 
 
@@ -109,16 +110,24 @@ def _privacy(replay: Replay) -> Iterator[Statement]:
     for answer in private:
         paid = answer.final - free.final
         error = Z * paid.std(ddof=1) / np.sqrt(len(paid)) if len(paid) > 1 else 0.0
-        each = 1000 * paid.mean() / replay.slots
-        sure = abs(paid.mean()) > error
-        amount = f"{number(float(paid.mean()))} ± {number(float(error))} losses"
-        rate = f", {number(float(each))} in a thousand slots" if sure else ", within chance"
-        parts.append(f"ε = {epsilon_text(answer.cell.epsilon)}: {amount}{rate}")
+        parts.append(f"ε = {epsilon_text(answer.cell.epsilon)}: {_paid(paid, error, replay.slots)}")
     yield Statement(
         "What privacy costs",
         f"{free.cell.name} against itself without privacy (ε = ∞, regret {interval(free)}), on"
         f" the same seeds. {'; '.join(parts)}.",
     )
+
+
+def _paid(paid: Floats, error: float, slots: int) -> str:
+    """What privacy cost, or what its noise happened to save on this log."""
+    mean = float(paid.mean())
+    amount = f"{number(abs(mean))} ± {number(float(error))} losses"
+    each = f"{number(per_thousand(abs(mean), slots))} in a thousand slots"
+    if abs(mean) <= error:
+        return f"nothing beyond chance ({number(mean)} ± {number(float(error))} losses)"
+    if mean < 0:
+        return f"nothing; its noise saved {amount} here, {each}, which no one may count on"
+    return f"{amount}, {each}"
 
 
 def _settling(replay: Replay) -> Iterator[Statement]:
@@ -184,3 +193,16 @@ def _charges(replay: Replay) -> Iterator[Statement]:
     if less:
         text += f" Not all of ε is used: {'; '.join(less)}."
     yield Statement("What it spends", text)
+
+
+def _still_open(replay: Replay) -> Iterator[Statement]:
+    """How much of the log lies in blocks that have not ended."""
+    charged = middle(replay).charged
+    if charged is not None and charged.open_slots:
+        share = charged.open_slots / replay.slots
+        yield Statement(
+            "What is still open",
+            f"{charged.open_slots:,} of {replay.slots:,} slots ({share:.0%}) lie in blocks that had"
+            " not ended when the log did: nothing was learned from them yet, and nothing was"
+            f" charged ({middle(replay).cell.name}).",
+        )

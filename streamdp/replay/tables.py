@@ -1,0 +1,68 @@
+"""The report's tables of what the log itself holds: each action's loss rate, and each key's.
+
+They are read from the log alone, so they are not private, and no learner takes part in them but
+for the regret that one had with each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamdp.core.events import Key
+from streamdp.replay.figures import per_thousand
+from streamdp.replay.replaying import Replay
+from streamdp.replay.summary import middle, number
+
+Rows = Sequence[Sequence[str]]
+
+MOST_ACTIONS = 30
+MOST_KEYS = 30
+"""Rows of a table: what comes after them is told as a number."""
+
+
+def by_action(replay: Replay) -> tuple[list[str], Rows]:
+    """Each action's loss rate over the whole log, the least first; how many keys it is best for."""
+    totals, slots = replay.base.totals.sum(axis=0), replay.slots
+    best = np.bincount(replay.base.totals.argmin(axis=1), minlength=len(replay.actions))
+    order = np.argsort(totals, kind="stable")[:MOST_ACTIONS]
+    rows = [
+        [
+            replay.actions[at],
+            f"{totals[at] / slots:.4f}",
+            number(per_thousand(float(totals[at] - totals.min()), slots)),
+            f"{best[at]:,}",
+        ]
+        for at in order.tolist()
+    ]
+    head = ["action", "loss a slot", "more than the best, in 1,000 slots", "best for keys"]
+    return head, rows
+
+
+def by_key(replay: Replay) -> tuple[list[str], Rows]:
+    """The keys with the most slots: their best action, and what the shown learner paid there."""
+    shown, slots = middle(replay), replay.summed.slots
+    totals, rows = replay.base.totals, []
+    for row in np.argsort(-slots, kind="stable")[:MOST_KEYS].tolist():
+        best, many = int(totals[row].argmin()), int(slots[row])
+        regret = float(shown.curves.by_row[row].mean())
+        rows.append(
+            [
+                key_text(replay.summed.rows.keys[row], replay.summed.rows.partitions[row]),
+                f"{many:,}",
+                replay.actions[best],
+                f"{totals[row, best] / many:.4f}",
+                f"{totals[row].mean() / many:.4f}",
+                number(regret),
+                number(per_thousand(regret, many)),
+            ]
+        )
+    head = ["key", "slots", "best action", "its loss a slot", "uniform choice's"]
+    return [*head, "regret", "in 1,000 slots"], rows
+
+
+def key_text(key: Key, partition: int) -> str:
+    """A key for people."""
+    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
+    return name if partition == 0 else f"{name} in partition {partition}"
