@@ -12,11 +12,15 @@ Four layers, of which `audit_learner` goes through those that need no service:
 3. *Black box* (`blackbox`): neighbouring logs through whatever runs them, seen from outside.
 4. *Non-interference* (`interference`): what is no charged release does not depend on content.
 
+`audit_feedback_learner` goes through the same questions for learners that see the shown action's
+loss only (`feedback`).
+
 A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by broken variants in
 `tests/test_audit_*.py`.
 """
 
 from streamdp.audit.blackbox import CONFIDENCE, Bound, lower_bound, pairs
+from streamdp.audit.feedback import audit_feedback_learner
 from streamdp.audit.interference import leaks
 from streamdp.audit.long_blocks import misdeeds
 from streamdp.audit.long_sampler import sample_long
@@ -36,6 +40,7 @@ __all__ = [
     "Bound",
     "Chi2",
     "Memo",
+    "audit_feedback_learner",
     "audit_learner",
     "flaws_of_races",
     "flaws_of_system_bits",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,9 +59,10 @@ def audit(
 
     Example: streamdp audit --recipe incumbent_leader --epsilon 0.5 --black-box
     """
-    from streamdp.audit import Memo, audit_learner
+    from streamdp.audit import Memo, audit_feedback_learner, audit_learner
     from streamdp.cli._black_box import seen_from_outside
     from streamdp.core.learners import learner_of
+    from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
     from streamdp.core.randomness import SeededRandomness
 
     memo = Memo()
@@ -68,9 +70,14 @@ def audit(
     for options, many, size in product(
         _chosen(recipe), actions or [2, 3], epsilon or ["0.1", "1", "3"]
     ):
-        learner = learner_of(
-            {**options, "epsilon": size}, actions=[f"action {i}" for i in range(1, many + 1)]
-        )
+        names = [f"action {i}" for i in range(1, many + 1)]
+        if options["recipe"] in FEEDBACK_RECIPES:
+            policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
+            audits.append(
+                audit_feedback_learner(policies, samples=samples, randomness=SeededRandomness(seed))
+            )
+            continue
+        learner = learner_of({**options, "epsilon": size}, actions=names)
         found = audit_learner(
             learner, samples=samples, randomness=SeededRandomness(seed), memo=memo
         )
@@ -86,9 +93,16 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
     """The shipped configurations, and those of private recipes that were added."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.learners import RECIPES
+    from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 
     named = [options["recipe"] for options in SHIPPED]
-    added = [{"recipe": name} for name in RECIPES if name not in named and _takes_epsilon(name)]
+    others = {**RECIPES, **FEEDBACK_RECIPES}
+    added = [
+        {"recipe": name, **options}
+        for name, made in others.items()
+        if name not in named and _takes(made, "epsilon")
+        for options in ([{}, {"played": "value"}] if _takes(made, "played") else [{}])
+    ]
     known = [*SHIPPED, *added]
     for name in recipes or []:
         if all(options["recipe"] != name for options in known):
@@ -97,12 +111,10 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
     return [options for options in known if not recipes or options["recipe"] in recipes]
 
 
-def _takes_epsilon(name: str) -> bool:
+def _takes(recipe: Callable[..., object], option: str) -> bool:
     import inspect
 
-    from streamdp.core.learners import RECIPES
-
-    return "epsilon" in inspect.signature(RECIPES[name]).parameters
+    return option in inspect.signature(recipe).parameters
 
 
 def _print_table(audits: list[Audit]) -> None:
@@ -157,7 +169,8 @@ def _name(found: Audit) -> str:
 
 _CAPTION = (
     "All short streams on the shipped engine with every replacement, and base sums of up to 256 "
-    "slots; tolerance 1e-9. Every draw in blocks of up to 256 slots, computed again from the log. "
+    "slots; tolerance 1e-9. For feedback every header, content and replacement, noise in closed "
+    "form. Every draw in blocks of up to 256 slots, computed again from the log. "
     "Transcripts against their law by χ², false alarms 1e-9 each."
 )
 
