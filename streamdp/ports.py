@@ -45,6 +45,13 @@ Reached = Callable[[str, "Partition"], None]
 """Told each step of a transport's protocol as it is reached: where a test kills, raises, waits."""
 
 
+class Namesakes(Enum):
+    """What an earlier worker of the same name is to a worker that starts."""
+
+    STRANGERS = "strangers"  # nothing: the name is for people who read messages
+    REPLACED = "replaced"  # itself, before it died; a live one is a mistake and refuses the start
+
+
 @dataclass(frozen=True, slots=True)
 class StreamTopics:
     """The names of a stream's records: its input and what is derived from it."""
@@ -407,7 +414,7 @@ class Technology(Protocol):
         """From the configuration's own table of settings; `InvalidConfig` names a bad key."""
         ...
 
-    def transport(self, *, worker: str) -> Transport:
+    def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
         """For the service; `worker` names this process in messages and owner records."""
         ...
 

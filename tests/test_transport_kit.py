@@ -13,6 +13,7 @@ from streamdp.ports import (
     Commit,
     Headers,
     Key,
+    Namesakes,
     Partition,
     Publications,
     Published,
@@ -253,7 +254,9 @@ class Bent:
         log, transport, publications, administrator = self.parts
 
         class BentMemory(Memory):
-            def transport(self, *, worker: str) -> Transport:
+            def transport(
+                self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS
+            ) -> Transport:
                 return transport(self.log, worker=worker)
 
             def publications(self) -> Publications:

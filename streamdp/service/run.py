@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from streamdp import __version__
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Technology
+from streamdp.ports import Namesakes, Technology
 from streamdp.service.allocation import settle
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
@@ -71,7 +71,8 @@ async def run_service(
     """
     specs = configuration.specs(seeds=seeds)
     view = View(specs)
-    worker = configuration.tables.service.worker or f"{socket.gethostname()}:{os.getpid()}"
+    lasting = configuration.tables.service.worker
+    worker = lasting or f"{socket.gethostname()}:{os.getpid()}"
     running = Running(configuration, specs, technology, view, log, worker)
     _announce(running)
     async with AsyncExitStack() as stack:
@@ -81,7 +82,10 @@ async def run_service(
         observers = [await stack.enter_async_context(face(running)) for face in faces]
         service = Service(
             specs,
-            technology.transport(worker=worker),
+            technology.transport(
+                worker=worker,
+                namesakes=Namesakes.REPLACED if lasting else Namesakes.STRANGERS,
+            ),
             past=Ledgers(configuration, technology).past,
             view=view,
             log=log,

@@ -29,6 +29,7 @@ from streamdp.ports import (
     Headers,
     Key,
     Listener,
+    Namesakes,
     Partition,
     Producer,
     Publications,
@@ -473,7 +474,7 @@ class Memory:
         name = str(settings.get("log", app))
         return cls(cls.logs.setdefault(name, MemoryLog()))
 
-    def transport(self, *, worker: str) -> Transport:
+    def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
         """A worker over this log."""
         return MemoryTransport(self.log, worker=worker, reached=self.reached)
 

@@ -9,8 +9,13 @@ class CoordinationType(IntEnum):
     GROUP = 0
     TRANSACTION = 1
 
+class BrokerMetadata:
+    host: str
+    port: int
+
 class ClusterMetadata:
     def brokers(self) -> Set[object]: ...
+    def broker_metadata(self, broker_id: int) -> BrokerMetadata | None: ...
 
 class AIOKafkaClient:
     cluster: ClusterMetadata

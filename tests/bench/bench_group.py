@@ -113,6 +113,7 @@ class Bench:
     sizes: Sizes
     pythons: Mapping[str, str]  # by who is measured
     rows: list[dict[str, Any]] = field(default_factory=list)
+    started: list[Process] = field(default_factory=list)
 
     async def run(self, only: Sequence[str]) -> None:
         """Everything that is asked for, by turns."""
@@ -212,7 +213,7 @@ class Bench:
         program = Path(self.pythons[who]).with_name("streamdp")
 
         def start(name: str) -> Process:
-            return Process(
+            return self._begun(
                 [str(program), "run", "--config", str(path)],
                 {"STREAMDP__SERVICE__WORKER": name},
                 self.folder / f"{app}-{name}.log",
@@ -232,7 +233,8 @@ class Bench:
         peer = await kafka_streams(Place(self.bootstrap, topic, INPUT, self.folder))
 
         def start(name: str) -> Process:
-            return Process(peer.commands[0], {}, self.folder / f"{peer.group}-{name}.log")
+            log = self.folder / f"{peer.group}-{name}.log"
+            return self._begun(peer.commands[0], {}, log)
 
         return topic, start, peer.group
 
@@ -257,6 +259,16 @@ class Bench:
             watching.cancel()
             await asyncio.wait([watching])
             await admin.close()
+
+    def _begun(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Process:
+        """A process that does not outlive the benchmark."""
+        self.started.append(Process(command, environment, log))
+        return self.started[-1]
+
+    def end(self) -> None:
+        """End whatever still runs."""
+        for process in self.started:
+            process.kill()
 
     def _tell(self, table: str, who: str, **row: object) -> None:
         """Print a line of a table, and keep it."""
@@ -390,6 +402,7 @@ def main() -> None:
         broker = stack.enter_context(borrow_broker(java_options=THROUGHPUT))
         sizes = QUICK if options.quick else FULL
         bench = Bench(broker.bootstrap, folder, sizes, pythons | {OURS: sys.executable})
+        stack.callback(bench.end)
         asyncio.run(bench.run(options.only))
     targets = summary(bench.rows)
     for each in targets:

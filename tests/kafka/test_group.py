@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.structs import TopicPartition
 
-from streamdp.ports import Partition, StreamTopics
+from streamdp.core.errors import InvalidConfig
+from streamdp.ports import Namesakes, Partition, StreamTopics
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import QUIET, Heard, Worker, rows, step
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, grouping, owner
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, grouping, namesakes, owner
+from streamdp_adapters.kafka.namesakes import Name
+from tests.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
@@ -138,3 +147,185 @@ async def test_do_partitions_take_turns(topics: StreamTopics, technology: KafkaT
             counts[records.partition.number] += len(records)
     assert counts == dict.fromkeys(range(4), 30)
     await worker.transport.close()
+
+
+# Names that last
+
+SESSION_MS = 45_000
+"""Far longer than anything here may take: whoever waits for a session is late."""
+
+LIMIT = 30.0  # seconds
+
+VICTIM = """
+import asyncio, sys
+from streamdp.ports import Namesakes, StreamTopics
+from streamdp.testing.transport_room import Heard
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+
+async def main(bootstrap, app):
+    settings = KafkaSettings(bootstrap=bootstrap, single_broker=True, session_timeout_ms=45_000)
+    topics = StreamTopics(app=app, stream="home", input=f"{app}.input")
+    transport = KafkaTechnology(settings).transport(worker="w", namesakes=Namesakes.REPLACED)
+    heard = Heard()
+    await transport.join([topics], heard)
+    while len(heard.assigned_now) < 2:
+        await transport.poll(max_records=1, timeout=0.02)
+    print("joined", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def patient(broker: Borrowed) -> KafkaTechnology:
+    """The shared broker, and long sessions."""
+    return KafkaTechnology(
+        KafkaSettings(broker.bootstrap, single_broker=True, session_timeout_ms=SESSION_MS)
+    )
+
+
+def _without_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on another machine: nothing is known of the other process but what the group says."""
+    monkeypatch.setattr(Name, "hold", lambda self: None)
+
+
+async def _killed(broker: Borrowed, topics: StreamTopics) -> None:
+    """A process of the name joins, and is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, broker.bootstrap, topics.app],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with process:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "joined\n"
+        process.send_signal(signal.SIGKILL)
+
+
+def _named(technology: KafkaTechnology) -> Worker:
+    """A worker that comes back under the same name."""
+    return Worker(technology.transport(worker="w", namesakes=Namesakes.REPLACED), Heard())
+
+
+@pytest.mark.parametrize("place", ["this machine", "elsewhere"])
+async def test_does_a_process_take_the_place_of_the_dead_one_of_its_name(
+    broker: Borrowed,
+    topics: StreamTopics,
+    patient: KafkaTechnology,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """Long before the session has timed out, it has all that the dead one had."""
+    await patient.administrator().create([topics], partitions=2)
+    await _killed(broker, topics)
+    if place == "elsewhere":
+        _without_sockets(monkeypatch)
+    heir = _named(patient)
+    async with asyncio.timeout(LIMIT):
+        await heir.transport.join([topics], heir.heard)
+        await heir.until(lambda heard: len(heard.assigned_now) == 2)
+    await heir.transport.close()
+
+
+async def test_is_a_live_namesake_of_this_machine_refused_at_once(
+    topics: StreamTopics, patient: KafkaTechnology
+) -> None:
+    """Before it joins: the group does not hear of it. And the name is free when its holder ends."""
+    await patient.administrator().create([topics], partitions=2)
+    holder, second = _named(patient), _named(patient)
+    await holder.transport.join([topics], holder.heard)
+    await holder.until(lambda heard: len(heard.assigned_now) == 2)
+    with pytest.raises(InvalidConfig, match=r"service\.worker: a process of this name is running"):
+        await second.transport.join([topics], second.heard)
+    await asyncio.gather(holder.transport.close(), second.transport.close())
+    third = _named(patient)
+    await third.transport.join([topics], third.heard)
+    await third.until(lambda heard: len(heard.assigned_now) == 2)
+    await third.transport.close()
+
+
+@pytest.mark.parametrize("socket", ["none", "only the newcomer's"])
+async def test_is_a_live_namesake_elsewhere_refused(
+    topics: StreamTopics, patient: KafkaTechnology, monkeypatch: pytest.MonkeyPatch, socket: str
+) -> None:
+    """It joins anew, or comes back when it was taken for dead: the newcomer has to go."""
+    monkeypatch.setattr(namesakes, "PATIENCE_SECONDS", LIMIT)
+    await patient.administrator().create([topics], partitions=2)
+    holder, second = _named(patient), _named(patient)
+    with pytest.MonkeyPatch.context() as while_it_starts:
+        _without_sockets(while_it_starts)
+        await holder.transport.join([topics], holder.heard)
+        await holder.until(lambda heard: len(heard.assigned_now) == 2)
+    if socket == "none":
+        _without_sockets(monkeypatch)
+    await second.transport.join([topics], second.heard)
+    polling = asyncio.create_task(holder.until(lambda heard: False))
+    async with asyncio.timeout(LIMIT):
+        with pytest.raises(InvalidConfig, match=r"got live members of group .*127\.0\.0\.1"):
+            await second.until(lambda heard: False)
+    await second.transport.close()
+    polling.cancel()
+    await asyncio.wait([polling])
+    async with asyncio.timeout(LIMIT):
+        await holder.until(lambda heard: len(heard.assigned_now) == 2)
+    for partition in sorted(holder.heard.assigned_now):
+        await holder.transport.take(partition)
+        await holder.transport.commit(partition, step(partition.number + 1))
+    await holder.transport.close()
+
+
+CONFIG = """
+app = "{app}"
+[transport]
+kind = "kafka"
+bootstrap = "{bootstrap}"
+single_broker = true
+session_timeout_ms = {session}
+[topics."{app}.input"]
+budget = "1/2"
+[streams.home]
+input = "{app}.input"
+start = "earliest"
+actions = ["a", "b"]
+[streams.home.learner]
+recipe = "noisy_leader"
+epsilon = "1/2"
+schedule = "dyadic"
+noise = "exponential"
+[service]
+worker = "w"
+"""
+
+
+def test_does_a_killed_service_come_back_by_its_name(
+    broker: Borrowed, topics: StreamTopics, patient: KafkaTechnology, tmp_path: Path
+) -> None:
+    """`service.worker` is enough; and the name refuses a second service while the first lives."""
+    asyncio.run(_created(patient, topics))
+    path = tmp_path / "streamdp.toml"
+    path.write_text(
+        CONFIG.format(app=topics.app, bootstrap=broker.bootstrap, session=SESSION_MS), "utf-8"
+    )
+    command = ("run", "--config", str(path))
+    with Process.start(*command) as first:
+        for _ in range(2):
+            first.hear("partition_running")
+        with Process.start(*command) as second:
+            assert second.ended() == 3
+            assert "a process of this name is running" in str(second.other) + str(second.lines)
+        first.end(signal.SIGKILL)
+    begun = time.monotonic()
+    with Process.start(*command) as heir:
+        for _ in range(2):
+            heir.hear("partition_running")
+        assert time.monotonic() - begun < LIMIT < SESSION_MS / 1000
+        assert heir.end() == 0
+
+
+async def _created(technology: KafkaTechnology, topics: StreamTopics) -> None:
+    """Two partitions."""
+    administrator = technology.administrator()
+    await administrator.create([topics], partitions=2)
+    await administrator.close()

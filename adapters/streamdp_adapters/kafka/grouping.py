@@ -27,6 +27,7 @@ from aiokafka.structs import TopicPartition
 
 from streamdp.ports import StreamTopics
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.namesakes import Name
 from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -48,11 +49,14 @@ class Group:
         settings: KafkaSettings,
         client_id: str,
         assigned: Callable[[set[int]], None],
+        name: Name | None = None,
     ) -> None:
         self._topics = topics
         self._settings = settings
         self._client_id = client_id
         self._assigned = assigned
+        self._name = name
+        self._watching: asyncio.Task[None] | None = None
         self._complaints = 0
         self._asking: asyncio.Task[None] | None = None
         self._asked = 0.0
@@ -60,19 +64,39 @@ class Group:
 
     async def start(self) -> None:
         """Connect and ask for a share; what it is comes by `assigned`, later."""
+        if self._name is not None:
+            self._name.hold()
         await troubles.start(self._consumer, self._settings)
+        if self._name is not None:
+            await self._name.succeed(self._consumer._client)
         self._consumer.subscribe([self._topics.input], listener=_Callbacks(self))
+        if self._name is not None:
+            await self._end_watch()
+            self._watching = asyncio.create_task(self._name.watch(self._consumer._client))
 
     async def stop(self) -> None:
         """Leave the group, within a bounded time."""
+        await self._end_watch()
         if self._asking is not None:
             asking, self._asking = self._asking, None
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         await troubles.stop(self._consumer)
+        if self._name is not None:
+            self._name.release()
+
+    async def _end_watch(self) -> None:
+        """Look for namesakes no more."""
+        if self._watching is not None:
+            watching, self._watching = self._watching, None
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     def attend(self) -> None:
         """Be seen to be alive, and raise what the group complains of; never waits."""
+        if self._watching is not None and self._watching.done():
+            watching, self._watching = self._watching, None
+            watching.result()
         if self._asking is not None and self._asking.done():
             asking, self._asking = self._asking, None
             self._complaints += 1
@@ -94,6 +118,8 @@ class Group:
             # Seeking at once keeps the client from asking for a position, which it may not have.
             self._consumer.seek(place, 0)
         self._assigned(given)
+        if self._name is not None:
+            self._name.joined()
 
     async def _ask(self) -> None:
         """Ask for records, of which there are none; after complaints by a new consumer."""

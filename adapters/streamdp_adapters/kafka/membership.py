@@ -48,10 +48,12 @@ from streamdp.core.errors import (
     TransportLost,
     complaint,
 )
-from streamdp.ports import Listener, Partition, Records, StreamTopics
+from streamdp.ports import Listener, Namesakes, Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.grouping import Group
 from streamdp_adapters.kafka.lean import lean, to_the_end, waits
+from streamdp_adapters.kafka.namesakes import Name
+from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.reading import columns
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -101,6 +103,7 @@ class Membership:
         settings: KafkaSettings,
         worker: str,
         largest_input: int,
+        namesakes: Namesakes = Namesakes.STRANGERS,
     ) -> None:
         self._topics = topics
         self._listener = listener
@@ -120,8 +123,15 @@ class Membership:
         self._fetch_bytes = max(FETCH_BYTES, largest_input)
         self._consumer = self._new_consumer()
         self._connected = False
+        replaces = namesakes is Namesakes.REPLACED
         self._group = Group(
-            topics, settings=settings, client_id=self._client_id, assigned=self.assigned
+            topics,
+            settings=settings,
+            client_id=self._client_id,
+            assigned=self.assigned,
+            name=Name(settings, group_id=group(topics), client_id=self._client_id)
+            if replaces
+            else None,
         )
 
     async def start(self) -> None:

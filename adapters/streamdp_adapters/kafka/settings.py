@@ -58,7 +58,7 @@ class KafkaSettings:
     key_file: Path | None = None
     key_password_file: Path | None = None
     single_broker: bool = False  # accept less replication than a promise that survives needs
-    session_timeout_ms: int = 45_000  # after this silence a worker counts as dead
+    session_timeout_ms: int = 10_000  # after this silence a worker counts as dead
     partitioner: str = MURMUR2  # where `send` puts a key: as the other producers do
 
     def __post_init__(self) -> None:

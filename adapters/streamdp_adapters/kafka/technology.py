@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from streamdp.ports import Reached
+from streamdp.ports import Namesakes, Reached
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.administrator import KafkaAdministrator
 from streamdp_adapters.kafka.producer import KafkaProducer
@@ -28,9 +28,13 @@ class KafkaTechnology:
         """From the configuration's table; the topics already carry the application's name."""
         return cls(KafkaSettings.parse(settings))
 
-    def transport(self, *, worker: str) -> KafkaTransport:
+    def transport(
+        self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS
+    ) -> KafkaTransport:
         """For the service."""
-        return KafkaTransport(self._settings, worker=worker, reached=self._reached)
+        return KafkaTransport(
+            self._settings, worker=worker, reached=self._reached, namesakes=namesakes
+        )
 
     def publications(self) -> KafkaPublications:
         """For whoever reads what was published."""

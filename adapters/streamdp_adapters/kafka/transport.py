@@ -26,6 +26,7 @@ from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
 from streamdp.ports import (
     Commit,
     Listener,
+    Namesakes,
     Partition,
     Reached,
     Records,
@@ -45,9 +46,17 @@ from streamdp_adapters.kafka.topics import Limits, examine
 class KafkaTransport:
     """One worker on a cluster."""
 
-    def __init__(self, settings: KafkaSettings, *, worker: str, reached: Reached = go_on) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        worker: str,
+        reached: Reached = go_on,
+        namesakes: Namesakes = Namesakes.STRANGERS,
+    ) -> None:
         self._settings = settings
         self._worker = worker
+        self._namesakes = namesakes
         self._reached = reached
         self._topics: dict[str, StreamTopics] = {}
         self._limits: dict[str, Limits] = {}
@@ -75,6 +84,7 @@ class KafkaTransport:
                 settings=self._settings,
                 worker=self._worker,
                 largest_input=self._limits[topics.stream].input,
+                namesakes=self._namesakes,
             )
             self._memberships[topics.stream] = membership
             await membership.start()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from streamdp.ports import Administrator, Producer, Publications, Reached, Transport
+from streamdp.ports import Administrator, Namesakes, Producer, Publications, Reached, Transport
 from streamdp_adapters.sqlite.settings import Settings
 from streamdp_adapters.sqlite.tools import (
     SqliteAdministrator,
@@ -49,7 +49,7 @@ class Sqlite:
         """From the configuration's table; see `Settings` for its keys."""
         return cls(Settings.from_mapping(settings))
 
-    def transport(self, *, worker: str) -> Transport:
+    def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
         """A worker over these files."""
         return SqliteTransport(self.settings, worker=worker, reached=self.reached)
 

@@ -211,7 +211,9 @@ class ServiceTable(BaseModel):
 
     model_config = _CLOSED
 
-    worker: str | None = Field(default=None, description="this process's name in messages")
+    worker: str | None = Field(
+        default=None, description="a name of its own that this process keeps when it starts again"
+    )
     on_halt: OnHalt = Field(default=OnHalt.STAY, description="what a halted partition does to it")
     commit_seconds: Seconds = Field(default=0.02, description="between two commits")
     idle_commit_seconds: Seconds = Field(default=1.0, description="when nothing was drawn")

@@ -1,6 +1,6 @@
 """How long a service takes to be back after kill -9, with many keys.
 
-The group first waits until the dead member's session has timed out (45 s by default); that is the
+The group first waits until the dead member's session has timed out (10 s by default); that is the
 group's, and told apart from what taking and rebuilding take.
 """
 
