@@ -18,6 +18,7 @@ from streamdp.replay.claims import LEADERS, Size, claims, ratio
 from streamdp.replay.claims.page import as_json, page
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.planning import Wish, least_epsilon, plan_for
+from streamdp.replay.planning import as_json as planned
 from streamdp.replay.replaying import Question, replay_log, seeds_of
 from streamdp.replay.simulate import Bench, Instance, simulate
 
@@ -49,6 +50,31 @@ def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
     found = walk(leader, world, horizon=500, runs=400, seed=1).regret
     error = np.hypot(found.std(ddof=1), final.std(ddof=1)) / np.sqrt(400)
     assert abs(found.mean() - final.mean()) < 5.3 * error
+
+
+def test_do_rare_losses_and_keys_change_a_plan() -> None:
+    """With rare losses the same gap is told apart sooner; keys cost what one costs, each."""
+    candidate = parse_candidate("incumbent_leader")
+    even, rare = (
+        plan_for(Wish(candidate, 20, 0.02, 200_000, 1, base, 7), Fraction(2))
+        for base in (None, 0.01)
+    )
+    assert (even.wish.best, even.wish.others) == (0.49, 0.51)
+    assert (rare.wish.best, rare.wish.others) == (0.01, 0.03)
+    assert rare.regret < 0.6 * even.regret
+    assert planned(rare)["regret_of_all_keys"] == pytest.approx(7 * rare.regret)
+    with pytest.raises(InvalidConfig, match="--base: no losses; expected both in 0"):
+        Wish(candidate, 2, 0.5, 10, 1, 0.6)
+    with pytest.raises(InvalidConfig, match="--keys: count"):
+        Wish(candidate, 2, 0.5, 10, 1, None, 0)
+    told = CliRunner().invoke(
+        application(),
+        ["plan", "--actions", "5", "--epsilon", "1", "--gap", "0.1", "--base", "0.8", "--keys",
+         "300", "--horizon", "2000"],
+    )  # fmt: skip
+    assert told.exit_code == 0, told.output
+    assert "the best action's mean is 0.8, all others' 0.9" in " ".join(told.stdout.split())
+    assert "300 keys learn apart" in told.stdout
 
 
 def test_does_a_plan_hang_together() -> None:

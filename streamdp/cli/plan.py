@@ -29,6 +29,11 @@ def plan(
     target_slots: Annotated[
         int | None, typer.Option(help="Which ε settles within so many slots?")
     ] = None,
+    base: Annotated[
+        float | None,
+        typer.Option(help="The best action's mean loss, such as 0.97 where 3 in 100 click."),
+    ] = None,
+    keys: Annotated[int, typer.Option(help="How many keys, each with a learner of its own.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
@@ -38,7 +43,7 @@ def plan(
     from streamdp.replay.planning import Wish, plan_for
     from streamdp.replay.planning import as_json as for_machines
 
-    wish = Wish(parse_candidate(learner), actions, gap, horizon, seed)
+    wish = Wish(parse_candidate(learner), actions, gap, horizon, seed, base, keys)
     found = plan_for(wish, parse_epsilon(epsilon, "--epsilon"))
     if as_json:
         import json
@@ -73,7 +78,7 @@ def _print(found: Plan) -> None:
     table = Table(
         title=f"{title}, gap {wish.gap:g}",
         caption=f"Mean of {runs} simulated runs of Bernoulli losses: the best action's mean is"
-        f" {(1 - wish.gap) / 2:g}, all others' {(1 + wish.gap) / 2:g}.",
+        f" {wish.best:g}, all others' {wish.others:g}.",
     )
     for name in ("block", "slots", "best action in force", "regret so far"):
         table.add_column(name, justify="right")
@@ -93,6 +98,12 @@ def _print(found: Plan) -> None:
         f" uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))}.",
         highlight=False,
     )
+    if wish.keys > 1:
+        console.print(
+            f"{wish.keys:,} keys learn apart, each from its own slots: together"
+            f" {number(found.regret * wish.keys)} after {wish.horizon:,} slots of each.",
+            highlight=False,
+        )
     if found.bound is not None:
         console.print(
             f"Proved: expected regret is at most {number(found.bound.regret)}"

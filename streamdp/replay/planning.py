@@ -1,7 +1,9 @@
 """`streamdp plan`: what to expect before there is any data.
 
 A plan assumes the hardest simple world with a given gap: Bernoulli losses, one action with mean
-(1 − Δ)/2 and all others with (1 + Δ)/2. What real losses do may be easier (gaps differ, variances
+(1 − Δ)/2 and all others with (1 + Δ)/2, unless the best action's mean is given: where losses are
+rare, as clicks are, their variance is small and fewer slots tell actions apart. Keys learn apart,
+so each costs what one costs. What real losses do may be easier (gaps differ, variances
 are smaller) or harder (drift). It is a simulation of the shipped learner with seeded bits, so it
 says its own standard error, beside the theorem's bound, which always holds in such a world.
 """
@@ -35,11 +37,28 @@ class Wish:
     gap: float
     horizon: int
     seed: int = 1
+    base: float | None = None  # the best action's mean loss
+    keys: int = 1
+
+    @property
+    def best(self) -> float:
+        """The best action's mean loss; without one, where losses vary most."""
+        return (1 - self.gap) / 2 if self.base is None else self.base
+
+    @property
+    def others(self) -> float:
+        """All other actions' mean loss."""
+        return self.best + self.gap
 
     def __post_init__(self) -> None:
         """Refuse a world that cannot be."""
         if not 0 < self.gap <= 1:
             raise InvalidConfig(complaint("--gap", "no gap", expected="0 < Δ ≤ 1", got=self.gap))
+        if self.best < 0 or self.others > 1:
+            got = f"{self.best} and {self.others}"
+            raise InvalidConfig(complaint("--base", "no losses", expected="both in 0 … 1", got=got))
+        if not 1 <= self.keys <= 10**9:
+            raise InvalidConfig(complaint("--keys", "count", expected="1 … 10**9", got=self.keys))
         if not 2 <= self.actions <= 10**6:
             raise InvalidConfig(
                 complaint("--actions", "count", expected="2 … 1000000", got=self.actions)
@@ -99,8 +118,8 @@ def plan_for(wish: Wish, epsilon: Epsilon) -> Plan:
     leader = wish.candidate.at(epsilon, actions=names)
     blocks = leader.schedule.block_of(wish.horizon) + 1
     runs = int(np.clip(_WORK // (blocks * wish.actions), *_RUNS))
-    means = np.full(wish.actions, (1 + wish.gap) / 2)
-    means[0] = (1 - wish.gap) / 2
+    means = np.full(wish.actions, wish.others)
+    means[0] = wish.best
     found = walk(leader, Bernoulli(means), horizon=wish.horizon, runs=runs, seed=wish.seed)
     bound = bound_of(leader, horizon=wish.horizon, gap=wish.gap) if leader.private else None
     return Plan(wish, epsilon, found, bound)
@@ -148,6 +167,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "actions": plan.wish.actions,
         "epsilon": epsilon_text(plan.epsilon).replace("∞", "inf"),
         "gap": plan.wish.gap,
+        "best_mean_loss": plan.wish.best,
+        "keys": plan.wish.keys,
+        "regret_of_all_keys": plan.regret * plan.wish.keys,
         "horizon": plan.wish.horizon,
         "runs": len(plan.walk.regret),
         "regret": plan.regret,

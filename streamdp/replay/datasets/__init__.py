@@ -59,5 +59,5 @@ def load(name: str, *, folder: Path | None = None) -> Dataset:
 
 def missing(package: str, *, extra: str = "examples") -> InvalidConfig:
     """The error of data whose package is not installed."""
-    expected = f'the extra `{extra}`: pip install "streamdp[{extra}]"'
+    expected = f"the extra `{extra}` (in a checkout: make tools)"
     return InvalidConfig(complaint(package, "not installed", expected=expected, got="no package"))

@@ -81,7 +81,7 @@ def open_log(source: str | Path, reading: Reading | None = None) -> Log:
 def need_pyarrow(where: str) -> None:
     """Refuse a file that only pyarrow reads and writes, if it is not installed."""
     if find_spec("pyarrow") is None:
-        expected = 'the extra `replay`: pip install "streamdp[replay]"'
+        expected = "the extra `replay` (in a checkout: make tools)"
         raise InvalidConfig(complaint(where, "needs pyarrow", expected=expected, got="no pyarrow"))
 
 
