@@ -189,6 +189,37 @@ async def test_does_a_halt_end_the_process_if_so_configured() -> None:
 
 
 @running
+async def test_is_it_told_which_partitions_come_and_go_and_when_all_are_known() -> None:
+    """Also to a worker that stands by because none is left for it."""
+    room = Room([spec()], partitions=2)
+    async with room.worker("one") as one:
+        await room.until(lambda: one.view.assigned == 2)
+        async with room.worker("two") as two, room.worker("three") as three:
+            workers = (one, two, three)
+            await room.until(lambda: all(w.view.streams["home"].settled for w in workers))
+            await room.until(lambda: two.view.assigned > 0 and one.view.revoked > 0)
+            assert len(one.view.streams["home"].partitions) < 2
+            assert three.view.streams["home"].partitions == {}
+
+
+@running
+async def test_does_another_configuration_halt_with_a_reason_of_its_own() -> None:
+    """By which a process is unready; a new epoch goes on."""
+    room = Room([spec()], partitions=1)
+    room.send("home", events(100, keys=KEYS))
+    async with room.worker():
+        await room.until(room.is_read)
+    changed = spec(learner=sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/3"))
+    room.specs["home"] = changed
+    async with room.worker() as worker:
+        await room.until(lambda: worker.service.halted == [HOME0])
+        assert worker.view.part(HOME0).reason is Reason.MISMATCH
+    room.specs["home"] = replace(changed, epoch=2)
+    async with room.worker() as worker:
+        await room.until(lambda: worker.view.part(HOME0).status is Status.RUNNING)
+
+
+@running
 async def test_does_a_full_disk_end_the_process_with_nothing_lost() -> None:
     """Everybody's trouble: given up at once, and gone on from later."""
     room = Room([spec()], partitions=2)
