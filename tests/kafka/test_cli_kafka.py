@@ -153,6 +153,29 @@ def test_does_everything_work_from_nothing_to_a_proof(config: Path) -> None:
     assert verified["violations"] == []
     assert [topic["highest"] for topic in verified["topics"]] == ["1/2"]
     assert call(config, "doctor", "--sample", "50").returncode == 0
+    expect_behind(config)
+
+
+def expect_behind(config: Path) -> None:
+    """A stream of another name would begin behind what this one has charged (P11)."""
+    shown = call(config, "ledger", "show", "--json").stdout.splitlines()
+    lines = [json.loads(line) for line in shown]
+    ends = {
+        line["partition"]: line["last_offset"] + 1 for line in lines if line["kind"] == "action"
+    }
+    text = config.read_text().replace('budget = "1"', 'budget = "1/2"')
+    config.write_text(text.replace("streams.home", "streams.renamed"))
+    assert call(config, "topics", "create").returncode == 0
+    told = {
+        each["subject"]: each["detail"]
+        for each in json.loads(call(config, "doctor", "--json").stdout)
+    }
+    for partition, end in ends.items():
+        said = told[f"partition renamed/{partition}: state"]
+        assert said.startswith(f"none yet: it would start at record {end}")
+    verified = json.loads(call(config, "ledger", "verify", "--json").stdout)
+    assert [each.rpartition(".home.")[2] for each in verified["not_configured"]] == ["ledger"]
+    assert verified["topics"][0]["highest"] == "1/2"
 
 
 def learned(config: Path) -> int:
