@@ -196,7 +196,9 @@ def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, namele
     where = header if format_.feedback.played == "header" else "member action"
     told = f"{nameless} of {looked} records name no action of the stream in the {where}"
     verdict = Verdict.GOOD if not nameless else Verdict.PROBLEM
-    return Finding(f"NOT PRIVATE: {stream.input}, shown actions of {stream.stream}", verdict, told)
+    return Finding(
+        f"{NOT_PRIVATE}: {stream.input}, shown actions of {stream.stream}", verdict, told
+    )
 
 
 def _unusable(batch: Records, format_: Format | FeedbackFormat) -> list[tuple[int, str]]:
