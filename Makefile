@@ -14,7 +14,7 @@ WHEEL := $(CURDIR)/build/wheel
 SPREAD := -n $(TESTERS) --dist worksteal
 SETUP := $(PYTHON) requirements/environment.py $(VENV)
 
-.PHONY: demo test check bench soak python runtime tools lint
+.PHONY: demo test check bench soak broker python runtime tools lint
 
 demo: runtime
 	$(BIN)/streamdp demo
@@ -44,6 +44,9 @@ bench: python
 soak: tools
 	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_long_blocks.py \
 		$(wildcard tests/test_crash*.py tests/*/test_crash*.py)
+
+broker: tools
+	@$(BIN)/python -m streamdp.testing
 
 lint:
 	$(BIN)/ruff format --check .

@@ -151,6 +151,8 @@ def test_are_keys_found_and_opened_by_keyboard_alone(window: Browser) -> None:
     window.until(
         lambda: "segment-177" in window.text("#rows") and "176" not in window.text("#rows")
     )
+    window.keys("\ue004")  # Tab, to the list, which scrolls by arrow keys
+    assert "scroll" in window.run("return document.activeElement.className")
     window.keys("\ue004")  # Tab, to the one key
     window.keys("\ue007")
     window.until(lambda: "each event charged ε = 1" in window.text("#rows"))
@@ -196,10 +198,24 @@ const light = c => {
   return .2126 * r + .7152 * g + .0722 * b;
 };
 const style = where => getComputedStyle(document.querySelector(where));
+const parts = c => c.match(/[\\d.]+/g).map(Number);
+const over = (c, below) => {
+  const [r, g, b, a = 1] = parts(c), under = parts(below);
+  return `rgb(${[r, g, b].map((v, at) => v * a + under[at] * (1 - a)).join()})`;
+};
+const ratio = (one, other) => (Math.max(one, other) + .05) / (Math.min(one, other) + .05);
 const found = {}, card = light(style('.card').backgroundColor);
 for (const where of ['h2', '.note', '.tag', 'th', '.pill', '#about', '.count']) {
-  const text = light(style(where).color);
-  found[where] = (Math.max(text, card) + .05) / (Math.min(text, card) + .05);
+  found[where] = ratio(light(style(where).color), card);
+}
+for (const look of ['pill', 'pill warn', 'pill bad', 'pill quiet']) {
+  const made = Object.assign(document.createElement('span'), {className: look});
+  document.body.append(made);
+  for (const below of [style('.card').backgroundColor, style('body').backgroundColor]) {
+    const own = over(getComputedStyle(made).backgroundColor, below);
+    found[`${look} on ${below}`] = ratio(light(getComputedStyle(made).color), light(own));
+  }
+  made.remove();
 }
 return found;
 """

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -98,3 +99,17 @@ def test_jars_that_are_not_the_pinned_ones_are_refused(tmp_path: Path, change: s
         (tmp_path / "b.jar").write_text("b")
     with pytest.raises(InvalidConfig, match="not the pinned jar"):
         kafka_jars.verify(tmp_path, pinned)
+
+
+def test_is_a_broker_lent_by_one_command() -> None:
+    """It says where it listens, and a signal ends it with nothing left behind."""
+    command = [sys.executable, "-m", "streamdp.testing"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        bootstrap = process.stdout.readline().strip()
+        try:
+            assert _listens(bootstrap)
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 0
+    assert not _listens(bootstrap)

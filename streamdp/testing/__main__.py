@@ -1,0 +1,35 @@
+"""``python -m streamdp.testing``: lends a real broker until Ctrl-C, then deletes what it held."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+from streamdp.testing.broker import own_broker
+
+
+def main() -> None:
+    """Start a broker, say where it is, and wait to be ended."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    sys.stderr.write("A broker is starting; the first time it fetches Kafka.\n")
+    try:
+        with own_broker() as broker:
+            sys.stdout.write(f"{broker.bootstrap}\n")
+            sys.stdout.flush()
+            sys.stderr.write(
+                "That is the address for bootstrap; Ctrl-C ends the broker and deletes what it"
+                " holds.\n"
+            )
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        sys.stderr.write("The broker has ended.\n")
+
+
+if __name__ == "__main__":
+    main()
