@@ -198,7 +198,9 @@ class Story:
         for line in block.text.splitlines():
             told = json.loads(line)
             layout = "list" if isinstance(told.get("losses"), list) else "mapping"
-            kinds = {"action": "action", "charge": "ledger", "epoch": "ledger"}
+            if "loss" in told or "reward" in told:
+                layout = "feedback"
+            kinds = {"charge": "ledger", "epoch": "ledger", "action": "action", "policy": "policy"}
             jsonschema.validate(told, schema(kinds.get(told.get("type"), f"event-{layout}")))
 
     # -- doing -----------------------------------------------------------------------------------

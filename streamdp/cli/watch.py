@@ -22,7 +22,11 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.ports import Published, StreamTopics, Technology
-    from streamdp.wire.published import ActionLine
+    from streamdp.wire.published import InForce
+
+
+MOST_TOLD = 3
+"""Actions of a policy that a line names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +53,8 @@ def watch(
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
-    printer = _Printer(frozenset(key or ()), as_json)
+    actions = tuple(configuration.actions(topics.stream))
+    printer = _Printer(frozenset(key or ()), as_json, actions)
     try:
         wait_for(lambda: _once(technology, topics, printer) if once
                  else _follow(technology, topics, printer))  # fmt: skip
@@ -69,44 +74,45 @@ async def _follow(technology: Technology, topics: StreamTopics, printer: _Printe
 
 async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
     """The action in force of each key: latest epoch, then most slots, then the lowest partition."""
-    latest: dict[tuple[bytes | None, int], ActionLine] = {}
+    latest: dict[tuple[bytes | None, int], InForce] = {}
     publications = technology.publications()
     try:
         async for batch in publications.actions(topics, follow=False):
             latest |= {(printer.key(line), line.partition): line for line in _lines(batch)}
     finally:
         await publications.close()
-    found: dict[bytes | None, ActionLine] = {}
+    found: dict[bytes | None, InForce] = {}
     for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
         found.setdefault(name, line)
     for name in sorted(found, key=lambda each: each or b""):
         printer.show(found[name])
 
 
-def _rank(line: ActionLine) -> tuple[int, int, int]:
+def _rank(line: InForce) -> tuple[int, int, int]:
     return line.epoch, line.stop, -line.partition
 
 
-def _lines(batch: Sequence[Published]) -> list[ActionLine]:
-    from streamdp.wire.published import decode_action
+def _lines(batch: Sequence[Published]) -> list[InForce]:
+    from streamdp.wire.published import decode_in_force
 
-    return [decode_action(record.value) for record in batch]
+    return [decode_in_force(record.value) for record in batch]
 
 
 class _Printer:
     """Prints lines of the keys that were asked for."""
 
-    def __init__(self, keys: frozenset[str], as_json: bool) -> None:
+    def __init__(self, keys: frozenset[str], as_json: bool, actions: tuple[str, ...]) -> None:
         self._keys = keys
+        self._actions = actions
         self._as_json = as_json
 
-    def key(self, line: ActionLine) -> bytes | None:
+    def key(self, line: InForce) -> bytes | None:
         """The record key that a line is about."""
         from streamdp.wire.published import key_bytes
 
         return key_bytes(line)
 
-    def show(self, line: ActionLine) -> None:
+    def show(self, line: InForce) -> None:
         """Print one line, at once."""
         key = self.key(line)
         if self._keys and not any(is_asked(key, each) for each in self._keys):
@@ -116,7 +122,22 @@ class _Printer:
 
             typer.echo(msgspec.json.encode(line))
             return
-        told = "use the fallback action" if line.fallback is True else word(line.action)
+        told = "use the fallback action" if line.fallback is True else self._told(line)
         typer.echo(
             f"{key_word(key):<24} {told:<24} block {line.block}, in force from slot {line.stop}"
+        )
+
+    def _told(self, line: InForce) -> str:
+        """The action in force, or the likeliest ones of a policy."""
+        from streamdp.core.evidence.policy import PARTS, policy_of
+        from streamdp.wire.published import PolicyLine, from_base64, names_digest
+
+        if not isinstance(line, PolicyLine):
+            return word(line.action)
+        if line.actions_digest != names_digest(self._actions):
+            return "a policy about other actions"
+        policy = policy_of(from_base64(line.policy, "policy"), actions=len(self._actions))
+        likeliest = policy.argsort(kind="stable")[::-1][:MOST_TOLD].tolist()
+        return ", ".join(
+            f"{word(self._actions[arm])} {policy[arm] / PARTS:.1%}" for arm in likeliest
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamdp.testing.broker import Borrowed
-from tests.documents import Story, needs_broker
+from tests.documents import Story, blocks, needs_broker
 from tests.test_documents import PAGES
 
 THERE = [page for page in PAGES if needs_broker(page.read_text())]
@@ -29,11 +30,14 @@ def test_a_page_can_be_followed(
     page: Path, broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
     app = fresh_app()
+    text = page.read_text()
+    configuration = next(block.text for block in blocks(text) if block.file)
+    inputs = re.findall(r"^\[topics\.(\w+)\]", configuration, re.MULTILINE)
     wording = {
         "localhost:9092": broker.bootstrap,
         "127.0.0.1:8080": free_address(),
         "127.0.0.1:8081": free_address(),
         "shop": app,
-        "feedback": f"{app}-feedback",
+        **{name: f"{app}-{name}" for name in inputs},
     }
-    Story(tmp_path, wording).follow(page.read_text())
+    Story(tmp_path, wording).follow(text)
