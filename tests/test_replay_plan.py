@@ -14,7 +14,7 @@ from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.replay.blocks import Bernoulli, Constant, walk
 from streamdp.replay.cells import parse_candidate
-from streamdp.replay.claims import LEADERS, Size, claims, ratio
+from streamdp.replay.claims import SHOWN, Size, claims, ratio
 from streamdp.replay.claims.page import as_json, page
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.planning import Wish, least_epsilon, plan_for
@@ -138,8 +138,8 @@ def test_would_a_learner_that_grows_with_the_horizon_be_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With capped blocks a wrong action keeps being played: T-independence must fail."""
-    capped = tuple(f"{name}:schedule=capped 512" for name in LEADERS)
-    monkeypatch.setattr("streamdp.replay.claims.growth.LEADERS", capped)
+    capped = tuple(f"{name}:schedule=capped 512" for name in SHOWN)
+    monkeypatch.setattr("streamdp.replay.claims.growth.SHOWN", capped)
     monkeypatch.setattr("streamdp.replay.claims.growth.LONG", 18)
     found = dict(claims())["horizon"](Size(runs=100))
     assert {each.verdict for each in found.findings} == {"not reproduced"}

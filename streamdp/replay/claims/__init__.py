@@ -25,6 +25,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.replay.charts import Curve
 
 Floats = NDArray[np.float64]
@@ -86,6 +87,9 @@ LEADERS = (
     "noisy_leader:noise=exponential",
 )
 """The papers' learners. On Bernoulli losses resampling changes nothing, so it has no row here."""
+
+SHOWN = (*LEADERS, DEFAULT_RECIPE)
+"""The default is measured beside them, though no theorem is claimed for it, hence no bound."""
 
 
 def verdict(

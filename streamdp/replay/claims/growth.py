@@ -11,14 +11,14 @@ from streamdp.core.regret import deterministic_lower_bound
 from streamdp.replay.blocks import Bernoulli, Constant, Walk, World, walk
 from streamdp.replay.cells import epsilon_text, parse_candidate
 from streamdp.replay.charts import Curve
-from streamdp.replay.claims import LEADERS, Finding, Measured, Picture, Size, Z, ratio, verdict
+from streamdp.replay.claims import SHOWN, Finding, Measured, Picture, Size, Z, ratio, verdict
 
 Floats = NDArray[np.float64]
 
 LONG = 24
 """Slots, as a power of two, up to which the horizon goes."""
 
-COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5")
+COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
 
 
 def one_better(actions: int, gap: float) -> Bernoulli:
@@ -39,7 +39,7 @@ def horizon(size: Size) -> Measured:
     """Regret does not grow with T: what 2^24 slots add to the regret of 2^16."""
     K, gap, epsilon, short, long = 10, 0.1, Fraction(1, 4), 16, LONG
     findings, curves = [], []
-    for learner, colour in zip(LEADERS, COLOURS, strict=True):
+    for learner, colour in zip(SHOWN, COLOURS, strict=True):
         found = run(learner, epsilon, one_better(K, gap), horizon=2**long, size=size)
         late = found.starts >= 2**short
         costs = found.costs
@@ -75,7 +75,7 @@ def actions(size: Size) -> Measured:
     counts, gap, epsilon, slots = (2, 8, 32, 128, 1024), 0.25, Fraction(1, 4), 2**18
     logs = np.log(1024) / np.log(8)
     findings, curves = [], []
-    for learner, colour in zip(LEADERS, COLOURS, strict=True):
+    for learner, colour in zip(SHOWN, COLOURS, strict=True):
         regrets = {
             K: run(learner, epsilon, one_better(K, gap), horizon=slots, size=size).regret
             for K in counts
@@ -108,7 +108,7 @@ def epsilon(size: Size) -> Measured:
     budgets = [Fraction(1, 64), Fraction(1, 32), Fraction(1, 8), Fraction(1, 2)]
     budgets += [Fraction(2), Fraction(8), Fraction(16)]
     small, large, curves = [], [], []
-    for learner, colour in zip(LEADERS, COLOURS, strict=True):
+    for learner, colour in zip(SHOWN, COLOURS, strict=True):
         regrets = {
             float(each): run(learner, each, one_better(K, gap), horizon=slots, size=size).regret
             for each in budgets
@@ -152,7 +152,7 @@ def deterministic(size: Size) -> Measured:
     few = Size(max(100, size.runs // 4), size.seed)
     findings, curves = [], []
     for budget in (Fraction(1, 10), Fraction(1)):
-        for learner, colour in zip(LEADERS[2:], COLOURS[2:], strict=True):
+        for learner, colour in zip(SHOWN[2:], COLOURS[2:], strict=True):
             regrets = {
                 K: run(learner, budget, _worst(K, gap), horizon=slots, size=few).regret
                 for K in _COUNTS
