@@ -194,7 +194,8 @@ class Transport(Protocol):
         """Check that what the streams need is there, then ask for a share of their partitions.
 
         Raises `InvalidConfig` for what the user must mend (a missing topic, wrong credentials, a
-        compacted input, too little replication) and `TransportLost` for what may pass.
+        compacted input, too little replication) and `TransportLost` for what may pass: then it may
+        be called again.
         """
         ...
 

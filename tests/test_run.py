@@ -7,6 +7,7 @@ against an offline fold of the input: the stream is seeded.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from streamdp.service.logs import EVENTS
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.published import Charge, decode_ledger
 from streamdp.wire.state import read_state
+from tests.conftest import ROOT
 from tests.processes import PROGRAM, Process, ended_at_once, until
 from tests.streams import events
 
@@ -366,13 +368,65 @@ def test_is_a_missing_topic_told(shop: Shop) -> None:
     assert told["exit_code"] == 3
 
 
-def test_is_an_unreachable_broker_told(shop: Shop) -> None:
-    """Exit code 3, which broker, and why."""
+def test_is_an_unreachable_broker_waited_for(shop: Shop) -> None:
+    """At the start as later: which broker and why, again and again, until it is told to end."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
         port = taken.getsockname()[1]
         environment = {"STREAMDP__TRANSPORT": f'{{kind = "kafka", bootstrap = "127.0.0.1:{port}"}}'}
         with shop.run(environment=environment) as process:
+            for _ in range(3):
+                process.hear("join_lost")
+            assert process.end() == 0
+    assert not process.said("failed")
+    for told in process.said("join_lost"):
+        assert f"127.0.0.1:{port}: unreachable" in str(told["detail"])
+
+
+def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:
+    """Exit code 3, which systemd restarts, unlike a wrong configuration."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with shop.run(environment={"STREAMDP__HTTP__LISTEN": address}) as process:
             assert process.ended() == 3
     (told,) = process.said("failed")
-    assert f"127.0.0.1:{port}: unreachable" in str(told["detail"])
+    assert f"http.listen: cannot listen; expected a free address, got {address}" in str(
+        told["detail"]
+    )
+    unit = (ROOT / "deploy" / "systemd" / "streamdp.service").read_text()
+    (kept,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    assert "3" not in kept.split()
+    assert "StartLimitIntervalSec=0\n" in unit
+
+
+SIGNALLED = """
+import os, signal, sys
+import {module} as module
+before = module.{name}
+def signalled(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return before(*arguments, **options)
+module.{name} = signalled
+from streamdp.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("streamdp.cli.run", "prepared"),  # nothing is read
+        ("streamdp.service.run", "log_of"),  # the configuration is
+        ("streamdp.service.run", "_announce"),  # the event loop runs
+        ("streamdp.service.run", "Service"),  # listeners are open
+    ],
+)
+def test_does_a_signal_before_the_first_step_end_it_in_order(
+    shop: Shop, module: str, name: str
+) -> None:
+    """Exit code 0: it was asked to end, and nothing had begun."""
+    program = (sys.executable, "-c", SIGNALLED.format(module=module, name=name))
+    with shop.run(program=program) as process:
+        assert process.ended() == 0
+    assert not process.said("joined")
+    assert not process.said("failed")

@@ -10,12 +10,15 @@ local variables: they may hold losses.
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated
 
 import typer
+
+from streamdp.cli.exit_codes import ExitCode
 
 
 def _print_version(asked: bool) -> None:
@@ -60,12 +63,19 @@ def _streamdp(
     """Streaming, differentially private online learning: loss vectors in, private actions out."""
 
 
+def _end(*_: object) -> None:
+    """End as asked, before the service listens to signals itself."""
+    sys.exit(ExitCode.DONE)
+
+
 def main() -> None:
     """Run one command; errors that a user can act on are one line, without a traceback."""
     from streamdp.cli.common import complain
     from streamdp.cli.exit_codes import code_of
     from streamdp.core.errors import StreamdpError
 
+    if sys.argv[1:2] in (["run"], ["serve"]):  # nothing has begun, so nothing has to be drained
+        signal.signal(signal.SIGTERM, _end)
     try:
         application()()
     except StreamdpError as error:

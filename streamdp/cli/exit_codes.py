@@ -19,8 +19,9 @@ class ExitCode(IntEnum):
     CONFIGURATION = 2
     """Usage or configuration; nothing was started. Restarting will not help."""
     TRANSPORT = 3
-    """Unreachable, credentials, rights, topics that are missing or not as they must be; or another
-    process has the embedded log."""
+    """Credentials, rights, topics that are missing or not as they must be; for commands other than
+    `run`, a transport that does not answer; or another process has the embedded log or the port.
+    Starting again may help, and whoever supervises the process should."""
     STATE = 4
     """State, ledger and log contradict each other, or a file is damaged; somebody must look."""
     BUDGET = 5

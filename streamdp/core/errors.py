@@ -7,6 +7,7 @@
     │   └── ConfigurationMismatch     the user: the state was made by another configuration
     │       └── Superseded    stand by: the state is of a later epoch than the configuration
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
+        ├── Occupied      another process has the port or the file: end, and be started again
         ├── Fenced        another process owns the partition now: leave it alone
         └── DiskFull      make room, then retry: nothing that was durable is lost
 
@@ -40,6 +41,10 @@ class Superseded(ConfigurationMismatch):
 
 class TransportLost(StreamdpError):
     """The outcome of the last step is unknown; abandon the memory and take the partition again."""
+
+
+class Occupied(TransportLost):
+    """Another process has a port or a file; this one must end, and may be started again."""
 
 
 class Fenced(TransportLost):

@@ -36,6 +36,7 @@ EVENTS = {
     "partition_waiting": "its state is of a later epoch; a process configured for that takes over",
     "partition_halted": "it stands still rather than guess; `reason` and `detail` say why",
     "partition_drained": "everything drawn is public",
+    "join_lost": "the transport does not answer at the start; it is tried again",
     "poll_lost": "records could not be asked for; it is tried again",
     "mode_changed": "a stream is live, shadow or fallback from its next draw on",
     "configuration_rejected": "on SIGHUP: the file is wrong, everything stays as it was",

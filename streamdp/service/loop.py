@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from streamdp.core.errors import DiskFull, Fenced, StreamdpError, TransportLost
+from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
 from streamdp.ports import Partition, Transport
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
@@ -109,12 +109,12 @@ class Service:
         Raises what the user must mend, such as a missing topic, and what ends the whole process.
         """
         try:
-            await self._transport.join([spec.topics for spec in self._specs.values()], self)
-            for spec in self._specs.values():
-                check_sizes(spec, self._transport)
-            self._log.info("joined", streams=sorted(self._specs))
-            if ready is not None:
-                ready()
+            if await self._join():
+                for spec in self._specs.values():
+                    check_sizes(spec, self._transport)
+                self._log.info("joined", streams=sorted(self._specs))
+                if ready is not None:
+                    ready()
             await self._poll()
             if self._fatal is not None:
                 raise self._fatal
@@ -183,9 +183,35 @@ class Service:
 
     # -- tasks -----------------------------------------------------------------------------------
 
+    async def _join(self) -> bool:
+        """Join as soon as the transport answers; False if told to drain before it does."""
+        attempt = 0
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            while not self._draining.is_set():
+                streams = [spec.topics for spec in self._specs.values()]
+                joining = asyncio.ensure_future(self._transport.join(streams, self))
+                try:
+                    await asyncio.wait((joining, draining), return_when=asyncio.FIRST_COMPLETED)
+                    if joining.done():
+                        joining.result()
+                        return True
+                except (DiskFull, Fenced, Occupied):  # none of them passes by itself
+                    raise
+                except TransportLost as error:
+                    seconds, attempt = self._retry_in(attempt), attempt + 1
+                    self._log.warning("join_lost", detail=str(error), retry_in=seconds)
+                    await self._rest(seconds)
+                finally:
+                    joining.cancel()
+                    await asyncio.gather(joining, return_exceptions=True)
+            return False
+        finally:
+            draining.cancel()
+
     async def _poll(self) -> None:
         """Read and apply until drained."""
-        waits, attempt = self._settings.retry_seconds, 0
+        attempt = 0
         while not self._draining.is_set():
             try:
                 await self._poll_once()
@@ -193,12 +219,20 @@ class Service:
             except (DiskFull, Fenced):  # neither passes by itself
                 raise
             except TransportLost as error:
-                seconds = waits[min(attempt, len(waits) - 1)]
+                seconds, attempt = self._retry_in(attempt), attempt + 1
                 self._log.warning("poll_lost", detail=str(error), retry_in=seconds)
-                attempt += 1
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await self._draining.wait()
+                await self._rest(seconds)
+
+    def _retry_in(self, attempt: int) -> float:
+        """Seconds before the next attempt."""
+        waits = self._settings.retry_seconds
+        return waits[min(attempt, len(waits) - 1)]
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, but no longer than until told to drain."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._draining.wait()
 
     async def _poll_once(self) -> None:
         """One batch: poll until it is large enough or nothing more is ready, then apply."""

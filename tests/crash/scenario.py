@@ -125,10 +125,14 @@ class Scenario:
 
     def await_joined(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until a service has joined and will listen to signals."""
+        self.await_said(process, "joined")
+
+    def await_said(self, process: subprocess.Popen[bytes], event: str) -> None:
+        """Wait until a service has logged an event."""
         deadline = time.monotonic() + PATIENCE
-        while "joined" not in self._logs[process.pid].read_text(errors="replace"):
+        while event not in self._logs[process.pid].read_text(errors="replace"):
             assert process.poll() is None, self.log(process)
-            assert time.monotonic() < deadline, "the service does not join"
+            assert time.monotonic() < deadline, f"the service does not say {event}"
             time.sleep(0.05)
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:

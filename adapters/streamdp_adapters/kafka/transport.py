@@ -87,7 +87,11 @@ class KafkaTransport:
                 namesakes=self._namesakes,
             )
             self._memberships[topics.stream] = membership
-            await membership.start()
+            try:
+                await membership.start()
+            except BaseException:
+                await self._leave_groups()
+                raise
 
     async def take(
         self, partition: Partition, *, progress: Callable[[int], None] | None = None
@@ -212,14 +216,18 @@ class KafkaTransport:
     async def close(self) -> None:
         """Give everything up, within a bounded time."""
         owners, self._owners = list(self._owners.values()), {}
-        members, self._memberships = list(self._memberships.values()), {}
         await asyncio.gather(
             self._watch.close(),
             *(owner.close() for owner in owners),
-            *(member.stop() for member in members),
+            self._leave_groups(),
             *self._leaving,
             return_exceptions=True,
         )
+
+    async def _leave_groups(self) -> None:
+        """Leave all groups, also one that could not be joined."""
+        members, self._memberships = list(self._memberships.values()), {}
+        await asyncio.gather(*(member.stop() for member in members), return_exceptions=True)
 
     def _stream(self, partition: Partition) -> StreamTopics:
         """The names of a partition's stream."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from streamdp.core.errors import TransportLost, complaint
+from streamdp.core.errors import Occupied, complaint
 from streamdp_adapters.sqlite.files import unmade
 
 try:
@@ -65,7 +65,7 @@ def unlocked(path: Path, worker: str) -> Release:
 
 
 def locked(path: Path, worker: str) -> Release:
-    """The lock of a trusted file; `TransportLost` if another process has it."""
+    """The lock of a trusted file; `Occupied` if another process has it."""
     if not IS_UNIX:
         return _nothing
     with _turn:
@@ -97,7 +97,7 @@ def _took(descriptor: int, path: Path) -> bool:
     except BlockingIOError:
         holder = os.pread(descriptor, _LONGEST_NAME, 0).decode(errors="replace").strip()
         os.close(descriptor)
-        raise TransportLost(
+        raise Occupied(
             complaint(
                 f"{path}",
                 "another process is at work on it: stop that one first",

@@ -100,7 +100,8 @@ class SqliteTransport:
                 complaint("streams", "two of one name", expected="distinct names", got=names)
             )
         pair = await self._writing.run(self._open)
-        self._looker = await self._looking.run(self._open_looker)
+        if self._looker is None:
+            self._looker = await self._looking.run(self._open_looker)
         for topics in streams:
             await self._writing.run(partial(need_input, pair, self._settings, topics.input))
         self._topics = {topics.stream: topics for topics in streams}
@@ -110,9 +111,11 @@ class SqliteTransport:
             listener.settled(topics.stream)
 
     def _open(self) -> Pair:
-        pair = self._pair = open_pair(self._settings)
-        self._unlock = self._lock(self._settings.path, self._worker)
-        return pair
+        if self._pair is None:
+            self._pair = open_pair(self._settings)
+        if self._unlock is None:
+            self._unlock = self._lock(self._settings.path, self._worker)
+        return self._pair
 
     def _open_looker(self) -> Looker:
         return Looker(open_file(self._settings.path, TRUSTED), self._settings.path)

@@ -7,6 +7,7 @@ listeners live beside other work. Connections come in by a `Door`, which bounds 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.server import ServerState
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig, Occupied, complaint
 from streamdp.service.http.asgi import App
 from streamdp.service.http.door import Door
 from streamdp.service.http.gate import RESERVED
@@ -27,10 +28,13 @@ from streamdp.service.traffic import Traffic
 MOST_HEAD_BYTES = 16 << 10
 KEEP_ALIVE_SECONDS = 30
 _CLOSING_SECONDS = 2.0
+_MAY_PASS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def bound(address: str, *, where: str) -> socket.socket:
-    """A socket that listens there."""
+    """A socket that listens there; `Occupied` where another process does, or there is no such
+    interface yet, both of which may pass.
+    """
     host, _, port = address.rpartition(":")
     try:
         return socket.create_server(
@@ -39,7 +43,8 @@ def bound(address: str, *, where: str) -> socket.socket:
             backlog=2048,
         )
     except OSError as error:
-        raise InvalidConfig(
+        kind = Occupied if error.errno in _MAY_PASS else InvalidConfig
+        raise kind(
             complaint(where, "cannot listen", expected="a free address", got=f"{address}: {error}")
         ) from None
 
