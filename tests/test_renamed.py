@@ -22,12 +22,15 @@ from streamdp.ports import Published, StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.past import ALONE, Past, Reading, Scope, Tally, alone
+from streamdp.service.protocol import Restoring
 from streamdp.service.run import Running, run, run_service
+from streamdp.service.settings import Pace
 from streamdp.service.view import Reason, Status
-from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.published import Charge, Mode, decode_ledger
 from tests.calling import Streamdp
+from tests.protocol_model import Store, restore
 from tests.services import Lines
-from tests.streams import events
+from tests.streams import events, spec
 from tests.test_verification import GOOD, HOME
 
 CONFIG = """
@@ -174,6 +177,52 @@ def test_does_a_stream_that_was_renamed_back_halt(streamdp: Streamdp, tmp_path: 
     new = [line for line in charges(again, "one") if line.epoch == 2]
     assert min(line.first_offset for line in new) > read_by_two
     assert verified(streamdp, again) == (0, "1/2", ["shop.two.ledger"])
+
+
+def test_does_a_stream_halt_whose_open_blocks_another_has_charged(
+    streamdp: Streamdp, tmp_path: Path
+) -> None:
+    """Its position is not passed, but blocks that it has begun hold records that the other charged.
+
+    The other began behind its ledger, which says nothing of blocks that have not ended.
+    """
+    assert lived(configured(tmp_path, "one"), 60) is None
+    behind = max(line.last_offset for line in charges(configured(tmp_path, "one"), "one")) + 1
+    assert lived(configured(tmp_path, "two"), 0) is None
+    path = configured(tmp_path, "one")
+    by_two = charges(path, "two")
+    assert behind <= min(line.first_offset for line in by_two)
+    assert max(line.last_offset for line in by_two) < 60  # the position of the first
+    assert lived(path, 10) is Reason.STATE
+    assert verified(streamdp, path)[:2] == (0, "1/2")
+    again = configured(tmp_path, "one", epoch=2)
+    assert lived(again, 10) is None
+    assert verified(streamdp, again) == (0, "1/2", ["shop.two.ledger"])
+
+
+def test_is_a_block_that_another_has_charged_in_part_found(
+    streamdp: Streamdp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: only what is read from the position on counts."""
+    assert lived(configured(tmp_path, "one"), 60) is None
+    assert lived(configured(tmp_path, "two"), 0) is None
+    monkeypatch.setattr(Restoring, "_oldest_uncharged", lambda self, engine: engine.position)
+    path = configured(tmp_path, "one")
+    assert lived(path, 10) is None
+    assert verified(streamdp, path)[:2] == (1, "1")
+
+
+def test_does_a_stream_halt_whose_waiting_releases_another_has_charged() -> None:
+    """What was recorded and not published is in no ledger, so another may have begun before it."""
+    stream, store = spec(), Store(events(6, keys=[b"k"]))  # blocks of 1, 2 and 3 slots: none open
+    work = restore(store, stream)
+    work.absorb([store.records(0, 6)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    other = past("0", reading(2, "1/2"))
+    with pytest.raises(StateMismatch, match=r"have read on.*from record 0 on, got 1/2: shop.one"):
+        restore(store, stream, past=other)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    assert restore(store, stream, past=other).engine.open_since() == 6
 
 
 def test_does_doctor_say_where_a_renamed_stream_would_begin(

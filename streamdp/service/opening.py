@@ -80,7 +80,7 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
         return _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
     _check_continues(spec, partition, taken, checkpoint, line)
-    _check_alone(partition, checkpoint, past)
+    check_alone(partition, checkpoint.next_offset, past)
     return Opening(
         position=checkpoint.next_offset,
         low_water=checkpoint.low_water,
@@ -311,9 +311,11 @@ def _check_reaches(partition: Partition, taken: Taken, position: int, past: Past
         )
 
 
-def _check_alone(partition: Partition, checkpoint: Checkpoint, past: Past) -> None:
-    """What streams since gone have read ahead must not be charged again beyond the budget (P11)."""
-    position = checkpoint.next_offset
+def check_alone(partition: Partition, position: int, past: Past) -> None:
+    """What streams since gone have charged must not be charged again beyond the budget (P11).
+
+    `position`: the oldest record that this stream may charge from now on.
+    """
     if past.begin(partition.number, position) > position:
         ledgers = ", ".join(past.ahead(partition.number, position))
         raise _halt(

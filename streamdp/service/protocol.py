@@ -27,7 +27,7 @@ from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode
-from streamdp.service.opening import Opening, open_partition
+from streamdp.service.opening import Opening, check_alone, open_partition
 from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, Sameness
 from streamdp.service.settings import Pace as Pace
@@ -63,7 +63,7 @@ class Restoring:
     """Brings a taken partition back to where it was: feed it the input, then finish."""
 
     def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> None:
-        self._spec, self._partition, self._taken = spec, partition, taken
+        self._spec, self._partition, self._taken, self._past = spec, partition, taken, past
         self._opening = open_partition(spec, partition, taken, past=past)
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
@@ -107,6 +107,8 @@ class Restoring:
         """The partition at its committed position, ready to go on."""
         opening = self._opening
         engine = self._rebuilding.finish(position=opening.position, rows=opening.rows)
+        if opening.new_epoch is None:
+            check_alone(self._partition, self._oldest_uncharged(engine), self._past)
         return PartitionWork(
             self._spec,
             self._partition,
@@ -115,6 +117,20 @@ class Restoring:
             saved_at=self._rebuilding.valid_at(),
             partitions=self._taken.partitions,
         )
+
+    def _oldest_uncharged(self, engine: Engine) -> int:
+        """The oldest record that was read and has no published charge yet.
+
+        It lies behind the position: in a block that has not ended, or in a release that waits.
+        A stream that began while this one was away began behind its ledger, and may have charged
+        such records.
+        """
+        waiting = (
+            each.release.first_offset
+            for each in self._opening.saved.releases.values()
+            if each.release.stop > each.release.start and _waits(each, self._opening)
+        )
+        return min(engine.open_since(), *waiting, engine.position)
 
 
 class PartitionWork:

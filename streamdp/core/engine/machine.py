@@ -254,6 +254,12 @@ class Engine:
         """The oldest record that a rebuild from what is saved would read again."""
         return self._bank.low_water(self.position)
 
+    def open_since(self) -> int:
+        """The oldest record of any block that has begun and not ended, or the position; public."""
+        bank, rows = self._bank, slice(len(self._bank))
+        begun = bank.slots[rows] >= self.learner.schedule.starts(bank.block[rows])
+        return int(bank.first_offset[rows][begun].min(initial=self.position))
+
     def unsaved(self, *, before: int) -> int:
         """How many rows have changed since their save by a record older than `before`."""
         return self._bank.unsaved(before=before)
