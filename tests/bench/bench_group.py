@@ -10,7 +10,8 @@ otherwise), and one broker. What a process has done is what its consumer group h
   orderly end (bare) and after SIGKILL. Kafka Streams with its defaults does the same.
 - **pause**: the longest time without a commit of a partition that its process keeps, while two more
   processes join (1 → 3) and while they leave (3 → 1); beside it the longest one while nothing
-  happens. All processes share this machine, which a joining one keeps busy.
+  happens. All processes share this machine, which a joining one keeps busy. Then the longest one
+  in a rebalance that another member, busy for four seconds, holds up, and how long that lasted.
 - **backlog**: partitions with more input than can be learned: how far the first is ahead of the
   last, and the longest time that one of them waits while its siblings are served.
 
@@ -37,9 +38,11 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
 
 from streamdp.ports import StreamTopics
 from streamdp.testing.broker import THROUGHPUT, borrow_broker
@@ -68,11 +71,10 @@ class Sizes:
     quiet_seconds: float
     backlog_records: int  # of one partition
     backlog_seconds: float
-    with_kafka_streams: bool
 
 
-FULL = Sizes(3, 15.0, 120_000, 30.0, with_kafka_streams=True)
-QUICK = Sizes(1, 8.0, 60_000, 15.0, with_kafka_streams=False)
+FULL = Sizes(3, 15.0, 400_000, 30.0)
+QUICK = Sizes(1, 8.0, 200_000, 15.0)
 
 
 @dataclass(slots=True)
@@ -96,7 +98,8 @@ class Progress:
 
     def longest(self, number: int, begin: float, end: float) -> float:
         """The longest time without a move of one partition."""
-        times = [begin, *(at for at, _ in self.moves[number] if begin < at < end), end]
+        moves = self.moves.get(number, [])
+        times = [begin, *(at for at, _ in moves if begin < at < end), end]
         return max(after - before for before, after in pairwise(times))
 
     def reached(self, number: int) -> int:
@@ -120,7 +123,7 @@ class Bench:
         turns = self.sizes.turns
         for who in [*self.pythons] * turns if "restart" in only else []:
             await self.restart(who, self._ours)
-        if "restart" in only and self.sizes.with_kafka_streams and build_kafka_streams():
+        if "restart" in only and build_kafka_streams():
             await self.restart(STREAMS, self._kafka_streams)
         for who in [*self.pythons] * turns if "pause" in only else []:
             await self.pause(who)
@@ -168,12 +171,21 @@ class Bench:
             await _until(lambda: progress.moved_since(time.monotonic() - 1, partitions))
             await asyncio.sleep(_SETTLE_SECONDS)
             marks.append(time.monotonic())
+            async with busy_member(self.bootstrap, group, topic) as busy:
+                await asyncio.sleep(_SETTLE_SECONDS)
+                still, begun = _owned(processes[0]), time.monotonic()
+                async with busy_member(self.bootstrap, group, topic, seconds=0.0):
+                    held = time.monotonic()
+                    still &= _owned(processes[0])
+            assert busy.rebalances > 0
             processes[0].kill()
         longest = {
             name: max(progress.longest(number, *span) for number in kept)
             for name, span in zip(("quiet", "1→3", "3→1"), pairwise(marks), strict=True)
         }
-        self._tell("pause", who, kept=len(kept), **_rounded(longest))
+        longest["held"] = max(progress.longest(number, begun, held) for number in still)
+        lasted = round(held - begun, 2)
+        self._tell("pause", who, kept=len(kept), **_rounded(longest), lasted=lasted)
 
     async def backlog(self, who: str, partitions: int = 32) -> None:
         """More input than can be learned."""
@@ -182,7 +194,7 @@ class Bench:
         await fill(self.bootstrap, topic, partitions, records)
         async with self._watched(group) as progress:
             process = start("first")
-            await _until(lambda: len(progress.moves) == partitions)
+            await _until(lambda: any(progress.reached(number) for number in range(partitions)))
             begun = time.monotonic()
             await asyncio.sleep(self.sizes.backlog_seconds)
             ended = time.monotonic()
@@ -326,6 +338,49 @@ def _owned(process: Process) -> set[int]:
     return owned
 
 
+class Busy(ConsumerRebalanceListener):
+    """A member that does something else for a while before it joins anew."""
+
+    def __init__(self, seconds: float) -> None:
+        self.assigned = asyncio.Event()
+        self.rebalances = 0
+        self._seconds = seconds
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        """Before it joins anew."""
+        if self.assigned.is_set():
+            self.rebalances += 1
+            await asyncio.sleep(self._seconds)
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        """It is in."""
+        self.assigned.set()
+
+
+@asynccontextmanager
+async def busy_member(
+    bootstrap: str, group: str, topic: str, *, seconds: float = 4.0
+) -> AsyncIterator[Busy]:
+    """A member of a group that has joined and holds every rebalance up for so long."""
+    listener = Busy(seconds)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        heartbeat_interval_ms=100,
+        rebalance_timeout_ms=60_000,
+        partition_assignment_strategy=(type("Sticky", (StickyPartitionAssignor,), {}),),
+    )
+    await consumer.start()
+    consumer.subscribe([topic], listener=listener)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await listener.assigned.wait()
+        yield listener
+    finally:
+        await consumer.stop()
+
+
 @asynccontextmanager
 async def loaded(bootstrap: str, topic: str, partitions: int) -> AsyncIterator[None]:
     """A steady input of every partition, for as long as the block lasts."""
@@ -378,6 +433,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         ("restart", "ratio", "restart after SIGKILL ÷ bare start-up", 1.5),
         ("pause", "1→3", "pause of a kept partition, 1 → 3, s", 0.5),
         ("pause", "3→1", "pause of a kept partition, 3 → 1, s", 0.5),
+        ("pause", "held", "pause of a kept partition, held up, s", 0.5),
     ):
         of = [row for row in rows if row["table"] == table]
         for who in dict.fromkeys(row["who"] for row in of):
@@ -391,7 +447,7 @@ def main() -> None:
     """Measure everything and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="fewer turns, without the peer")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
     parser.add_argument("--before", help="the interpreter of another checkout, measured in turn")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES)
     options = parser.parse_args()
