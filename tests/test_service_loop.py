@@ -406,49 +406,6 @@ async def test_is_a_consumer_that_stalls_in_silence_noticed() -> None:
     assert room.wrong() == []
 
 
-class OneByOne(Between):
-    """Delivers one partition only, a record at a time, until all of it is read; a second each."""
-
-    def __init__(self, inner: Transport) -> None:
-        super().__init__(inner)
-        self.seconds = 0.0
-        self.kept: list[Records] = []
-
-    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        """What comes of the other one is kept until then."""
-        self.seconds += 1.0
-        found = await super().poll(max_records=1, timeout=timeout)
-        self.kept += [records for records in found if records.partition == HOME0]
-        passed_on = [records for records in found if records.partition != HOME0]
-        if found and not passed_on:
-            return await self.poll(max_records=max_records, timeout=timeout)
-        if not passed_on:
-            passed_on, self.kept = self.kept, []
-        return passed_on
-
-
-@running
-async def test_is_nothing_stalled_while_its_siblings_are_served() -> None:
-    """Under backlog partitions take turns; whoever waits for its turn is not taken again."""
-    room = Room([spec()], partitions=2)
-    room.send("home", events(600, keys=KEYS))
-    between: list[OneByOne] = []
-
-    def around(transport: Transport) -> Transport:
-        between.append(OneByOne(transport))
-        return between[0]
-
-    async with room.worker(
-        settings=replace(QUICK, stall_seconds=20.0, batch_records=1),
-        around=around,
-        clock=lambda: between[0].seconds if between else 0.0,
-    ) as worker:
-        await room.until(room.is_read)
-        assert between[0].seconds > 10 * 20
-        assert worker.log.of("partition_lost") == []
-    assert room.wrong() == []
-
-
 @running
 async def test_is_everything_public_after_a_drain() -> None:
     """What was drawn is published and the position durable: the next start has nothing to do."""
