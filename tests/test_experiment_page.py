@@ -1,0 +1,129 @@
+"""Does a feedback stream's key show its actions as an experiment, in a real browser?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdp.core.events import BlockSums, Release
+from streamdp.core.grid import UNIT
+from streamdp.service.http.guard import Limits
+from streamdp.wire.published import Lines
+from tests.asking import Face, listening
+from tests.browser import Browser, browser
+from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
+from tests.publishing import Topic, action, charge
+from tests.test_http_choices import CLICKS, LEARNER
+
+pytestmark = pytest.mark.system("chromium", "chromedriver")
+
+ACTIONS = ("autumn", "boots", "coats", "delivery")
+CLICKED_BY = np.array([0.02, 0.02, 0.05, 0.02])
+LINES: Lines = replace(FEEDBACK, actions=ACTIONS)
+BLOCKS = 14
+
+
+def releases() -> list[Release]:
+    """An opening and blocks of 1, 2, 4, … impressions, shown by the policies that follow."""
+    rng = np.random.default_rng(5)
+    state, start = LEARNER.nothing_known(1), 1
+    opening, block = SHOWN_FEEDBACK["opening"], SHOWN_FEEDBACK["sums"]
+    policy = LEARNER.policy(state, np.array([0]))
+    found = [replace(opening, policy=policy[0].astype("<u4").tobytes())]
+    for number in range(BLOCKS):
+        shown = rng.multinomial(2**number, policy[0] / policy[0].sum())
+        clicks = rng.binomial(shown, CLICKED_BY)
+        gains = np.rint((clicks - shown / 2 + rng.laplace(0, 2, 4)) * UNIT).astype(np.int64)
+        state = LEARNER.learned(state, gains[None], shown[None])
+        policy = LEARNER.policy(state, np.array([number + 1]))
+        found.append(
+            replace(
+                block,
+                identity=block.identity._replace(block=number),
+                sums=BlockSums.of(gains, shown),
+                policy=policy[0].astype("<u4").tobytes(),
+                start=start,
+                stop=start + 2**number,
+            )
+        )
+        start += 2**number
+    return found
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    """A window on the page of such a stream, its key opened."""
+    stop, address, ready = threading.Event(), list[str](), threading.Event()
+    told = releases()
+    actions = Topic([action(each, lines=LINES) for each in told])
+    ledger = Topic([charge(each, ordinal=n, lines=LINES) for n, each in enumerate(told, start=1)])
+    about = replace(CLICKS, learner=replace(LEARNER, actions=ACTIONS), fallback="autumn")
+
+    async def serve() -> None:
+        face = Face(actions, ledger, about=about)
+        limits = Limits(most_connections=50, request_seconds=30)
+        async with face.knowledge.following(), listening(face, limits) as (host, port):
+            await face.knowledge.cache.ready()
+            address.append(f"http://{host}:{port}/")
+            ready.set()
+            while not stop.is_set():
+                await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        with browser() as found:
+            found.size(1280, 1100)
+            found.open(address[0])
+            found.until(lambda: "fr" in found.text("#rows"))
+            found.run("document.querySelector('#rows button').click()")
+            found.until(lambda: "Interval" in found.text("#rows"))
+            yield found
+    finally:
+        stop.set()
+        thread.join()
+
+
+def keep(name: str, picture: bytes) -> None:
+    """Keep a picture if asked to."""
+    folder = os.environ.get("STREAMDP_SCREENSHOTS")
+    if folder:
+        Path(folder, f"{name}.png").write_bytes(picture)
+
+
+def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browser) -> None:
+    """The best first, by the policy; shows, means and intervals of all four."""
+    rows = window.text(".arms tbody").splitlines()
+    assert rows[0].startswith("coats")
+    assert len(rows) == len(ACTIONS)
+    reaches = window.run(
+        "return [...document.querySelectorAll('.arms svg')].map(e => e.getAttribute('aria-label'))"
+    )
+    assert len(reaches) == len(ACTIONS)
+    for low, high in (reach.split(" to ") for reach in reaches):
+        assert 0 <= float(low) < float(high) <= 1
+    assert "guarantees nothing" in window.text(".detail")
+    keep("experiment", window.screenshot())
+
+
+def test_does_it_say_what_the_stream_pays_for(window: Browser) -> None:
+    assert "sums" in window.text("[aria-labelledby=costs]")
+    assert "only what came of the action that was shown" in window.text("#curve")
+
+
+def test_does_a_phone_show_it_without_moving_the_page(window: Browser) -> None:
+    """The table scrolls in its own region, which the keyboard reaches; the page stays."""
+    window.size(390, 844)
+    window.until(lambda: "Interval" in window.text("#rows"))
+    wide = window.run("return document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0
+    assert window.run("return document.querySelector('.detail .scroll').tabIndex") == 0
+    keep("experiment-phone", window.screenshot())
