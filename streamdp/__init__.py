@@ -18,6 +18,15 @@ own:
 >>> releases = engine.apply(b"fr", [0.1, 0.9, 0.3])
 >>> engine.action(b"fr") in {"a", "b", "c"}
 True
+
+Where only the loss of the action that was shown is seen, a policy comes out:
+
+>>> learner = sd.policy_blocks(actions=["a", "b", "c"], epsilon="0.5")
+>>> engine = sd.Engine(stream="ads", partition=0, learner=learner, budget="1.0",
+...                    randomness=sd.SystemRandomness())
+>>> releases = engine.observe(b"fr", action="b", loss=0.25)
+>>> int(engine.policy(b"fr").sum()) == 2**24
+True
 """
 
 from importlib import import_module
@@ -33,8 +42,25 @@ if TYPE_CHECKING:
         StreamdpError,
         TransportLost,
     )
-    from streamdp.core.events import Identity, LossBatch, Release, Releases
-    from streamdp.core.learners import RECIPES, Leader, learner_of, recipe
+    from streamdp.core.events import (
+        BlockSums,
+        FeedbackBatch,
+        Identity,
+        LossBatch,
+        Release,
+        Releases,
+    )
+    from streamdp.core.learners import RECIPES, Leader, PolicyLearner, learner_of, recipe
+    from streamdp.core.learners.feedback import (
+        FEEDBACK_RECIPES,
+        feedback_learner_of,
+        feedback_recipe,
+    )
+    from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+    from streamdp.core.learners.feedback.policy_elimination import policy_elimination
+    from streamdp.core.learners.feedback.policy_weights import policy_weights
+    from streamdp.core.learners.feedback.thompson import thompson
+    from streamdp.core.learners.feedback.ucb1 import ucb1
     from streamdp.core.learners.follow_the_leader import follow_the_leader
     from streamdp.core.learners.incumbent_leader import incumbent_leader
     from streamdp.core.learners.naive_noisy_leader import naive_noisy_leader
@@ -47,11 +73,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "FEEDBACK_RECIPES",
     "RECIPES",
+    "BlockSums",
     "BudgetExceeded",
     "Drawn",
     "Engine",
     "Estimate",
+    "FeedbackBatch",
     "Fenced",
     "Identity",
     "InvalidConfig",
@@ -59,6 +88,7 @@ __all__ = [
     "Leader",
     "LossBatch",
     "NotPrivate",
+    "PolicyLearner",
     "Rebuilding",
     "Release",
     "Releases",
@@ -71,17 +101,24 @@ __all__ = [
     "capped",
     "dyadic",
     "estimate",
+    "feedback_learner_of",
+    "feedback_recipe",
     "follow_the_leader",
     "geometric",
     "incumbent_leader",
     "learner_of",
     "naive_noisy_leader",
     "noisy_leader",
+    "policy_blocks",
+    "policy_elimination",
+    "policy_weights",
     "prefix_softmax",
     "rebuild",
     "recipe",
     "recorded",
     "restarting",
+    "thompson",
+    "ucb1",
 ]
 
 _HOMES = {
@@ -102,8 +139,25 @@ _HOMES = {
         "StreamdpError",
         "TransportLost",
     ),
-    "streamdp.core.events": ("Identity", "LossBatch", "Release", "Releases"),
-    "streamdp.core.learners": ("RECIPES", "Leader", "learner_of", "recipe"),
+    "streamdp.core.events": (
+        "BlockSums",
+        "FeedbackBatch",
+        "Identity",
+        "LossBatch",
+        "Release",
+        "Releases",
+    ),
+    "streamdp.core.learners": ("RECIPES", "Leader", "PolicyLearner", "learner_of", "recipe"),
+    "streamdp.core.learners.feedback": (
+        "FEEDBACK_RECIPES",
+        "feedback_learner_of",
+        "feedback_recipe",
+    ),
+    "streamdp.core.learners.feedback.policy_blocks": ("policy_blocks",),
+    "streamdp.core.learners.feedback.policy_elimination": ("policy_elimination",),
+    "streamdp.core.learners.feedback.policy_weights": ("policy_weights",),
+    "streamdp.core.learners.feedback.thompson": ("thompson",),
+    "streamdp.core.learners.feedback.ucb1": ("ucb1",),
     "streamdp.core.learners.follow_the_leader": ("follow_the_leader",),
     "streamdp.core.learners.incumbent_leader": ("incumbent_leader",),
     "streamdp.core.learners.naive_noisy_leader": ("naive_noisy_leader",),
