@@ -134,6 +134,7 @@ class Taken:
     partitions: int  # how many partitions the input has
     remarks: Mapping[int, str] = field(default_factory=dict)  # beside the group's offsets, of all
     input_id: str | None = None  # tells the input from another of its name, where there are ids
+    owner: str | None = None  # who took it last, where the state itself does not say so
 
 
 @dataclass(frozen=True, slots=True)

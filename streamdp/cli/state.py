@@ -102,7 +102,7 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
         "partition": str(place),
         "input": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
-        "owner": None if saved.owner is None else saved.owner.owner,
+        "owner": taken.owner if saved.owner is None else saved.owner.owner,
         "saved_rows": len(saved.rows),
         "recorded_releases": len(saved.releases),
         "stale_entries": len(saved.stale),

@@ -383,6 +383,7 @@ def as_taken(durable: Durable, seen: Witness) -> Taken:
         last_ledger_line=seen.last_ledger_line,
         partitions=durable.partitions,
         remarks=durable.remarks,
+        owner=durable.worker,
     )
 
 

@@ -87,6 +87,7 @@ class Durable:
     position: int | None
     partitions: int
     remarks: Mapping[int, str]
+    worker: str | None = None  # who took it last
 
 
 class TrustedFile:
@@ -275,10 +276,10 @@ class TrustedFile:
             heads = heads_of(file, topics.input)
             _check_number(topics.input, heads, number)
             row = file.execute(
-                "SELECT id, position FROM part WHERE app = ? AND stream = ? AND number = ?",
+                "SELECT id, position, worker FROM part WHERE app = ? AND stream = ? AND number = ?",
                 (topics.app, topics.stream, number),
             ).fetchone()
-            part, position = row or (None, None)
+            part, position, worker = row or (None, None, None)
             state = dict(
                 file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
             )
@@ -287,7 +288,8 @@ class TrustedFile:
                 " WHERE app = ? AND stream = ? AND position IS NOT NULL",
                 (topics.app, topics.stream),
             )
-            return Durable(state, heads[number], position, len(heads), dict(remarks.fetchall()))
+            known = dict(remarks.fetchall())
+            return Durable(state, heads[number], position, len(heads), known, worker or None)
 
     def confirm(self, topics: StreamTopics, number: int, owner: Owner) -> None:
         """Refuse an owner that was fenced."""
