@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import PolicyLearner
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.config import Configuration
 from streamdp.service.http.setup import about_of
 from streamdp.wire.feedback import FeedbackFormat
+from tests.streams import ACTIONS, feedback_spec, spec
 
 SHOP = """
 app = "shop"
@@ -104,3 +107,19 @@ def test_what_requests_are_hashed_with_is_not(tmp_path: Path) -> None:
     """A salt changes what is drawn for a request, nothing that was learned."""
     other = shop(tmp_path, instead=("pepper", "sugar")).spec("clicks").digest
     assert other == shop(tmp_path).spec("clicks").digest
+
+
+def test_is_a_format_refused_that_reads_what_the_noise_is_not_made_for() -> None:
+    """Exact counts of actions that stand in payloads would be published, and sums with 1/ε."""
+    made = feedback_spec()
+    in_value = policy_blocks(actions=ACTIONS, epsilon="1/2", played="value")
+    other = policy_blocks(actions=ACTIONS[::-1], epsilon="1/2")
+    for changed in (
+        {"learner": in_value},
+        {"learner": other},
+        {"format": feedback_spec(learner=in_value).format},
+        {"format": spec().format},
+        {"learner": spec().learner},
+    ):
+        with pytest.raises(InvalidConfig, match="noise is made for"):
+            replace(made, **changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from streamdp.wire.feedback import (
     FeedbackFormat,
     Headers,
     Observed,
+    Outcomes,
     configure_feedback,
     headers_of,
     observe,
@@ -53,6 +55,34 @@ def told(observed: Observed) -> list[tuple[int, float]]:
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
 def test_every_shipped_format_keeps_the_rules(format_: FeedbackFormat) -> None:
     check_feedback_format(format_, examples=30)
+
+
+def test_decides_the_configuration_whether_headers_or_payloads_name_actions() -> None:
+    """Not what a format happens to return: the noise is made for the one or for the other."""
+    format_ = made("json", REWARD)
+    telling = _Telling(format_)
+    record, headers = b'{"reward":1,"action":"b"}', [("streamdp-action", b"a")]
+    assert told(observe(telling, [record], [headers])) == [(0, 0.5)]
+    silent = _Telling(format_, feedback=IN_VALUE)
+    with pytest.raises(InvalidConfig, match="names no actions"):
+        observe(silent, [record], [headers])
+
+
+class _Telling:
+    """A stranger's format: it tells actions where headers name them, and none where it must."""
+
+    def __init__(self, format_: FeedbackFormat, *, feedback: Feedback | None = None) -> None:
+        self._format, self.feedback = format_, feedback or format_.feedback
+
+    def decode(self, values: Sequence[Value]) -> Outcomes:
+        """The numbers; whatever is asked for, not what should be told of actions."""
+        found = self._format.decode(values)
+        tells = self.feedback.played == "header"
+        named = np.full(len(found.numbers), 1, dtype=np.int32)
+        return Outcomes(found.numbers, found.slots_per_record, named if tells else None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._format, name)
 
 
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)

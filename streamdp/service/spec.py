@@ -55,6 +55,7 @@ class StreamSpec:
                     got=self.learner.recipe,
                 )
             )
+        self._check_observed()
         if self.epoch < 1:
             raise InvalidConfig(
                 complaint(f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch)
@@ -70,6 +71,26 @@ class StreamSpec:
                         got=epoch,
                     )
                 )
+
+    def _check_observed(self) -> None:
+        """The learner's noise must be made for what the format reads: losses, headers or payloads.
+
+        Counts of actions that stand in payloads are protected; those of headers are published.
+        """
+        learner, format_ = self.learner, self.format
+        wanted = (learner.played, learner.actions) if isinstance(learner, PolicyLearner) else None
+        read = format_.feedback if isinstance(format_, FeedbackFormat) else None
+        if wanted != (None if read is None else (read.played, read.actions)):
+            raise InvalidConfig(
+                complaint(
+                    f"streams.{self.name}.format",
+                    "reads something else than the learner's noise is made for",
+                    expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
+                    got="losses"
+                    if read is None
+                    else f"{len(read.actions)} actions, played = {read.played}",
+                )
+            )
 
     @property
     def name(self) -> str:

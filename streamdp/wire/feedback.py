@@ -162,11 +162,25 @@ def observe(
     gain = centred_gains(outcomes.numbers)
     if feedback.content == "reward":
         gain = -gain  # 1/2 − loss is reward − 1/2
-    played = outcomes.played
-    if played is None:
+    return Observed(_played(format_, outcomes, headers), gain, slots)
+
+
+def _played(
+    format_: FeedbackFormat, outcomes: Outcomes, headers: Sequence[Headers]
+) -> NDArray[np.int32]:
+    """The arm of each slot: from headers or from payloads as configured, whatever else is there.
+
+    The noise that the learner adds is made for the one or for the other.
+    """
+    if format_.feedback.played == "header":
         shown = _in_frames if format_.frames else _in_records
-        played = shown(feedback, headers, slots)
-    return Observed(played, gain, slots)
+        return shown(format_.feedback, headers, outcomes.slots_per_record)
+    if outcomes.played is None:
+        where = type(format_).__name__
+        raise InvalidConfig(
+            complaint(where, "names no actions", expected="those of its payloads", got="none")
+        )
+    return outcomes.played
 
 
 def headers_of(format_: FeedbackFormat, played: Sequence[int]) -> Headers:
