@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from streamdp.core.learners.naive_noisy_leader import naive_noisy_leader
     from streamdp.core.learners.noisy_leader import noisy_leader
     from streamdp.core.learners.prefix_softmax import prefix_softmax
+    from streamdp.core.learners.remembering_leader import remembering_leader
     from streamdp.core.randomness import SeededRandomness, SystemRandomness
     from streamdp.core.regret import Estimate, estimate
     from streamdp.core.schedule import Schedule, capped, dyadic, geometric, restarting
@@ -116,6 +117,7 @@ __all__ = [
     "rebuild",
     "recipe",
     "recorded",
+    "remembering_leader",
     "restarting",
     "thompson",
     "ucb1",
@@ -163,6 +165,7 @@ _HOMES = {
     "streamdp.core.learners.naive_noisy_leader": ("naive_noisy_leader",),
     "streamdp.core.learners.noisy_leader": ("noisy_leader",),
     "streamdp.core.learners.prefix_softmax": ("prefix_softmax",),
+    "streamdp.core.learners.remembering_leader": ("remembering_leader",),
     "streamdp.core.randomness": ("SeededRandomness", "SystemRandomness"),
     "streamdp.core.regret": ("Estimate", "estimate"),
     "streamdp.core.schedule": ("Schedule", "capped", "dyadic", "geometric", "restarting"),

@@ -45,6 +45,10 @@ def every_learner() -> dict[str, sd.Leader]:
         sd.follow_the_leader(actions=ACTIONS),
         sd.follow_the_leader(actions=ACTIONS, schedule="geometric 3"),
         sd.follow_the_leader(actions=ACTIONS, window="running"),
+        sd.remembering_leader(actions=ACTIONS, epsilon="1/2"),
+        sd.remembering_leader(actions=ACTIONS, epsilon="1/2", schedule="geometric 5/2 to 3"),
+        sd.remembering_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 1", hazard="1/9"),
+        sd.remembering_leader(actions=ACTIONS, epsilon="1/2", schedule="dyadic"),
     ]
     return {f"{learner} {'/'.join(learner.actions)}": learner for learner in made}
 
@@ -77,7 +81,7 @@ def folded(learner: sd.Leader) -> list[str]:
     told = [
         f"{release.key!r} {release.kind} {release.identity.block} = {release.value}"
         f" on [{release.start}, {release.stop}) of {release.first_offset} to {release.last_offset}"
-        f" for {release.epsilon}"
+        f" for {release.epsilon}" + ("" if release.in_force is None else f", {release.in_force}")
         for release in machine.apply_batch(log(len(learner.actions)))
     ]
     return told + [f"{key!r} {row.hex()}" for key, row in machine.save()]

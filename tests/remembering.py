@@ -16,6 +16,7 @@ class TwiceInARow:
 
     name: str = "twice in a row"
     width: int = 2
+    since: int = 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         """The vote, if the one before was the same; else what was in force."""

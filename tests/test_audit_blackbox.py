@@ -32,7 +32,6 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import LossBatch
-from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader, incumbent_leader, learner_of
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
 from streamdp.ports import Records, Technology
@@ -149,10 +148,10 @@ def test_is_a_block_that_is_not_reset_refuted(monkeypatch: Patch) -> None:
     """An event is in the sums of the next block too: both releases together tell more than ε."""
     begin = LossBlocks._begin_next
 
-    def carrying(self: LossBlocks, rows: NDArray[np.int64], now: Standing) -> None:
+    def carrying(self: LossBlocks, rows: NDArray[np.int64], actions: NDArray[np.int64]) -> None:
         bank: Bank = self._bank
         kept = bank.sums[rows].copy()
-        begin(self, rows, now)
+        begin(self, rows, actions)
         bank.sums[rows] = kept
 
     monkeypatch.setattr(LossBlocks, "_begin_next", carrying)

@@ -26,7 +26,6 @@ from streamdp.core.engine import machine
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch, Releases
-from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of, naive_noisy_leader
 from streamdp.core.ledger import Ledger
@@ -296,13 +295,26 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_block_that_is_not_reset_is_caught(broken: pytest.MonkeyPatch) -> None:
     begin_next = LossBlocks._begin_next
 
-    def keeps_sums(self: LossBlocks, rows: Ints, now: Standing) -> None:
+    def keeps_sums(self: LossBlocks, rows: Ints, actions: Ints) -> None:
         kept = self._bank.sums[rows].copy()
-        begin_next(self, rows, now)
+        begin_next(self, rows, actions)
         self._bank.sums[rows] = kept
 
     broken.setattr(LossBlocks, "_begin_next", keeps_sums)
     assert worst(incumbent()) > 1.4
+
+
+def test_a_memory_that_reads_sums_is_caught(broken: pytest.MonkeyPatch) -> None:
+    """What is in force has a bonus in the next selection, which then tells of two blocks."""
+    learner = shipped({"recipe": "remembering_leader", "schedule": "capped 1", "bonus": "2"})
+    assert worst(learner) <= 1 + TOLERANCE
+
+    def reads_sums(self: LossBlocks, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
+        best: Ints = self._bank.sums[rows].argmin(axis=1)
+        return best
+
+    broken.setattr(LossBlocks, "_remember", reads_sums)
+    assert worst(learner) > 1.3
 
 
 BatchFilter = Callable[[LossBatch], LossBatch]

@@ -25,7 +25,6 @@ from streamdp.audit import (
 )
 from streamdp.cli.audit import SHIPPED
 from streamdp.core.engine.losses import LossBlocks
-from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import SystemRandomness
 from tests.engine_mutants import INCUMBENT, MUTANTS, Mutant
@@ -109,10 +108,9 @@ def test_is_what_is_in_force_recomputed_from_releases(monkeypatch: pytest.Monkey
     learner = remembering(shipped(INCUMBENT))
     assert misdeeds(learner, longest=64) == []
 
-    def peeking(self: LossBlocks, rows: Ints, votes: Ints, lengths: Ints) -> Standing:
+    def peeking(self: LossBlocks, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
         public = remember(self, rows, votes, lengths)
-        best = self._bank.sums[rows].argmin(axis=1)
-        return Standing(np.where(lengths >= 16, best, public.in_force), public.remembered)
+        return np.where(lengths >= 16, self._bank.sums[rows].argmin(axis=1), public)
 
     remember = LossBlocks._remember
     monkeypatch.setattr(LossBlocks, "_remember", peeking)

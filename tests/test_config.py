@@ -77,7 +77,8 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
     found = Configuration.load(shop(tmp_path), {})
     (spec,) = found.specs()
     assert spec.topics.actions == "shop.home.actions"
-    assert spec.learner == sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2")
+    assert spec.learner == sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2")
+    assert spec.earlier == sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2")
     assert (spec.budget, spec.charge, spec.epoch) == (Fraction(1, 2), Fraction(1, 2), 1)
     assert (spec.start, spec.randomness.seeded) == (Start.EARLIEST, False)
     assert found.modes() == {"home": Mode.LIVE}
@@ -102,7 +103,7 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
          " expected mode"),
         (('start = "earliest"', 'start = "latest"\nmode = "off"'), "streams.home.mode: not usable"),
         (('start = "earliest"', 'start = "latest"\nepoch = 0'), "streams.home.epoch: not usable"),
-        (('epsilon = "1/2"', ""), "streams.home.incumbent_leader: missing a required argument"),
+        (('epsilon = "1/2"', ""), "streams.home.remembering_leader: missing a required argument"),
         (('epsilon = "1/2"', "epsilon = 0.5"), "streams.home.learner.epsilon: not exact; expected"
          ' a string such as "0.1", got float'),
         (('epsilon = "1/2"', 'epsilon = "x"'), "streams.home.learner.epsilon: not a number"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import import_module
 from inspect import Parameter, signature
@@ -19,6 +19,8 @@ import streamdp as sd
 from streamdp.audit import audit_learner
 from streamdp.cli import application
 from streamdp.core import learners
+from streamdp.core.engine.losses import LossBlocks
+from streamdp.core.evidence import Ints, Standing
 from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
 from streamdp.testing.learners import check_learner
@@ -181,6 +183,24 @@ def by_one(winners: NDArray[np.int64], actions: int) -> NDArray[np.int64]:
     return (winners + 1) % actions
 
 
+@dataclass(frozen=True, slots=True)
+class Sociable:
+    """A memory that looks at how many keys vote together."""
+
+    name: str = "sociable"
+    width: int = 0
+    since: int = 1
+
+    def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
+        return Standing((votes + len(votes)) % 3, standing.remembered)
+
+
+def sociable(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
+    """In force depends on how a log is cut into batches."""
+    sound = sd.incumbent_leader(actions=actions, epsilon=epsilon, schedule="capped 2")
+    return replace(sound, memory=Sociable())
+
+
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
@@ -192,12 +212,27 @@ def by_one(winners: NDArray[np.int64], actions: int) -> NDArray[np.int64]:
         (tampered(by_mood), "the same seed, the same releases"),
         (tampered(by_company), "no cut changes a release"),
         (tampered(by_one), "draws follow the law"),
+        (sociable, "no cut changes a release"),
     ],
 )
 def test_does_the_kit_catch_a_broken_learner(broken: Callable[..., sd.Leader], said: str) -> None:
     """Registered like a stranger's; what it gets wrong is said first."""
     with pytest.raises(AssertionError, match=said):
         check_learner(sd.recipe(broken)(actions=ACTIONS, epsilon="1"))
+
+
+def test_does_the_kit_catch_a_memory_that_reads_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in force would tell of losses beyond what the votes were charged for."""
+    learner = sd.remembering_leader(actions=ACTIONS, epsilon="1", schedule="capped 2")
+    check_learner(learner)
+
+    def reads_sums(self: LossBlocks, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
+        best: Ints = self._bank.sums[rows].argmin(axis=1)
+        return best
+
+    monkeypatch.setattr(LossBlocks, "_remember", reads_sums)
+    with pytest.raises(AssertionError, match="what is in force follows from the releases"):
+        check_learner(learner)
 
 
 def test_does_the_kit_want_a_recipe_and_few_actions() -> None:

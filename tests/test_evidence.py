@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 import streamdp as sd
 from streamdp.core.events import LossBatch, Releases
-from streamdp.core.evidence import NEWEST, Ints, Memory, Standing
+from streamdp.core.evidence import NEWEST, Ints, Memory, Standing, VoteFilter, named
 from tests.remembering import TwiceInARow, remembering
 from tests.strategies import ACTIONS, cut, logs
 
@@ -24,6 +27,7 @@ class Next:
 
     name: str = "next"
     width: int = 0
+    since: int = 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         return Standing((votes + 1) % 3, standing.remembered)
@@ -94,7 +98,7 @@ def test_do_two_memories_have_two_digests() -> None:
     """And rows of a learner with a memory are wider and of a newer layout, others are not."""
     learner = remembering(PLAIN)
     assert learner.digest() != PLAIN.digest()
-    assert engine(learner).layout.size == engine(PLAIN).layout.size + 2 * 8
+    assert engine(learner).layout.size == engine(PLAIN).layout.size + 2 * 4
     assert (engine(learner).layout.version, engine(PLAIN).layout.version) == (2, 1)
 
 
@@ -104,6 +108,129 @@ def test_do_estimates_tell_of_the_action_that_was_in_force(learner: sd.Leader) -
     estimates = [sd.estimate("mean_loss", epsilon="1/4", min_length=1)]
     releases = engine(learner, estimates=estimates).apply_batch(_log())
     assert {each.in_force for each in releases if each.kind == "mean_loss"} == {None}
+
+
+# -- the filter of votes --------------------------------------------------------------------------
+
+FILTER = VoteFilter(actions=3, since=4, hazard=Fraction(1, 250))
+
+
+def followed(memory: Memory, votes: Sequence[int], length: int = 4) -> list[int]:
+    """What is in force after each of these votes."""
+    standing, told = Standing(np.array([0]), np.zeros((1, memory.width), np.int64)), []
+    for vote in votes:
+        standing = memory.after(standing, np.array([vote]), np.array([length]))
+        assert standing.remembered.max() < 2**31
+        assert standing.remembered.min() >= 0
+        told.append(int(standing.in_force[0]))
+    return told
+
+
+def plainly(
+    memory: VoteFilter, votes: Sequence[int], divide: Callable[[Any, Any], Any]
+) -> tuple[list[int], list[Any], list[Any]]:
+    """The filter by its description: one key, numbers without a width, another way to divide."""
+    one, K = 1 << 24, memory.actions
+
+    def begun(of_vote: int) -> list[Any]:
+        rest = (one - of_vote) // (K - 1)
+        return [of_vote if action == votes[0] else rest for action in range(K)]
+
+    w, p, told = begun(one * 9 // 10), begun(one * 7 // 10), [votes[0]]
+    chance = (memory.hazard.numerator << 16) // memory.hazard.denominator
+    latest = pair = votes[0]
+    for vote in votes[1:]:
+        w = [x - divide(x * chance, 1 << 16) - (-(chance << 8) // K) for x in w]
+        first, second = sorted(p)[:-3:-1]
+        f = min(max(divide(first * 256, max(second, 1)), 307), 64 * 256)
+        w[vote] = divide(w[vote] * f, 256)
+        total = sum(w)
+        w = [divide(x * one, total) for x in w]
+        told.append(told[-1] if w[told[-1]] == max(w) else w.index(max(w)))
+        p = [x - divide(x, 50) for x in p]
+        p[vote] += one // 50
+        before, pair = pair, vote if vote == latest else pair
+        p[before], p[pair], latest = p[pair], p[before], vote
+    return told, w, p
+
+
+def whole(x: int, y: int) -> int:
+    return x // y
+
+
+@pytest.mark.parametrize("actions", [2, 3, 40])
+def test_is_the_filter_what_it_is_described_as(actions: int) -> None:
+    """Bit for bit, over votes that drift, dissent and tie; and floats would not be the same."""
+    memory = VoteFilter(actions, 4, Fraction(1, 250))
+    rng = np.random.default_rng(actions)
+    likely = np.repeat(rng.integers(0, actions, 40), 25)
+    votes = np.where(rng.random(1000) < 0.6, likely, rng.integers(0, actions, 1000)).tolist()
+    standing = Standing(np.array([0]), np.zeros((1, memory.width), np.int64))
+    for vote in votes:
+        standing = memory.after(standing, np.array([vote]), np.array([4]))
+    told, weights, shares = plainly(memory, votes, whole)
+    assert followed(memory, votes) == told
+    assert standing.remembered[0, 2:].tolist() == [*weights, *shares]
+    assert standing.remembered[0, :2].min() >= 1
+    assert plainly(memory, votes, lambda x, y: x / y)[1:] != (weights, shares)
+
+
+def test_does_one_dissent_change_nothing_and_a_run_of_them_everything() -> None:
+    assert followed(FILTER, [1] * 30 + [2] + [1] * 5) == [1] * 36
+    told = followed(FILTER, [1] * 30 + [2] * 4)
+    assert (told[30], told[-1]) == (1, 2)
+
+
+def test_do_many_changes_not_make_the_filter_slow() -> None:
+    """Ten sure votes for one action, then for another, for ever: it follows within three."""
+    votes = [action for _ in range(60) for action in (0, 1, 0, 2) for _ in range(10)]
+    told = followed(FILTER, votes)
+    assert sum(one != other for one, other in zip(told, votes, strict=True)) <= 3 * 240
+
+
+def test_does_a_close_rival_not_make_the_filter_restless() -> None:
+    """Two of three votes for one, one for another: the first stays in force."""
+    votes = np.where(np.random.default_rng(3).random(3000) < 2 / 3, 0, 1).tolist()
+    told = followed(FILTER, votes)
+    assert sum(told[100:]) <= 0.02 * len(votes)
+    assert sum(votes[100:]) > 0.3 * len(votes)
+
+
+def test_is_the_vote_in_force_while_blocks_grow() -> None:
+    """Each block then knows more than all before it together; nothing is remembered of them."""
+    assert followed(FILTER, [1, 2, 0, 2], length=3) == [1, 2, 0, 2]
+    standing = Standing(np.array([0]), np.zeros((1, FILTER.width), np.int64))
+    assert not FILTER.after(standing, np.array([1]), np.array([3])).remembered.any()
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), max_size=12))
+def test_do_keys_not_meet(votes: list[list[int]]) -> None:
+    """Five keys at once are what each is alone, at whatever block it is."""
+    rows = Standing(np.zeros(5, np.int64), np.zeros((5, FILTER.width), np.int64))
+    told: list[list[int]] = [[] for _ in range(5)]
+    for together in votes:
+        rows = FILTER.after(rows, np.array(together), np.full(5, 4))
+        for key, action in enumerate(rows.in_force.tolist()):
+            told[key].append(action)
+    assert told == [followed(FILTER, [each[key] for each in votes]) for key in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("actions", "since", "hazard"),
+    [(1, 4, Fraction(1, 9)), (3, 0, Fraction(1, 9)), (3, 4, Fraction(2, 3)), (3, 4, Fraction(0)),
+     (10**6 + 1, 4, Fraction(1, 9)), (3, 2**43, Fraction(1, 9)), (3, 4, Fraction(1, 10**6))],
+)  # fmt: skip
+def test_is_what_is_no_filter_refused(actions: int, since: int, hazard: Fraction) -> None:
+    with pytest.raises(sd.InvalidConfig, match="memory: no filter"):
+        VoteFilter(actions, since, hazard)
+
+
+def test_is_a_filter_read_back_from_its_name() -> None:
+    """That is how the ledger's reader gets it, and what it does not know it refuses."""
+    assert named(FILTER.name) == FILTER
+    for name in ("", "twice in a row", FILTER.name + "0/1", FILTER.name.replace("3", "x")):
+        with pytest.raises(sd.InvalidConfig, match="memory: unknown"):
+            named(name)
 
 
 def _log() -> LossBatch:

@@ -16,11 +16,12 @@ from streamdp.replay.blocks import Bernoulli, Constant, walk
 from streamdp.replay.cells import parse_candidate
 from streamdp.replay.claims import SHOWN, Size, claims, ratio
 from streamdp.replay.claims.page import as_json, page
+from streamdp.replay.instances import Instance
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.planning import Wish, least_epsilon, plan_for
 from streamdp.replay.planning import as_json as planned
 from streamdp.replay.replaying import Question, replay_log, seeds_of
-from streamdp.replay.simulate import Bench, Instance, simulate
+from streamdp.replay.simulate import Bench, simulate
 
 
 @pytest.mark.parametrize("learner", ["incumbent_leader", "prefix_softmax"])

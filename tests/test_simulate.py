@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.replay.cells import parse_candidates, parse_epsilons
+from streamdp.replay.instances import Instance
 from streamdp.replay.simulate import (
     DEFAULT,
     INSTANCES,
     LEARNERS,
     Bench,
-    Instance,
     best_paper,
     relative,
     simulate,
@@ -45,7 +45,7 @@ def by_slots(learner: sd.Leader, *, seed: int) -> np.ndarray[tuple[int], np.dtyp
     for release in machine.apply_batch(batch):
         block = release.identity.block + (release.kind == "action")
         slots = range(SLOTS + 1)[slice(*(learner.schedule.start(block + i) for i in (0, 1)))]
-        regrets[int(release.key or b"")] += SMALL.gaps[release.value] * len(slots)
+        regrets[int(release.key or b"")] += SMALL.gaps[release.standing] * len(slots)
     return regrets
 
 
@@ -154,6 +154,41 @@ def test_does_the_command_print_tables_and_json() -> None:
         assert "K = 1000" in text.replace("\n", " ") or "1000" in text
 
 
+def test_does_the_command_compare_what_follows_change() -> None:
+    """Memory beside blocks that grow for ever, where another action is best again and again."""
+    text = run("--worlds", "drifting", "--markdown", "--epsilon", "1", "--slots", "65536")
+    assert "Regret relative to incumbent_leader" in text
+    ratio = re.search(r"\| remembering_leader \| ([\d.]+) ± [\d.]+ \|", text)
+    assert ratio is not None
+    assert float(ratio[1]) < 0.5
+    result = CliRunner().invoke(application(), ["simulate", "--worlds", "sunny"])
+    assert "--worlds: unknown; expected stationary | drifting | others" in str(result.exception)
+
+
+def test_are_phases_where_they_belong() -> None:
+    """Regret is against the best action of each moment; sums between cuts are of their phase."""
+    changing = Instance("two", (0.0, 1.0, 0.5), ((0.25, (1.0, 0.0, 0.5)),))
+    assert changing.starts(1000).tolist() == [0, 250]
+    costs = changing.regret_until(np.array([0, 250, 1000]), 1000)
+    assert costs.tolist() == [[0, 0, 0], [0, 250, 125], [750, 250, 500]]
+    both = Instance("both", (0.5, 0.5), (), ((0.0, 1.0), (1.0, 0.5)))
+    assert both.table.tolist() == [[0.5, 0.75]]
+    sums = both.sums(np.array([[1000]]), np.array([[0]]), np.random.default_rng(1))
+    assert sums[0, 0, 0] + 2 * sums[0, 0, 1] == 2000 * 2**20  # one or the other, slot by slot
+
+
+def test_does_a_growing_learner_stay_blind_and_a_remembering_one_follow() -> None:
+    """At a change in the middle of 2¹⁶ slots: half of all events against a few blocks."""
+    once = Instance("once", (0.3, 0.5, 0.5), ((0.5, (0.5, 0.3, 0.5)),))
+    outcomes = simulate(
+        parse_candidates(f"{DEFAULT},incumbent_leader"), parse_epsilons("1"), instances=[once],
+        bench=Bench(runs=4, horizon=1 << 16),
+    )  # fmt: skip
+    remembering, growing = (outcome.mean for outcome in outcomes)
+    assert remembering < 1500
+    assert growing > 3000
+
+
 def test_does_the_readme_show_the_commands_own_tables() -> None:
     """Header and learners of both tables; the numbers are those of more runs."""
     text = run("--markdown")
@@ -161,6 +196,6 @@ def test_does_the_readme_show_the_commands_own_tables() -> None:
     assert len(headers) == 2
     assert all(line in README for line in headers)
     assert "streamdp simulate --runs 2000 --markdown" in README
-    shown = re.search(r"incumbent_leader`\*\* \(default\) \|.* ([\d.]+) ± [\d.]+ \|\n", README)
+    shown = re.search(r"remembering_leader`\*\* \(default\) \|.* ([\d.]+) ± [\d.]+ \|\n", README)
     assert shown is not None
     assert float(shown[1]) <= 0.96

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import streamdp as sd
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.verification import MOST_TOLD, Verification, told
 from streamdp.wire.published import Mode
@@ -213,3 +216,93 @@ def test_is_a_flood_of_violations_counted() -> None:
     """The first ones in full."""
     assert told(["x"] * 3) == ["x"] * 3
     assert told(["x"] * (MOST_TOLD + 5))[-1] == "and 5 more"
+
+
+# -- what is in force ----------------------------------------------------------------------------
+
+FILTERED = replace(LINES, memory=VoteFilter(3, 1, Fraction(1, 250)).name)
+VOTES = (0, 1, 1, 1, 2, 1, 2, 2, 2, 2, 2, 0)
+
+
+def voted(votes: Sequence[int] = VOTES, *, mode: Sequence[Mode] = ()) -> list[Published]:
+    """A learner of blocks of one slot with a filter, as an honest service writes its lines."""
+    memory = VoteFilter(3, 1, Fraction(1, 250))
+    standing = Standing(np.array(votes[:1]), np.zeros((1, memory.width), np.int64))
+    records = []
+    for at, vote in enumerate(votes):
+        start = max(at, 1)
+        if at:
+            standing = memory.after(standing, np.array([vote]), np.array([1]))
+        release = Release(
+            Identity("home", 0, b"fr", 1, 0, max(0, at - 1), ACTION if at else OPENING),
+            value=vote, start=start, stop=at + 1 if at else 1,
+            first_offset=start - 1, last_offset=start - 1,
+            epsilon=Fraction(1, 2) if at else Fraction(0), in_force=int(standing.in_force[0]),
+        )  # fmt: skip
+        of_line = mode[at] if at < len(mode) else Mode.LIVE
+        value = FILTERED.ledger(release, mode=of_line, ordinal=at + 1)
+        records.append(Published(0, at, b"fr", value))
+    return records
+
+
+def test_is_what_is_in_force_computed_again() -> None:
+    """From votes and the memory's name, which are in every line."""
+    verification = Verification()
+    verification.read(HOME, voted())
+    assert (verification.violations, verification.unjudged) == ([], 0)
+    assert any(b'"index":2,"action":"c","in_force":1' in each.value for each in voted())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b'"in_force":1', b'"in_force":0', "the votes put action 1 in force, but readers were t"),
+        (b'"in_force":1', b'"in_farce":1', "does not say what was drawn and is in force"),
+        (b"at 1/250", b"at 1/25", "another memory than before"),
+        (b'"memory":', b'"memery":', "another memory than before: ''"),
+        (b'"index":1', b'"index":3', "a vote for action 3 of 3"),
+    ],
+)
+def test_is_a_line_that_does_not_follow_from_the_votes_found(
+    old: bytes, new: bytes, said: str
+) -> None:
+    records = voted((0, 1, 1, 1, 1))
+    changed = records[2].value.replace(old, new)
+    assert changed != records[2].value
+    records[2] = replace(records[2], value=changed)
+    verification = Verification()
+    verification.read(HOME, records)
+    assert any(said in violation for violation in verification.violations)
+
+
+def test_is_a_vote_that_was_changed_found_by_what_it_puts_in_force() -> None:
+    records = voted((0, 1, 1))
+    records[1] = replace(records[1], value=records[1].value.replace(b'"index":1', b'"index":2'))
+    verification = Verification()
+    verification.read(HOME, records)
+    assert "block 0: the votes put action 2 in force" in verification.violations[0]
+
+
+def test_is_a_memory_that_nobody_knows_found() -> None:
+    records = [
+        replace(each, value=each.value.replace(b"vote_filter", b"crystal_ball")) for each in voted()
+    ]
+    verification = Verification()
+    verification.read(HOME, records)
+    assert "memory: unknown" in verification.violations[0]
+
+
+def test_is_an_action_beside_the_vote_without_a_memory_found() -> None:
+    records = [
+        replace(each, value=re.sub(rb'"memory":"[^"]*",', b"", each.value)) for each in voted()
+    ]
+    verification = Verification()
+    verification.read(HOME, records)
+    assert "no memory that says why" in verification.violations[0]
+
+
+def test_is_what_came_after_withheld_votes_counted_and_not_judged() -> None:
+    """In shadow mode votes enter the memory, and nobody else can."""
+    verification = Verification()
+    verification.read(HOME, voted(mode=[Mode.LIVE, Mode.LIVE, Mode.SHADOW]))
+    assert (verification.violations, verification.unjudged) == ([], len(VOTES) - 3)

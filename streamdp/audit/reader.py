@@ -16,6 +16,7 @@ import numpy as np
 
 from streamdp.audit.exposure import Design, Exposure
 from streamdp.audit.script import Ints, Seen
+from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.learners import Leader
 from streamdp.core.schedule import Schedule
@@ -32,6 +33,18 @@ def exact_sum(losses: Ints) -> Ints:
     return total
 
 
+def in_force(learner: Leader, votes: Ints) -> Ints:
+    """The action in force in each block, from an opening and the votes of the blocks before it."""
+    standing = Standing(votes[:, 0], np.zeros((len(votes), learner.memory.width), np.int64))
+    told = [standing.in_force]
+    for block in range(votes.shape[1] - 1):
+        length = learner.schedule.stop(block) - learner.schedule.start(block)
+        lengths = np.full(len(votes), length)
+        standing = learner.memory.after(standing, votes[:, block + 1], lengths)
+        told.append(standing.in_force)
+    return np.stack(told, axis=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Reads the slots of a block's window by number and adds their losses."""
@@ -45,12 +58,13 @@ class Reader:
         seen = Seen.nothing(design.runs, design.blocks, len(self.learner.actions))
         seen.happened[:] = True
         grids = [quantise(stream)[0] for stream in design.losses()]
-        runs = product(grids, design.windows, design.coins, design.scripts)
-        for run, (grid, windows, coins, script) in enumerate(runs):
+        standing = in_force(self.learner, design.scripts)
+        runs = product(grids, design.windows, design.coins, standing)
+        for run, (grid, windows, coins, told) in enumerate(runs):
             losses = np.where(coins, UNIT, 0) if self.learner.resample == "bernoulli" else grid
             losses = np.where(grid % UNIT, losses, grid)  # 0 and 1 stay what they are
             for block in range(design.blocks):
-                self._select(seen, run, block, losses, int(windows[block]), int(script[block]))
+                self._select(seen, run, block, losses, int(windows[block]), int(told[block]))
         return Exposure(design, seen, np.zeros((design.runs, design.blocks, 0), dtype=np.int64))
 
     def _select(

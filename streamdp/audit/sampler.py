@@ -162,6 +162,10 @@ def sample_estimates(
     return found
 
 
+IN_FORCE = ", in force"
+"""After the name of a kind: the action in force after it, where there is a memory."""
+
+
 def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: int) -> None:
     """What was released in each run, by block and kind."""
     runs = runs_of(list(releases.keys))
@@ -170,6 +174,9 @@ def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: i
             which = (releases.kind == code) & (releases.block == block)
             column = values.setdefault((block, kind), np.zeros(samples, dtype=np.int64))
             column[runs[which]] = releases.value[which]
+            if kind in (OPENING, ACTION) and releases.in_force is not None:
+                told = values.setdefault((block, kind + IN_FORCE), np.zeros_like(column))
+                told[runs[which]] = releases.in_force[which]
 
 
 def _statistic(
@@ -180,7 +187,8 @@ def _statistic(
     values: dict[tuple[int, str], Ints],
 ) -> Ints:
     """The exact statistic of each run, from the definition of the grid and what was in force."""
-    in_force = values[(0, OPENING) if block == 0 else (block - 1, ACTION)]
+    before, kind = (0, OPENING) if block == 0 else (block - 1, ACTION)
+    in_force = values.get((before, kind + IN_FORCE), values[before, kind])
     slots = slice(learner.schedule.start(block) - 1, learner.schedule.stop(block) - 1)
     grid, null = quantise(design.losses()[0, slots])
     sums = np.broadcast_to(grid.sum(axis=0), (len(in_force), grid.shape[1]))

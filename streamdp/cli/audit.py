@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 SHIPPED = (
     {"recipe": "incumbent_leader"},
+    {"recipe": "remembering_leader"},
+    {"recipe": "remembering_leader", "schedule": "geometric 5/2 to 2", "hazard": "1/9"},
     {"recipe": "prefix_softmax"},
     {"recipe": "prefix_softmax", "cap": "none"},
     *(

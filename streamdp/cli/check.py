@@ -128,7 +128,18 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "digest": spec.digest,
         "row_bytes": spec.row_bytes,
         "largest_value_bytes": spec.largest_value,
+        "warnings": _warnings(spec),
     }
+
+
+def _warnings(spec: StreamSpec) -> list[str]:
+    """What is allowed and may not be what was meant."""
+    if spec.learner.schedule.longest is not None:
+        return []
+    return [
+        "blocks grow for ever: if the best action changes, the stream follows only after about as"
+        " many events as it has seen; remembering_leader follows within a few blocks"
+    ]
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -151,3 +162,5 @@ def _print(told: dict[str, Any]) -> None:
             f"    ε = {stream['charge']} ({parts}); a saved learner takes"
             f" {stream['row_bytes']} bytes, a value at most {stream['largest_value_bytes']}"
         )
+        for warning in stream["warnings"]:
+            typer.echo(f"    {warning}")

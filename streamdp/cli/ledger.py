@@ -135,6 +135,11 @@ def verify(
     foreign = {each.app for each in retired} - {each.app for each in configurations}
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = told(verification.violations)
+    if verification.unjudged and not as_json:
+        typer.echo(
+            f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"
+            " which action they put in force cannot be computed from the ledger."
+        )
     _report(verdicts, violations, [each.ledger for each in retired], as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)

@@ -22,6 +22,9 @@ def simulate(
     observes: Annotated[
         str, typer.Option(help="losses (of all actions) or feedback (of the shown action).")
     ] = "losses",
+    worlds: Annotated[
+        str, typer.Option(help="stationary, drifting or others: what --observes losses sees.")
+    ] = "stationary",
     learners: Annotated[
         str | None, typer.Option(help="name:option=value,…; every recipe without it.")
     ] = None,
@@ -30,7 +33,8 @@ def simulate(
     ] = None,
     runs: Annotated[int, typer.Option(help="Runs of each learner on each instance.")] = 400,
     slots: Annotated[
-        int | None, typer.Option(help="Slots of each run; 2**17, with feedback 10**6.")
+        int | None,
+        typer.Option(help="Slots of each run; 2**17, where worlds change 2**20, feedback 10**6."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of losses and selections.")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables as Markdown.")] = False,
@@ -39,6 +43,9 @@ def simulate(
     """Simulate learners in made-up worlds: mean regret with its standard error.
 
     Regret is pseudo-regret; all learners and budgets see the same losses.
+
+    With --worlds drifting or others the best action changes, and regret is against the best one at
+    each moment: memory, blocks that grow for ever, and blocks that stop growing side by side.
 
     With --observes feedback: policies, in worlds with click rates, delay and drift.
 
@@ -50,7 +57,7 @@ def simulate(
         shown = _feedback(learners, epsilon, runs=runs, slots=slots, seed=seed)
         told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
     elif observes == "losses":
-        found = _losses(learners, epsilon, runs=runs, slots=slots, seed=seed)
+        found = _losses(worlds, learners, epsilon, runs=runs, slots=slots, seed=seed)
         told, tables = [_told(outcome) for outcome in found], _tables(found)
     else:
         raise InvalidConfig(
@@ -65,16 +72,30 @@ def simulate(
 
 
 def _losses(
-    learners: str | None, epsilon: str | None, *, runs: int, slots: int | None, seed: int
+    worlds: str,
+    learners: str | None,
+    epsilon: str | None,
+    *,
+    runs: int,
+    slots: int | None,
+    seed: int,
 ) -> list[Outcome]:
+    from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_candidates, parse_epsilons
-    from streamdp.replay.simulate import HORIZON, LEARNERS, Bench
+    from streamdp.replay.instances import FAMILIES
+    from streamdp.replay.simulate import FOLLOWERS, HORIZON, LEARNERS, LONG_HORIZON, Bench
     from streamdp.replay.simulate import simulate as simulated
 
+    if worlds not in FAMILIES:
+        raise InvalidConfig(
+            complaint("--worlds", "unknown", expected=" | ".join(FAMILIES), got=worlds)
+        )
+    usual, horizon = (LEARNERS, HORIZON) if worlds == "stationary" else (FOLLOWERS, LONG_HORIZON)
     return simulated(
-        parse_candidates(learners if learners is not None else LEARNERS),
+        parse_candidates(usual if learners is None else learners),
         parse_epsilons("0.1,0.5,1,4" if epsilon is None else epsilon),
-        bench=Bench(runs=runs, horizon=HORIZON if slots is None else slots, seed=seed),
+        instances=FAMILIES[worlds],
+        bench=Bench(runs=runs, horizon=horizon if slots is None else slots, seed=seed),
         progress=lambda instance: typer.echo(f"simulating {instance.name}", err=True),
     )
 
@@ -128,11 +149,13 @@ def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
 def _tables(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     """Relative regret by budget, if there is anything to compare with; then every regret."""
     from streamdp.replay.cells import epsilon_text
-    from streamdp.replay.simulate import PAPERS, best_paper, relative
+    from streamdp.replay.simulate import GROWING, PAPERS, best_paper, relative
 
     budgets = list(dict.fromkeys(o.cell.epsilon for o in outcomes))
-    if any(o.cell.name in PAPERS and o.cell.epsilon for o in outcomes):
-        reference = best_paper(outcomes)
+    learners = {o.cell.name for o in outcomes if o.cell.epsilon}
+    papers = learners & set(PAPERS)
+    if papers or (GROWING in learners and len(learners) > 1):
+        reference = best_paper(outcomes) if papers else GROWING
         finite = [budget for budget in budgets if budget is not None]
         parts = [[o for o in outcomes if o.cell.epsilon == budget] for budget in finite]
         columns = [relative(part, reference=reference) for part in [*parts, list(outcomes)]]
@@ -184,7 +207,7 @@ def _print_tables(tables: Iterable[Table]) -> None:
 def _told(outcome: Outcome) -> dict[str, object]:
     return {
         "instance": outcome.instance.name,
-        "actions": len(outcome.instance.means),
+        "actions": outcome.instance.actions,
         "learner": outcome.cell.name,
         "epsilon": None if outcome.cell.epsilon is None else str(outcome.cell.epsilon),
         "runs": len(outcome.regrets),

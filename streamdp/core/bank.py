@@ -54,7 +54,7 @@ class Bank:
     first_offset: Ints
     first_unsaved: Ints
     nulls: NDArray[np.int64]
-    remembered: Ints
+    remembered: NDArray[np.int32] | Ints
     shown: Ints
     slots: Ints
     sums: Ints
@@ -86,7 +86,7 @@ class Bank:
             "first_offset": Column(np.int64, ()),
             "first_unsaved": Column(np.int64, ()),
             "nulls": Column(np.int64, () if wide else (0,)),
-            "remembered": Column(np.int64, (remembered,)),
+            "remembered": Column(np.int64 if observes == "feedback" else np.int32, (remembered,)),
             "shown": Column(np.int64, (actions if observes == "feedback" else 0,)),
             "slots": Column(np.int64, ()),
             "sums": Column(np.int64, (actions,)),

@@ -6,14 +6,18 @@ tail: then the prefix covers every slot up to `LAST_SLOT`).
 
     dyadic            1, 2, 4, 8, …                    the papers' schedule
     geometric(ratio)  ⌈ratio^0⌉, ⌈ratio^1⌉, …          exact ratio, as 5/2: 1, 3, 7, 16, 40, …
+    geometric(ratio, longest)  the same up to `longest`, then `longest` for ever: learns fast, then
+                      tracks drift; 1, 3, 7, 16, 40, …, longest, longest, …
     capped(longest)   dyadic up to `longest`, then `longest` for ever: tracks drift
     restarting(every) the dyadic schedule anew every `every` slots; the last block before a restart
                       is cut short
 
 The horizon-free regret theorems cover the dyadic schedule (Cesari & Colomboni 2026, §4; Wu & Wang
-2026; Hu, Huang, Mehta & Hegde, Alg. 4). A geometric one keeps their proof with other constants;
-for capped and restarting schedules regret against a fixed action grows with the horizon. Privacy
-holds for every schedule, because boundaries depend on nothing but the slot number.
+2026; Hu, Huang, Mehta & Hegde, Alg. 4). A geometric one that grows for ever keeps their proof with
+other constants. Where blocks stop growing or begin anew, regret against a fixed action grows with
+the horizon, and in return the learner can follow a best action that changes: where blocks grow for
+ever, half of all events lie in a block whose choice nobody has seen yet. Privacy holds for every
+schedule, because boundaries depend on nothing but the slot number.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ LAST_SLOT = 2**42
 int64 cannot overflow: the bound rests on slot count and grid alone (P3)."""
 
 _SLOTS = re.compile(r"[0-9]{1,20}", re.ASCII)
+_UP_TO = " to "
+"""Between the ratio and the longest block of a geometric schedule, in writing: "5/2 to 2048"."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,11 @@ class Schedule:
         """How many slots each block has."""
         return self.stops(blocks) - self.starts(blocks)
 
+    @property
+    def longest(self) -> int | None:
+        """The length beyond which no block grows; None if blocks grow for ever."""
+        return max(self.tail) if self.tail else None
+
     @cached_property
     def _prefix_starts(self) -> NDArray[np.int64]:
         return np.array(list(accumulate(self.prefix, initial=1)), dtype=np.int64)
@@ -118,18 +129,24 @@ def dyadic() -> Schedule:
     return Schedule("dyadic", None, _growing(Fraction(2)))
 
 
-def geometric(ratio: str | Fraction | int) -> Schedule:
-    """Blocks of ⌈ratio^0⌉, ⌈ratio^1⌉, … slots, for an exact ratio above 1.
+def geometric(ratio: str | Fraction | int, longest: int | None = None) -> Schedule:
+    """Blocks of ⌈ratio^0⌉, ⌈ratio^1⌉, … slots, for an exact ratio above 1; none above `longest`.
 
     >>> [geometric("2.5").lengths(np.arange(5))[block].item() for block in range(5)]
     [1, 3, 7, 16, 40]
+    >>> geometric("2.5", 10).lengths(np.arange(6)).tolist()
+    [1, 3, 7, 10, 10, 10]
     """
     exact = parse_epsilon(ratio, "schedule.ratio")
     if not Fraction(11, 10) <= exact <= 1000:
         raise InvalidConfig(
             complaint("schedule.ratio", "out of range", expected="1.1 … 1000", got=ratio)
         )
-    return Schedule("geometric", str(exact), _growing(exact))
+    if longest is None:
+        return Schedule("geometric", str(exact), _growing(exact))
+    _check_positive("schedule.longest", longest)
+    lengths = tuple(length for length in _growing(exact) if length < longest)
+    return Schedule("geometric", f"{exact}{_UP_TO}{longest}", lengths, (longest,))
 
 
 def capped(longest: int) -> Schedule:
@@ -168,14 +185,17 @@ def schedule_of(name: str, parameter: str | None) -> Schedule:
     if name == "dyadic" and parameter is None:
         return dyadic()
     if name == "geometric" and parameter is not None:
-        return geometric(parameter)
+        ratio, to, longest = parameter.partition(_UP_TO)
+        if not to or _SLOTS.fullmatch(longest):
+            return geometric(ratio, int(longest) if to else None)
     if name in ("capped", "restarting") and _SLOTS.fullmatch(parameter or ""):
         return {"capped": capped, "restarting": restarting}[name](int(parameter or ""))
     raise InvalidConfig(
         complaint(
             "schedule",
             "unknown",
-            expected="dyadic, geometric with a ratio, capped or restarting with a slot count",
+            expected="dyadic, geometric with a ratio (and a longest block: 5/2 to 2048),"
+            " capped or restarting with a slot count",
             got=f"{name} {parameter or ''}".strip(),
         )
     )

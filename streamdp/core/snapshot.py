@@ -65,7 +65,8 @@ class Layout:
                 ("epoch", "<i8"), ("born", "<i8"), ("valid_at", "<i8"), ("slots", "<i8"),
                 ("block", "<i8"), ("window", "<i8"), ("first_offset", "<i8"), ("nulls", "<i8"),
                 ("action", "<i8"), ("sums", "<i8", (self.actions,)),
-                ("totals", "<i8", (self.wide,)), ("remembered", "<i8", (self.remembered,)),
+                ("totals", "<i8", (self.wide,)),
+                ("remembered", "<i8" if self.shown else "<i4", (self.remembered,)),
                 ("shown", "<i8", (self.shown,)),
             ]
         )  # fmt: skip

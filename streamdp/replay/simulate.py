@@ -1,11 +1,12 @@
 """How good the learners are: their regret on made-up instances, in seconds. NOT PRIVATE.
 
-An instance is a mean for each action. Losses are Bernoulli draws of these means, independent over
-slots and actions, so a block learner needs no slots: the sums between the ends of blocks and
-windows are binomial, and drawing those gives exactly the distribution that summing draws slot by
-slot gives. Selections are the shipped mechanisms on these sums, with seeded bits. Regret is
-Σ_t (mean of the action in force − the least mean): its expectation over the losses of the slot in
-which it is played, which has the same mean as regret by drawn losses and less variance.
+An instance says what the mean losses are, and when they change (`instances`). Slots are
+independent, so a block learner needs no slots: the sums between the ends of blocks, windows and
+phases are binomial (or multinomial), and drawing those gives exactly the distribution that summing
+draws slot by slot gives. Selections are the shipped mechanisms on these sums, with seeded bits.
+Regret is Σ_t (mean of the action in force − the least mean of that moment): its expectation over
+the losses of the slot in which it is played, which has the same mean as regret by drawn losses and
+less variance.
 
 All learners and budgets of a run see the same losses and the same bits (common random numbers), so
 their ratios are sharper than their means. A Bernoulli loss resampled is itself: resampling changes
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import exp, floor, log, log10, sqrt
 
@@ -25,10 +27,10 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence import Standing
-from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Candidate, Cell, Epsilon, cells_of, schedules_of
+from streamdp.replay.instances import STATIONARY, Instance
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -39,30 +41,12 @@ _VALUES = 1 << 22  # of sums held at once: 32 MB
 _MOST_BLOCKS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """The mean loss of each action."""
+INSTANCES = STATIONARY
 
-    name: str
-    means: tuple[float, ...]
+DEFAULT = "remembering_leader"
+GROWING = "incumbent_leader"
+"""The default before it: blocks grow for ever, and the newest release is in force."""
 
-    @property
-    def gaps(self) -> Floats:
-        """What a slot of each action costs above the best."""
-        return np.array(self.means) - min(self.means)
-
-
-INSTANCES = (
-    Instance("graded gaps, K = 5", (0.25, 0.375, 0.5, 0.625, 0.75)),
-    Instance("equal gaps, K = 5", (0.5, 0.6, 0.6, 0.6, 0.6)),
-    Instance("K = 100", (0.4, *(0.5,) * 99)),
-    Instance("K = 1000", (0.4, *(0.5,) * 999)),
-    Instance("doubling gaps, K = 6", (0.3, 0.32, 0.34, 0.38, 0.46, 0.62)),
-)
-"""The first two are those of Hu, Huang, Mehta & Hegde, Fig. 1–2, in losses; one action is better by
-.1 among 100 and among 1000; gaps of .02, .04, …, .32 have no single scale."""
-
-DEFAULT = "incumbent_leader"
 PAPERS = (
     "prefix_softmax",
     "prefix_softmax:cap=none",
@@ -72,7 +56,19 @@ PAPERS = (
 )
 """The papers' learners, calibrated anew; the first is as its theorem states it."""
 
-LEARNERS = (DEFAULT, *PAPERS, "naive_noisy_leader", "follow_the_leader")
+LEARNERS = (DEFAULT, GROWING, *PAPERS, "naive_noisy_leader", "follow_the_leader")
+
+
+FOLLOWERS = (
+    DEFAULT,
+    GROWING,
+    f"{GROWING}:schedule=geometric 5/2 to 8192",
+    f"{GROWING}:schedule=geometric 5/2 to 2048",
+    f"{GROWING}:schedule=capped 512",
+)
+"""What is compared where the best action changes: memory, growing for ever, blocks that stop."""
+
+LONG_HORIZON = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +124,14 @@ def simulate(
     bench, outcomes = bench or Bench(), []
     for number, instance in enumerate(instances):
         progress(instance)
-        names = [str(action) for action in range(len(instance.means))]
+        names = [str(action) for action in range(instance.actions)]
         cells = cells_of(candidates, epsilons, actions=names)
         if any(cell.running for cell in cells):
             raise InvalidConfig(
                 complaint("simulate", "a running window", expected="block learners", got="one")
             )
-        at_once = max(1, _VALUES // (64 * len(names)))
+        cuts = len(_fixed(cells, instance, bench.horizon))
+        at_once = max(1, _VALUES // (max(64, cuts) * len(names)))
         regrets = [
             _regrets(instance, cells, range(first, min(first + at_once, bench.runs)), number, bench)
             for first in range(0, bench.runs, at_once)
@@ -155,15 +152,20 @@ def _regrets(
     windows = {
         schedule: draws.windows(schedule, bench.horizon) for schedule in schedules_of(prefixed)
     }
-    cuts = [_ends(schedule, bench.horizon) for schedule in schedules_of(cells)]
-    fixed = np.unique(np.concatenate([*cuts, [bench.horizon]]))
+    fixed = _fixed(cells, instance, bench.horizon)
     ends = [np.tile(fixed, (len(runs), 1)), *windows.values()]
     generator = default_rng((bench.seed, number, runs.start))
-    paths = _Paths.drawn(np.concatenate(ends, axis=1), np.array(instance.means), generator)
+    paths = _Paths.drawn(np.concatenate(ends, axis=1), instance, generator, bench.horizon)
     return [
         _play(instance, cell, paths, draws, windows.get(cell.leader.schedule), bench.horizon)
         for cell in cells
     ]
+
+
+def _fixed(cells: Sequence[Cell], instance: Instance, horizon: int) -> Ints:
+    """Where sums are needed whatever is drawn: the ends of blocks and of phases."""
+    cuts = [_ends(schedule, horizon) for schedule in schedules_of(cells)]
+    return np.unique(np.concatenate([*cuts, instance.starts(horizon), [horizon]]))
 
 
 def _ends(schedule: Schedule, horizon: int) -> Ints:
@@ -202,7 +204,7 @@ class _Draws:
         return np.stack(columns, axis=1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Paths:
     """Sums of losses at some slots of each run."""
 
@@ -210,20 +212,32 @@ class _Paths:
     sums: Ints  # runs × C × K, on the grid
 
     @classmethod
-    def drawn(cls, cuts: Ints, means: Floats, generator: Generator) -> _Paths:
-        """Binomial sums between the cuts, added up."""
+    def drawn(cls, cuts: Ints, instance: Instance, generator: Generator, horizon: int) -> _Paths:
+        """Sums between the cuts, added up."""
         cuts = np.sort(cuts, axis=1)
-        lengths = np.diff(cuts, axis=1, prepend=0)
-        sums = generator.binomial(lengths[:, :, None], means)
+        before = np.concatenate([np.zeros_like(cuts[:, :1]), cuts[:, :-1]], axis=1)
+        phases = np.searchsorted(instance.starts(horizon), before, side="right") - 1
+        sums = instance.sums(cuts - before, phases, generator)
         np.cumsum(sums, axis=1, out=sums)
-        sums *= UNIT
         return cls(cuts, sums)
+
+    def after(self, slot: int) -> Ints:
+        """The sums of each run after one slot, which must be a cut of all."""
+        return self.at(np.full(len(self.cuts), slot))
 
     def at(self, slots: Ints) -> Ints:
         """The sums of each run after so many of its slots, which must be one of its cuts."""
-        place = (self.cuts < slots[:, None]).sum(axis=1)
+        if self.shared:
+            place = np.searchsorted(self.cuts[0], slots)
+        else:
+            place = (self.cuts < slots[:, None]).sum(axis=1)
         sums: Ints = self.sums[np.arange(len(slots)), place]
         return sums
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether all runs have the same cuts."""
+        return bool((self.cuts == self.cuts[0]).all())
 
 
 def _play(
@@ -235,22 +249,22 @@ def _play(
     horizon: int,
 ) -> Floats:
     """One cell through all its blocks, all runs at once."""
-    leader, gaps, runs = cell.leader, instance.gaps, len(paths.cuts)
+    leader, runs = cell.leader, len(paths.cuts)
     ends = _ends(leader.schedule, horizon)
-    lengths = np.diff(ends, append=horizon)
-    every = np.full(runs, len(gaps))
+    costs = np.diff(instance.regret_until(np.append(ends, horizon), horizon), axis=0)
+    every = np.full(runs, instance.actions)
     opening = uniform_integers(draws.bits_of(Purpose.OPENING, 0), every)
     known = Standing(opening, np.zeros((runs, leader.memory.width), dtype=np.int64))
-    regret: Floats = gaps[opening] * lengths[0]
+    regret: Floats = costs[0][opening]
     for block, (begin, end) in enumerate(pairwise(ends.tolist())):
         until = np.full(runs, end)
         if leader.window == "random_prefix" and windows is not None:
             until = windows[:, block]
-        sums = paths.at(until) - paths.at(np.full(runs, begin))
+        sums = paths.at(until) - paths.after(begin)
         bits = draws.bits_of(Purpose.SELECTION, block)
         votes = leader.choose.select(sums, bits, leader.prior(known.in_force))
-        known = leader.memory.after(known, votes, np.full(runs, lengths[block]))
-        regret = regret + gaps[known.in_force] * lengths[block + 1]
+        known = leader.memory.after(known, votes, np.full(runs, end - begin))
+        regret = regret + costs[block + 1][known.in_force]
     return regret
 
 

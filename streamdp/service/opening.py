@@ -79,7 +79,7 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past
     _check_epoch(spec, partition, checkpoint)
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
         return _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
-    _check_continues(spec, partition, taken, checkpoint, line)
+    _check_continues(spec.continuing(checkpoint.digest), partition, taken, checkpoint, line)
     check_alone(partition, checkpoint.next_offset, past)
     return Opening(
         position=checkpoint.next_offset,

@@ -63,14 +63,15 @@ class Restoring:
     """Brings a taken partition back to where it was: feed it the input, then finish."""
 
     def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> None:
-        self._spec, self._partition, self._taken, self._past = spec, partition, taken, past
+        self._partition, self._taken, self._past = partition, taken, past
         self._opening = open_partition(spec, partition, taken, past=past)
+        self._spec = _as_saved(spec, self._opening)
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
         self._sameness = Sameness(partition, taken, saved.checkpoint)
         self._rebuilding = Rebuilding(
-            spec.engine(partition.number),
+            self._spec.engine(partition.number),
             rows=list(saved.rows.items()) if continues else [],
             releases=recorded(each.release for each in saved.releases.values())
             if continues
@@ -131,6 +132,14 @@ class Restoring:
             if each.release.stop > each.release.start and _waits(each, self._opening)
         )
         return min(engine.open_since(), *waiting, engine.position)
+
+
+def _as_saved(spec: StreamSpec, opening: Opening) -> StreamSpec:
+    """The stream as this partition's state has it, unless an epoch begins here."""
+    checkpoint = opening.saved.checkpoint
+    if checkpoint is None or opening.new_epoch is not None:
+        return spec
+    return spec.continuing(checkpoint.digest)
 
 
 class PartitionWork:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
@@ -12,7 +12,7 @@ from hashlib import sha256
 from streamdp import __version__
 from streamdp.core.engine import Engine, configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners import Learner, PolicyLearner
+from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -43,6 +43,8 @@ class StreamSpec:
     most_key_bytes: int = 1024
     exact: Exact | None = None  # NOT PRIVATE: what an operator asked to see
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
+    earlier: Leader | None = None
+    """What the same configuration meant in the versions before, where it names no recipe."""
 
     def __post_init__(self) -> None:
         """Refuse what must not run as a service."""
@@ -91,6 +93,18 @@ class StreamSpec:
                     else f"{len(read.actions)} actions, played = {read.played}",
                 )
             )
+
+    def continuing(self, digest: str) -> StreamSpec:
+        """The stream as the state of this digest has it.
+
+        The default recipe may get better from one version to the next. A configuration that names
+        none must not stop a stream that runs, nor change its learner unasked: state that was
+        written under the default of the version before goes on under it, until the next epoch.
+        """
+        if self.earlier is None or digest == self.digest:
+            return self
+        before = replace(self, learner=self.earlier, earlier=None)
+        return before if before.digest == digest else self
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ What is held against the ledgers of the streams that were given:
    topic's budget. The sum is over slots, so overlapping ranges of records count at their worst.
 5. δ is 0 in every line: the promise is pure, and no budget would pay for anything else.
 6. Lines drawn from a seed guarantee nothing.
+7. Where a learner has a memory, what is in force follows from its votes (`standings`).
 
 Nothing here reads the configuration but budgets: a ledger is proof on its own.
 """
@@ -23,9 +24,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, Identity, Key
+from streamdp.core.events import ACTION, OPENING, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
+from streamdp.service.standings import Follower
 from streamdp.wire.published import ENDS_BLOCK, Charge, EpochMark, decode_ledger, ordinal_of
 
 MOST_TOLD = 20
@@ -69,6 +71,7 @@ class _Learner:
     last: int = -1  # the latest record that a block read
     block: int = 0  # of the latest line
     kinds: set[str] = field(default_factory=set)  # of that block's lines
+    follower: Follower = field(default_factory=Follower)
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class _Part:
     epoch: int = 0
     position: int = 0  # an epoch's first record
     last: int = -1  # the last record that any line has read
+    unjudged: int = 0  # lines after withheld votes: what they put in force cannot be computed
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
 
 
@@ -113,6 +117,11 @@ class Verification:
             self._seeded[line.input] += line.seeded
             if isinstance(line, Charge) and line.stop > line.start:
                 self._book(stream, line)
+
+    @property
+    def unjudged(self) -> int:
+        """Lines whose action in force cannot be computed, since votes before them were withheld."""
+        return sum(part.unjudged for part in self._parts.values())
 
     def verdicts(
         self,
@@ -216,6 +225,9 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         yield f"block {line.block} ({line.kind}) again"
         return
     learner.kinds.add(line.kind)
+    if line.kind in (OPENING, ACTION):
+        yield from learner.follower.read(line)
+        part.unjudged += learner.follower.unjudged
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"
     if line.kind in ENDS_BLOCK:

@@ -20,6 +20,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
+
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
 from streamdp.core.events import OPENING, Identity
@@ -105,7 +107,12 @@ def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str
 
 def _differ(record: InForce, line: Charge) -> bool:
     """Whether an actions record and its ledger line tell of different actions."""
-    return isinstance(record, ActionLine) and record.index != line.index
+    return isinstance(record, ActionLine) and record.index != _standing(line)
+
+
+def _standing(charge: Charge) -> object:
+    """What is in force after a release: with a memory another action than was drawn, maybe."""
+    return charge.index if charge.in_force is UNSET else charge.in_force
 
 
 def _tiles(charges: Sequence[Charge]) -> Iterator[str]:

@@ -17,7 +17,8 @@ The promises, in the order in which they are checked:
 7. *Bad content* takes its slot as the null loss and changes nothing else.
 8. *Rebuilding* from saved rows, the log and the recorded releases gives the engine that was.
 9. *The draws* of an engine follow the law that the learner claims, by a χ² test.
-10. *Long blocks.* Until blocks have 64 slots, with a null at every place, saves and rebuilds, under
+10. *What is in force* follows from the releases alone, by the learner's memory.
+11. *Long blocks.* Until blocks have 64 slots, with a null at every place, saves and rebuilds, under
     seeded bits and the system's: each selection is handed its window's sums and the bonus that
     earlier releases say, and what wins with the bits that were drawn is released, once, at its
     charge (`streamdp.audit.misdeeds`, which goes to 256 slots in an audit).
@@ -43,7 +44,8 @@ from numpy.typing import NDArray
 from streamdp.audit import misdeeds
 from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import ACTION, Key, LossBatch, Release
+from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Release
+from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.randomness import Purpose, SeededRandomness
@@ -89,6 +91,7 @@ def check_learner(learner: Leader, *, audit: Callable[[Leader], Verdict] | None 
     _check_bad_content(learner, log)
     _check_rebuilding(learner, log, whole)
     _check_draws(learner)
+    _check_in_force(learner, whole)
     _check_long_blocks(learner)
     if audit is not None:
         verdict = audit(learner)
@@ -291,15 +294,34 @@ def _check_draws(learner: Leader) -> None:
     )
     releases = _engine(learner).apply_batch(batch)
     chosen = releases.kind == releases.kinds.index(ACTION)
-    before, after = (releases.value[chosen & (releases.block == b)] for b in (block - 1, block))
+    after = releases.value[chosen & (releases.block == block)]
+    standing = releases.value if releases.in_force is None else releases.in_force
+    before = standing[chosen & (releases.block == block - 1)]
     for favoured in np.unique(before).tolist():
         law = _law(learner, losses, block, favoured)
         found = chi_square(after[before == favoured], law) > FALSE_ALARM / MOST_ACTIONS
         _require(found, "draws follow the law", learner)
 
 
+def _check_in_force(learner: Leader, whole: _Run) -> None:
+    """Promise 10: computed again from what each release says, one vote at a time."""
+    known: dict[Key, Standing] = {}
+    for release in whole.releases:
+        if release.kind == OPENING:
+            nothing = np.zeros((1, learner.memory.width), dtype=np.int64)
+            known[release.key] = Standing(np.array([release.value]), nothing)
+        else:
+            vote, length = np.array([release.value]), np.array([release.stop - release.start])
+            known[release.key] = learner.memory.after(known[release.key], vote, length)
+        told = int(known[release.key].in_force[0])
+        _require(told == release.standing, "what is in force follows from the releases", learner)
+    for key, standing in known.items():
+        action = learner.actions[int(standing.in_force[0])]
+        _require(whole.engine.action(key) == action, "an engine says what is in force", learner)
+
+
 def _check_long_blocks(learner: Leader) -> None:
-    """Promise 10."""
+    """Promise 11."""
     found = misdeeds(learner, longest=_LONG_BLOCK)
     _require(not found, "; ".join(["in long blocks", *found]), learner)
 

@@ -114,25 +114,34 @@ class LossBlocks:
         """Draw the votes and estimates of blocks that end, then begin the next."""
         votes = draws.actions(self._bank, ended.rows)
         lengths = ended.stop - ended.start
-        now = self._remember(ended.rows, votes, lengths)
-        yield ended.wave(BLOCK_CODE, votes, now.in_force)
+        in_force = self._remember(ended.rows, votes, lengths)
+        yield ended.wave(BLOCK_CODE, votes, in_force)
         for number, estimate in enumerate(self._estimates):
             due = estimate.due(lengths)
             if due.any():
                 value = draws.estimate(self._bank, ended.rows[due], number)
-                yield ended.only(due).wave(ESTIMATE_CODE + number, value, now.in_force[due])
-        self._begin_next(ended.rows, now)
+                yield ended.only(due).wave(ESTIMATE_CODE + number, value, in_force[due])
+        self._begin_next(ended.rows, in_force)
 
-    def _remember(self, rows: Ints, votes: Ints, lengths: Ints) -> Standing:
-        """What is in force once these votes were cast: it reads what is public, and no sum."""
-        bank = self._bank
-        before = Standing(bank.action[rows].astype(np.int64), bank.remembered[rows])
-        return self._learner.memory.after(before, votes, lengths)
+    def _remember(self, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
+        """What is in force once these votes were cast: it reads what is public, and no sum.
 
-    def _begin_next(self, rows: Ints, now: Standing) -> None:
+        A memory has no say while blocks are shorter than `since`.
+        """
+        bank, memory = self._bank, self._learner.memory
+        weighed = np.flatnonzero(lengths >= memory.since)
+        if not len(weighed):
+            return votes
+        known, told = rows[weighed], votes.copy()
+        in_force, remembered = bank.action[known], bank.remembered[known]
+        before = Standing(in_force.astype(np.int64), remembered.astype(np.int64))
+        now = memory.after(before, votes[weighed], lengths[weighed])
+        told[weighed], bank.remembered[known] = now.in_force, now.remembered
+        return told
+
+    def _begin_next(self, rows: Ints, actions: Ints) -> None:
         bank = self._bank
-        bank.action[rows] = now.in_force
-        bank.remembered[rows] = now.remembered
+        bank.action[rows] = actions
         if self._learner.window != "running":
             bank.sums[rows] = 0
         if self._estimates:

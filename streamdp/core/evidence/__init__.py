@@ -13,5 +13,6 @@ and ``streamdp ledger verify`` must arrive at the same bits on every platform.
 """
 
 from streamdp.core.evidence.memory import NEWEST, Ints, Memory, NewestVote, Standing
+from streamdp.core.evidence.vote_filter import VoteFilter, named
 
-__all__ = ["NEWEST", "Ints", "Memory", "NewestVote", "Standing"]
+__all__ = ["NEWEST", "Ints", "Memory", "NewestVote", "Standing", "VoteFilter", "named"]

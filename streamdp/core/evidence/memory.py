@@ -5,8 +5,8 @@ of each block, after the vote was drawn, what is in force from the next slot on.
 function of this key's votes and of the blocks that they were drawn from:
 
 1. It is asked once for each vote, in the order of the blocks; different keys do not meet.
-2. What it remembers between votes is a fixed number of integers for each key. They are saved with
-   the key's row, and `ledger verify` computes them again from the ledger.
+2. What it remembers between votes is a fixed number of integers for each key, below 2**31. They are
+   saved with the key's row, and `ledger verify` computes them again from the ledger.
 3. The same votes give the same answer however blocks were cut into batches.
 """
 
@@ -17,6 +17,8 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from streamdp.core.schedule import LAST_SLOT
 
 Ints = NDArray[np.int64]
 
@@ -40,6 +42,10 @@ class Memory(Protocol):
     def width(self) -> int:
         """How many integers are remembered for each key."""
 
+    @property
+    def since(self) -> int:
+        """The vote of a block of fewer slots is in force at once."""
+
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         """What holds once each row has cast a vote, drawn from a block of this length."""
 
@@ -57,6 +63,11 @@ class NewestVote:
     def width(self) -> int:
         """Nothing is remembered."""
         return 0
+
+    @property
+    def since(self) -> int:
+        """No block is so long."""
+        return LAST_SLOT + 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         """The votes, whatever was in force."""

@@ -12,7 +12,13 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from streamdp.core.learners.feedback import PolicyLearner
-from streamdp.core.learners.leader import RECIPES, Leader, learner_of, recipe
+from streamdp.core.learners.leader import (
+    RECIPES,
+    Leader,
+    earlier_learner_of,
+    learner_of,
+    recipe,
+)
 
 Learner = Leader | PolicyLearner
 """What an engine runs: it sees all losses of an event, or the loss of the shown action only."""
@@ -20,4 +26,12 @@ Learner = Leader | PolicyLearner
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["RECIPES", "Leader", "Learner", "PolicyLearner", "learner_of", "recipe"]
+__all__ = [
+    "RECIPES",
+    "Leader",
+    "Learner",
+    "PolicyLearner",
+    "earlier_learner_of",
+    "learner_of",
+    "recipe",
+]

@@ -34,7 +34,11 @@ Resample = Literal["none", "bernoulli"]
 
 MOST_ACTIONS = 10**6
 MOST_BONUS = Fraction(1000)
-DEFAULT_RECIPE = "incumbent_leader"
+DEFAULT_RECIPE = "remembering_leader"
+"""What a configuration means that names no recipe."""
+
+EARLIER_DEFAULT = "incumbent_leader"
+"""What it meant in the versions before. A stream whose state was written by one goes on with it."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,21 @@ def read_recipe(
             complaint("learner.recipe", "unknown", expected=sorted(recipes), got=name)
         )
     return recipes[name](actions=actions, **options)
+
+
+def earlier_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Leader | None:
+    """What the same table meant before the default changed; None if it names a recipe.
+
+    >>> earlier_learner_of({"epsilon": "1"}, actions=["a", "b"]).recipe
+    'incumbent_leader'
+    >>> earlier_learner_of({"epsilon": "1", "recipe": "prefix_softmax"}, actions=["a", "b"])
+    """
+    if "recipe" in config:
+        return None
+    try:
+        return learner_of({"recipe": EARLIER_DEFAULT, **config}, actions=actions)
+    except InvalidConfig:
+        return None  # an option that it never had: no state can be of it
 
 
 def written(option: object) -> str:

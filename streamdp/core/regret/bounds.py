@@ -154,7 +154,8 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     since its sum leads the best one's by less than θ n x with at most the first probability
     (Hoeffding; differences lie in [−1, 1]), and otherwise noise and bonus must make up for it. So
     the block costs at most min over Δ* of Δ* + (K−1)·max_{x ≥ Δ*} x·p(x) a slot. A random prefix
-    counts with its shortest length; resampling keeps means, ranges and independence.
+    counts with its shortest length; resampling keeps means, ranges and independence. Where a memory
+    weighs votes against earlier ones nothing is proven, and a slot costs up to 1.
     """
     _check(len(learner.actions), gap=gap)
     slots, lengths = _played(learner, horizon)
@@ -164,6 +165,7 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
         costs = _costs(learner, tail, gap)
         distinct, block = np.unique(lengths, return_inverse=True)
         a_slot = np.array([costs(int(n)) for n in distinct])[block]
+        a_slot[lengths >= learner.memory.since] = 1
         first = horizon - int(slots.sum())
         candidates.append(Bound(first + float(slots @ a_slot), "Hoeffding and union, our blocks"))
         candidates += _printed(learner, horizon, gap)

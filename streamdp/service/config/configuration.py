@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners import Leader, Learner, PolicyLearner, learner_of
+from streamdp.core.learners import Leader, Learner, PolicyLearner, earlier_learner_of, learner_of
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
@@ -121,6 +121,7 @@ class Configuration:
                 most_key_bytes=stream.limits.most_key_bytes,
                 exact=self._exact(learner),
                 quarantine=Quarantine(topics, format_) if topics.quarantined else None,
+                earlier=self._earlier(name),
             )
 
     def stream(self, name: str) -> StreamTable:
@@ -158,6 +159,13 @@ class Configuration:
             if stream.observes == "losses":
                 return learner_of(_options(stream.learner), actions=actions)
             return feedback_learner_of(_options(stream.learner), actions=actions)
+
+    def _earlier(self, name: str) -> Leader | None:
+        """What a stream's table meant before the default recipe changed, if it names none."""
+        stream = self.stream(name)
+        if stream.observes != "losses":
+            return None
+        return earlier_learner_of(_options(stream.learner), actions=self.actions(name))
 
     def leader(self, name: str) -> Leader:
         """The learner of a stream that observes all losses; refused for a feedback stream."""
@@ -422,7 +430,7 @@ def _options(table: LearnerTable) -> dict[str, str]:
 
     A recipe that is not named stays so: what the default is depends on what the stream observes.
     """
-    options = {"recipe": table.recipe} if "recipe" in table.model_fields_set else {}
+    options: dict[str, str] = {} if table.recipe is None else {"recipe": table.recipe}
     for name, value in table.options.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise InvalidConfig(

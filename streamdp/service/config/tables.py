@@ -105,7 +105,10 @@ class LearnerTable(BaseModel):
 
     model_config = _OPEN
 
-    recipe: str = Field(default=DEFAULT_RECIPE, description="which learner")
+    recipe: str | None = Field(
+        default=None,
+        description=f"which learner; a new stream's is {DEFAULT_RECIPE} if none is said",
+    )
 
     @property
     def options(self) -> dict[str, Any]:

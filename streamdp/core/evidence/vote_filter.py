@@ -1,0 +1,176 @@
+"""A filter of votes: which action is best now, as a posterior that whole numbers hold.
+
+Where blocks have stopped growing, one vote may be wrong: the block was too short for the noise, or
+for the gap between the two best actions. The filter weighs votes against each other. It is the
+forward pass of a hidden Markov model:
+
+* The best action stays from one vote to the next, but for a chance of `hazard`, by which it becomes
+  any action: w ← (1 − h)·w + h/K.
+* A vote is for the best action f times as often as for its strongest rival: w_vote ← f·w_vote.
+* In force is the action of the largest weight; while it is among the largest, it stays.
+
+f is learned from the votes: of the running shares of votes that each action gets, it is the largest
+by the second largest. One rival that is nearly as good gets most of the votes that dissent: then a
+single vote says little, and many must agree. Dissents that scatter are noise: then two or three
+votes for one action suffice to follow a change. How votes scatter outlasts a change: whenever two
+votes in a row are for another action than the last such pair was, these two actions trade their
+shares. A rival's votes come scattered and a change's in a row, so the one is not taken for the
+other, and many changes do not make the filter slow.
+
+Below `since` slots a block belongs to the time in which blocks grow, each knowing more than all
+before it together: there the vote is in force. The filter begins with the first block of
+at least `since` slots, .9 of its weight on that block's vote.
+
+Whole numbers: weights and shares are in parts of 2**24, the hazard of 2**16, f of 2**8. No sum or
+product exceeds 2**62, division rounds down: the same votes give the same bits on every platform.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.memory import Ints, Standing
+from streamdp.core.schedule import LAST_SLOT
+
+_POINT, _CHANCE, _FACTOR = 24, 16, 8
+"""Bits after the point: of weights and shares, of the hazard, of f."""
+
+_ONE = 1 << _POINT
+
+_CERTAIN = _ONE * 9 // 10
+"""The weight of the vote that the filter begins with."""
+
+_AGREEING = _ONE * 7 // 10
+"""Its share, before anything is known of how votes scatter."""
+
+_VOTES = 50
+"""How many votes a share remembers: 1/50 of each vote enters it."""
+
+_LEAST, _MOST = (1 << _FACTOR) * 6 // 5, 64 << _FACTOR
+"""f is kept between 1.2 and 64: no vote counts against its action, none is a proof."""
+
+_LATEST, _PAIR, _HEAD = 0, 1, 2
+"""Columns: the latest vote, and the latest one that came twice in a row, each plus 1."""
+
+_NAME = re.compile(
+    r"vote_filter of (\d{1,7}) actions since (\d{1,13}) at (\d{1,9}/[1-9]\d{0,8})", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VoteFilter:
+    """In force is what the votes so far make likeliest; `named` makes it again from its name.
+
+    Privacy: post-processing of votes, at no cost. It is given votes and lengths of blocks only.
+
+    >>> memory = VoteFilter(actions=3, since=100, hazard=Fraction(1, 100))
+    >>> standing = Standing(np.array([0]), np.zeros((1, memory.width), np.int64))
+    >>> for vote in (1, 1, 1, 2, 1, 2, 2, 2):
+    ...     standing = memory.after(standing, np.array([vote]), np.array([100]))
+    ...     print(standing.in_force.item(), end=" ")
+    1 1 1 1 1 1 1 2
+    """
+
+    actions: int
+    since: int
+    hazard: Fraction
+
+    def __post_init__(self) -> None:
+        """Refuse what whole numbers of these widths cannot hold."""
+        exact = isinstance(self.hazard, Fraction) and Fraction(
+            1, 1 << _CHANCE
+        ) <= self.hazard <= Fraction(1, 2)
+        if not (2 <= self.actions <= 10**6 and 1 <= self.since <= LAST_SLOT and exact):
+            raise InvalidConfig(
+                complaint(
+                    "memory",
+                    "no filter",
+                    expected="2 … 10**6 actions, blocks of slots, a hazard of 1/65536 … 1/2",
+                    got=f"{self.actions} actions, {self.since} slots, hazard {self.hazard}",
+                )
+            )
+
+    @property
+    def name(self) -> str:
+        """What the ledger calls it; `named` makes it again."""
+        return f"vote_filter of {self.actions} actions since {self.since} at {self.hazard}"
+
+    @property
+    def width(self) -> int:
+        """The latest vote and the latest pair, then a weight and a share for each action."""
+        return _HEAD + 2 * self.actions
+
+    def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
+        """The vote while blocks grow; from then on the likeliest action."""
+        kept = lengths >= self.since
+        if not kept.any():
+            return Standing(votes, standing.remembered)
+        in_force, remembered = votes.copy(), standing.remembered.copy()
+        known = remembered[:, _LATEST] > 0
+        new, going = np.flatnonzero(kept & ~known), np.flatnonzero(kept & known)
+        remembered[new] = self._begun(votes[new])
+        in_force[going], remembered[going] = self._weighed(
+            remembered[going], standing.in_force[going], votes[going]
+        )
+        return Standing(in_force, remembered)
+
+    def _begun(self, votes: Ints) -> Ints:
+        """What is remembered after the first vote that is filtered."""
+        parts = np.empty((len(votes), 2, self.actions), dtype=np.int64)
+        for part, of_vote in enumerate((_CERTAIN, _AGREEING)):
+            parts[:, part] = (_ONE - of_vote) // (self.actions - 1)
+            parts[np.arange(len(votes)), part, votes] = of_vote
+        head = np.stack([votes + 1, votes + 1], axis=1)
+        return np.concatenate([head, parts.reshape(-1, 2 * self.actions)], axis=1)
+
+    def _weighed(self, remembered: Ints, in_force: Ints, votes: Ints) -> tuple[Ints, Ints]:
+        """What is in force, and remembered, after one more vote of each row."""
+        each, end = np.arange(len(votes)), _HEAD + self.actions
+        shares = remembered[:, end:].copy()
+        weights = self._drifted(remembered[:, _HEAD:end])
+        weights[each, votes] = weights[each, votes] * _factors(shares) >> _FACTOR
+        weights = (weights << _POINT) // weights.sum(axis=1, keepdims=True)
+        best = weights.argmax(axis=1)
+        now = np.where(weights[each, in_force] == weights[each, best], in_force, best)
+        shares -= shares // _VOTES
+        shares[each, votes] += _ONE // _VOTES
+        before = remembered[:, _PAIR] - 1
+        pair = np.where(remembered[:, _LATEST] == votes + 1, votes, before)
+        of_before, of_pair = shares[each, before], shares[each, pair]
+        shares[each, before], shares[each, pair] = of_pair, of_before
+        head = np.stack([votes + 1, pair + 1], axis=1)
+        return now, np.concatenate([head, weights, shares], axis=1)
+
+    def _drifted(self, weights: Ints) -> Ints:
+        """The weights once the best action may have changed."""
+        chance = (self.hazard.numerator << _CHANCE) // self.hazard.denominator
+        share = -(-(chance << (_POINT - _CHANCE)) // self.actions)  # at least 1: no weight dies
+        drifted: Ints = weights - (weights * chance >> _CHANCE) + share
+        return drifted
+
+
+def _factors(shares: Ints) -> Ints:
+    """f of each row, in parts of 2**8."""
+    last = np.partition(shares, shares.shape[1] - 2, axis=1)
+    factors: Ints = (last[:, -1] << _FACTOR) // np.maximum(last[:, -2], 1)
+    return factors.clip(_LEAST, _MOST)
+
+
+def named(name: str) -> VoteFilter:
+    """The filter that the ledger calls so.
+
+    >>> named(VoteFilter(3, 512, Fraction(1, 300)).name) == VoteFilter(3, 512, Fraction(1, 300))
+    True
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise InvalidConfig(
+            complaint("memory", "unknown", expected="a name that this version writes", got=name)
+        )
+    numerator, _, denominator = found[3].partition("/")
+    return VoteFilter(int(found[1]), int(found[2]), Fraction(int(numerator), int(denominator)))

@@ -1,0 +1,81 @@
+"""What is in force, computed again from a ledger's votes: for `verification`.
+
+A line of a learner with a memory carries the vote that was drawn, the memory's name and the action
+in force after it. Name and votes suffice to compute the action again; here each line is held
+against that. A withheld vote (shadow mode) ends it: what is remembered after it depends on what
+nobody was shown, so later lines of that learner are counted and not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+from msgspec import UNSET
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import OPENING
+from streamdp.core.evidence import Standing, VoteFilter, named
+from streamdp.wire.published import Charge
+
+
+class Follower:
+    """Follows one learner's lines of openings and actions, in order."""
+
+    __slots__ = ("_known", "_memory", "_name", "unjudged")
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._memory: VoteFilter | None = None
+        self._known: Standing | None = None
+        self.unjudged = False  # whether the latest line comes after a withheld vote
+
+    def read(self, line: Charge) -> Iterator[str]:
+        """What is wrong with a line, given those before it."""
+        name = "" if line.memory is UNSET else line.memory
+        if self._name is None:
+            self._name = name
+            try:
+                self._memory = _named(name) if name else None
+            except InvalidConfig as error:
+                yield str(error)
+        if name != self._name:
+            yield f"another memory than before: {name[:80]!r}, not {self._name[:80]!r}"
+        if self._memory is None:
+            if line.in_force is not UNSET:
+                yield "an action in force beside the vote, but no memory that says why"
+            return
+        yield from self._judged(self._memory, line)
+
+    def _judged(self, memory: VoteFilter, line: Charge) -> Iterator[str]:
+        self.unjudged = False
+        if line.withheld is True:
+            self._known = None
+            return
+        if not isinstance(line.index, int) or not isinstance(line.in_force, int):
+            yield f"block {line.block} ({line.kind}) does not say what was drawn and is in force"
+            return
+        if line.index >= memory.actions:
+            yield f"block {line.block}: a vote for action {line.index} of {memory.actions}"
+            return
+        vote = np.array([line.index], dtype=np.int64)
+        if line.kind == OPENING:
+            self._known = Standing(vote, np.zeros((1, memory.width), dtype=np.int64))
+        elif self._known is None:
+            self.unjudged = True
+            return
+        else:
+            length = np.array([line.stop - line.start], dtype=np.int64)
+            self._known = memory.after(self._known, vote, length)
+        computed = int(self._known.in_force[0])
+        if computed != line.in_force:
+            yield (
+                f"block {line.block}: the votes put action {computed} in force,"
+                f" but readers were told {line.in_force}"
+            )
+
+
+@lru_cache(maxsize=64)
+def _named(name: str) -> VoteFilter:
+    return named(name)
