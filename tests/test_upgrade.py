@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 import streamdp as sd
+from streamdp.cli.state import _told
 from streamdp.core.learners import earlier_learner_of
 from streamdp.ports import Published
+from streamdp.service.opening import check_configuration
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.published import Charge, decode_ledger
-from tests.protocol_model import Store, finish, restore
+from tests.protocol_model import HOME, Store, finish, restore
 from tests.streams import ACTIONS, events, spec
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "upgrade" / "incumbent.json").read_text())
@@ -63,6 +65,18 @@ def test_does_a_running_stream_go_on_bit_for_bit() -> None:
     assert work.spec.learner.recipe == "incumbent_leader"
     assert [told(record) for record in durable.ledger[1:]] == GOLDEN["later"]
     assert len(GOLDEN["later"]) > 10
+
+
+def test_do_the_tools_take_the_state_for_the_stream_s_own() -> None:
+    """`check --with-state` gates a roll-out, and `state inspect` reads the rows that are there."""
+    taken = store().taken()
+    check_configuration(stream(), HOME, taken)
+    with pytest.raises(sd.StateMismatch, match="the configuration differs from the state's"):
+        check_configuration(replace(stream(), earlier=None), HOME, taken)
+    found = _told(stream(), HOME, taken, content=True)
+    assert found["checkpoint"]["configuration"] == "same"
+    assert all(row["slots"] > 0 for row in found["rows"].values())
+    assert found["rows"]
 
 
 def test_would_another_learner_be_noticed() -> None:

@@ -109,6 +109,7 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if point is not None:
+        spec = spec.continuing(point.digest)
         told["checkpoint"] = {
             "next_offset": point.next_offset,
             "low_water": point.low_water,

@@ -105,7 +105,7 @@ def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) ->
     if checkpoint is not None:
         _check_epoch(spec, partition, checkpoint)
         if spec.epoch_of(partition.number) == checkpoint.epoch:
-            _check_digest(spec, partition, checkpoint)
+            _check_digest(spec.continuing(checkpoint.digest), partition, checkpoint)
 
 
 def _check_topic(spec: StreamSpec, partition: Partition, line: LedgerLine | None) -> None:
