@@ -45,6 +45,7 @@ def test_are_fast_sums_the_definition(actions: int, bad: int) -> None:
     grid, null = quantise(losses)
     assert (found == np.add.reduceat(grid, begin, axis=0)).all()
     assert adder.nulls == null.sum() == 3 * bad
+    assert adder.clipped == 3 * bad
 
 
 def test_is_regret_what_a_live_engine_counts() -> None:
@@ -155,6 +156,8 @@ def test_can_a_pass_be_interrupted_and_resumed(tmp_path: Path) -> None:
     resumed = replay_log(log, QUESTION, checkpoint=kept, watcher=watcher)
     assert min(watcher.seen) > log.step
     assert not kept.exists()
+    assert resumed.summed.nulls == whole.summed.nulls > 0
+    assert resumed.summed.clipped == whole.summed.clipped > 0
     for one, other in zip(whole.answers, resumed.answers, strict=True):
         assert one.curves.regret.tolist() == other.curves.regret.tolist()
 

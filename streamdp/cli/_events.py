@@ -1,6 +1,7 @@
 """The events of a file, read strictly: JSON lines, CSV, or rows of a NumPy file.
 
-1. Nothing is repaired: what the service would clip, null or ignore, a producer has to mend.
+1. Nothing is repaired: what the service would clip, null or ignore, a producer has to mend. A
+   log is another matter: `streamdp replay` clips as the service does, and says how often.
    Members, columns and actions that nobody knows are refused: a mistyped name loses what it names.
 2. Whatever is wrong is told with file and line, by names and types; no loss is ever quoted.
 3. A key is text (``key``), or base64 (``key_base64``) if it is not UTF-8, as in published lines.

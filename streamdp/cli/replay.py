@@ -57,7 +57,11 @@ def replay(
         Path | None, typer.Option(help="Keep the pass here, to go on after an interruption.")
     ] = None,
 ) -> None:
-    """Replay a log under a grid of learners, budgets and seeds. NOT PRIVATE."""
+    """Replay a log under a grid of learners, budgets and seeds. NOT PRIVATE.
+
+    The log is read as the service would have read it: finite losses outside [0, 1] are clipped, and
+    the report says in how many slots (`streamdp send` refuses them).
+    """
     from streamdp.cli import _progress
     from streamdp.replay.cells import parse_candidates, parse_epsilons
     from streamdp.replay.replaying import Question, costs, replay_log, seeds_of

@@ -81,7 +81,7 @@ def send(
     """Write events, each exactly once, encoded as the stream's format says.
 
     An event has losses, each from 0 to 1, and maybe a key: text ("key") or bytes ("key_base64").
-    Anything else is refused with file and line.
+    Anything else is refused with file and line: the service would clip a loss outside [0, 1].
 
     Examples:
     echo '{"key": "fr", "losses": [0.1, 0.9, 0.3]}' | streamdp send --stream home

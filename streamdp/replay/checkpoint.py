@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.replay.onepass import OnePass, Tally
 
-VERSION = 1
+VERSION = 2
 
 
 def save(path: Path, run: OnePass, *, of: str) -> None:
@@ -47,7 +47,7 @@ def load(path: Path, run: OnePass, *, of: str) -> None:
     run.position, run.done = told["position"], told["done"]
     run.restore(arrays)
     for name, tally in _tallies(run):
-        parts = ("total", "codes", "sums", "nulls")
+        parts = ("total", "codes", "sums", "repaired")
         tally.restore({part: arrays[f"{name}.{part}"] for part in parts})
 
 

@@ -148,6 +148,7 @@ def as_json(replay: Replay) -> dict[str, object]:
         "slots": replay.slots,
         "keys": len(replay.summed.rows),
         "null_slots": replay.summed.nulls,
+        "clipped_slots": replay.summed.clipped,
         "seeds": list(question.seeds),
         "stream": question.stream,
         "epoch": question.epoch,

@@ -5,6 +5,10 @@ partition, so that keys, offsets and rows mean what they mean live: a learner's 
 by (stream, partition, key, epoch, born), and `born` is the offset of a key's first record. In a
 file a row's offset is its number from 0 and the partition is 0, unless columns say otherwise.
 
+Losses mean what they mean live: a finite number outside [0, 1] is clipped, and a row with a number
+that is none (NaN, infinity) is a null loss. A portion says how many of its rows were clipped while
+they were read; float32 rows may still hold such numbers, which the pass clips and counts itself.
+
 A position is a small mapping of numbers that a source understands; it is what a checkpoint keeps
 to go on from. The losses of a portion may be a view of a mapped file: use them, do not keep them.
 """
@@ -37,6 +41,7 @@ class Portion:
     partition: int
     batch: LossBatch
     after: Position | None
+    clipped: int = 0  # rows that were clipped to [0, 1] before they stood in `batch`
 
     def __len__(self) -> int:
         """How many slots."""
@@ -102,13 +107,21 @@ def batch_of(
 
 
 def portions_of(
-    losses: NDArray[np.float32], columns: Columns, *, first: int, after: Position
+    losses: NDArray[np.float32],
+    columns: Columns,
+    *,
+    first: int,
+    after: Position,
+    clipped: int = 0,
 ) -> Iterator[Portion]:
-    """Rows as portions, one for each run of rows of one partition; `after` is behind the last."""
+    """Rows as portions, one for each run of rows of one partition.
+
+    `after` is behind the last row, and the last portion tells how many of all rows were clipped.
+    """
     n = len(losses)
     if columns.partitions is None:
         batch = batch_of(losses, first=first, keys=columns.keys, offsets=columns.offsets)
-        yield Portion(0, batch, after)
+        yield Portion(0, batch, after, clipped)
         return
     where = columns.partitions
     starts = np.flatnonzero(np.diff(where, prepend=-1)).tolist() if n else []
@@ -120,7 +133,8 @@ def portions_of(
             keys=None if columns.keys is None else columns.keys[part],
             offsets=None if columns.offsets is None else columns.offsets[part],
         )
-        yield Portion(int(where[begin]), batch, after if end == n else None)
+        last = end == n
+        yield Portion(int(where[begin]), batch, after if last else None, clipped if last else 0)
 
 
 def numbered_actions(count: int) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class Summed:
     sums: CutSums
     resampled: tuple[CutSums, ...]  # by seed; empty if nobody resamples
     nulls: int
+    clipped: int
     actions: tuple[str, ...]
 
     @property
@@ -52,17 +53,23 @@ class Summed:
 class Tally:
     """Cumulative sums of every row, cut on the way."""
 
-    __slots__ = ("_stretches", "_total", "store")
+    __slots__ = ("_clipped", "_stretches", "_total", "store")
 
     def __init__(self, actions: int) -> None:
         self._stretches = StretchSums(actions)
         self._total = np.zeros((1, actions), dtype=np.int64)
+        self._clipped = 0  # by whoever read the slots; `_stretches` counts what it clips itself
         self.store = CutStore(actions)
 
     @property
     def nulls(self) -> int:
         """How many null slots."""
         return self._stretches.nulls
+
+    @property
+    def clipped(self) -> int:
+        """How many slots had numbers outside [0, 1]."""
+        return self._clipped + self._stretches.clipped
 
     def grow(self, rows: int) -> None:
         """Make room for so many rows."""
@@ -83,6 +90,10 @@ class Tally:
         self._total[rows] = parts[layout.last]
         self.store.add(rows[layout.of[layout.kept]], layout.cut[layout.kept], parts[layout.kept])
 
+    def count_clipped(self, slots: int) -> None:
+        """So many of the slots were clipped while they were read."""
+        self._clipped += slots
+
     def finish(self, slots: Ints) -> CutSums:
         """Everything, with a last cut where each row ends."""
         rows = np.arange(len(slots))
@@ -92,13 +103,13 @@ class Tally:
     def state(self) -> dict[str, NDArray[np.int64]]:
         """What a checkpoint keeps."""
         codes, sums = self.store.everything()
-        nulls = np.array([self._stretches.nulls])
-        return {"total": self._total, "codes": codes, "sums": sums, "nulls": nulls}
+        repaired = np.array([self.nulls, self.clipped])
+        return {"total": self._total, "codes": codes, "sums": sums, "repaired": repaired}
 
     def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
         """Go on from what a checkpoint kept."""
         self._total = state["total"]
-        self._stretches.nulls = int(state["nulls"][0])
+        self._stretches.nulls, self._clipped = (int(slots) for slots in state["repaired"])
         self.store.add(np.zeros_like(state["codes"]), state["codes"], state["sums"])
 
 
@@ -188,6 +199,7 @@ class OnePass:
             self.tally.finish(slots),
             tuple(tally.finish(slots) for tally in self.redrawn),
             self.tally.nulls,
+            self.tally.clipped,
             self._log.actions,
         )
 
@@ -205,6 +217,7 @@ class OnePass:
         last = self._slots[rows] + grouped.counts
         layout, self._open_windows = self._layout(self._plan, rows, first, last, self._open_windows)
         self.tally.take(batch.losses, grouped, rows, layout)
+        self.tally.count_clipped(portion.clipped)
         if self._resampling is not None:
             layout, self._open_redrawn = self._layout(
                 self._resampling, rows, first, last, self._open_redrawn

@@ -64,6 +64,8 @@ def _facts(replay: Replay) -> str:
         facts.append(f"{charged.open_slots / replay.slots:.0%} of them in open blocks")
     if nulls:
         facts.append(f"{nulls:,} null losses")
+    if replay.summed.clipped:
+        facts.append(f"{replay.summed.clipped:,} slots clipped to [0, 1]")
     return " · ".join(facts)
 
 

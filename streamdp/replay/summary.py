@@ -33,6 +33,7 @@ def summary(replay: Replay) -> list[Statement]:
         *_schedule(replay),
         *_charges(replay),
         *_still_open(replay),
+        *_repaired(replay),
     ]
 
 
@@ -206,3 +207,21 @@ def _still_open(replay: Replay) -> Iterator[Statement]:
             " not ended when the log did: nothing was learned from them yet, and nothing was"
             f" charged ({middle(replay).cell.name}).",
         )
+
+
+def _repaired(replay: Replay) -> Iterator[Statement]:
+    """Slots whose losses did not count as they stand in the log."""
+    clipped, nulls = replay.summed.clipped, replay.summed.nulls
+    text = []
+    if clipped:
+        text.append(
+            f"{clipped:,} of {replay.slots:,} slots have losses outside [0, 1]: they were clipped,"
+            " as the service does (`streamdp send` refuses them)."
+        )
+    if nulls:
+        text.append(
+            f"{nulls:,} of {replay.slots:,} slots have no usable losses: they count as ½ for every"
+            " action, as in the service."
+        )
+    if text:
+        yield Statement("What was repaired", " ".join(text))

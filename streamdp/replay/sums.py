@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.grid import Quantiser, grid_sums
 from streamdp.core.segments import Adder, Grouped
+from streamdp.replay.clipping import rows_outside
 
 Ints = NDArray[np.int64]
 
@@ -27,7 +28,7 @@ _DISTRUST = 16  # chunks after a bad one that are not even tried
 class StretchSums:
     """Adds the slots of consecutive stretches; keeps its working memory between calls."""
 
-    __slots__ = ("_adder", "_distrust", "_fold", "_quantiser", "_shifted", "nulls")
+    __slots__ = ("_adder", "_distrust", "_fold", "_quantiser", "_shifted", "clipped", "nulls")
 
     def __init__(self, actions: int) -> None:
         self._adder = Adder(actions)
@@ -38,6 +39,7 @@ class StretchSums:
         self._shifted = np.empty((rows, actions), dtype=np.float32)
         self._distrust = 0  # chunks still to be taken for bad
         self.nulls = 0
+        self.clipped = 0  # rows of finite numbers, not all in [0, 1]
 
     def sums(
         self, losses: NDArray[np.float32], grouped: Grouped, begin: Ints, length: Ints
@@ -46,6 +48,7 @@ class StretchSums:
         if grouped.order is not None:
             sums, nulls = self._adder.sums(losses, grouped, begin, length)
             self.nulls += int(nulls.sum())
+            self.clipped += rows_outside(losses)
             return sums
         with np.errstate(invalid="ignore", over="ignore"):
             return self._streamed(losses, (begin + length).tolist())
@@ -91,4 +94,5 @@ class StretchSums:
         self._distrust -= 1
         shifted, null = self._quantiser.shift(part)
         self.nulls += int(np.count_nonzero(null))
+        self.clipped += rows_outside(part)
         return shifted

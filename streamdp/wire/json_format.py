@@ -106,14 +106,25 @@ class JsonFormat:
         """One for each record. Public."""
         return np.ones(len(lengths), dtype=np.int64)
 
-    def decode(self, values: Sequence[Value]) -> Decoded:
-        """The rows of a batch of records. Never raises because of content."""
+    def decode(
+        self,
+        values: Sequence[Value],
+        *,
+        before_clipping: Callable[[NDArray[np.float64]], None] | None = None,
+    ) -> Decoded:
+        """The rows of a batch of records. Never raises because of content.
+
+        `before_clipping` sees the numbers as they stand in the records. It is for replay, which is
+        not private; the service must not look.
+        """
         K, n = len(self.actions), len(values)
         losses = np.empty((n, K), dtype=np.float32)
         step = max(1, _CHUNK // K)
         for start in range(0, n, step):
             packed = self._packed(values[start : start + step])
             wide = np.frombuffer(packed, dtype="<f8").reshape(-1, K)
+            if before_clipping is not None:
+                before_clipping(wide)
             losses[start : start + step] = np.clip(wide, 0.0, 1.0)
         return Decoded(losses, np.ones(n, dtype=np.int64))
 

@@ -6,8 +6,9 @@ null key), `offset` and `partition` (whole numbers), `ts` and `event_id` (not re
 schema's metadata under `streamdp.actions`, a JSON list; without it they are numbered.
 
 A null list, or a null or NaN in it, is a null loss. A list of another length is a mistake, or
-with `on_bad = "null"` a null loss. Files are read batch by batch; an IPC file is mapped, and its
-pages are given back after each batch. pyarrow comes with the extra `replay`.
+with `on_bad = "null"` a null loss. Finite losses outside [0, 1] are clipped as live, and counted.
+Files are read batch by batch; an IPC file is mapped, and its pages are given back after each batch.
+pyarrow comes with the extra `replay`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.events import Key
 from streamdp.core.grid import as_float32
+from streamdp.replay.clipping import narrowed
 from streamdp.replay.log import (
     START,
     Columns,
@@ -106,24 +108,29 @@ class ArrowLog:
             raise wrong(self.name, "corrupt", expected="readable data", got=_line(error)) from None
 
     def _portion(self, batch: Any, *, first: int) -> Iterator[Portion]:
-        losses = self._losses(batch, first)
+        losses, clipped = self._losses(batch, first)
         columns = Columns(
             self._keys(batch), self._whole(batch, OFFSET), self._whole(batch, PARTITION)
         )
         after = {"row": first + batch.num_rows}
-        yield from portions_of(losses, columns, first=first, after=after)
+        yield from portions_of(losses, columns, first=first, after=after, clipped=clipped)
 
-    def _losses(self, batch: Any, first: int) -> NDArray[np.float32]:
+    def _losses(self, batch: Any, first: int) -> tuple[NDArray[np.float32], int]:
+        """The rows, and how many of them were clipped."""
         K = len(self.actions)
         if self.layout.lists:
             return self._lists(batch.column(LOSSES), first)
         table = np.empty((batch.num_rows, K), dtype=np.float32)
+        outside, finite = np.zeros((2, batch.num_rows), dtype=np.bool_)
+        finite[:] = True
         for at, name in enumerate(self.layout.losses):
             column = batch.column(name).to_numpy(zero_copy_only=False)
             table[:, at] = as_float32(column[:, None], actions=1)[:, 0]
-        return table
+            outside |= (column < 0) | (column > 1)
+            finite &= np.isfinite(column)
+        return table, int(np.count_nonzero(outside & finite))
 
-    def _lists(self, column: Any, first: int) -> NDArray[np.float32]:
+    def _lists(self, column: Any, first: int) -> tuple[NDArray[np.float32], int]:
         K = len(self.actions)
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)
         with np.errstate(invalid="ignore"):
@@ -135,17 +142,18 @@ class ArrowLog:
                 where = f"{self.name}: row {first + int(bad[0])}: {LOSSES}"
                 raise wrong(where, "length", expected=K, got=int(lengths[bad[0]]))
             table = np.full((len(column), K), np.nan, dtype=np.float32)
+            clipped = 0
             if good.any():
-                table[good] = self._values(column.filter(pa.array(good)))
-            return table
+                table[good], clipped = self._values(column.filter(pa.array(good)))
+            return table, clipped
         return self._values(column)
 
-    def _values(self, column: Any) -> NDArray[np.float32]:
-        """The lists of a column, all of K numbers."""
+    def _values(self, column: Any) -> tuple[NDArray[np.float32], int]:
+        """The lists of a column, all of K numbers, and how many of them were clipped."""
         values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(self.actions))
         if values.dtype == np.float32:
-            return cast("NDArray[np.float32]", values)
-        return as_float32(values, actions=len(self.actions))
+            return cast("NDArray[np.float32]", values), 0
+        return narrowed(values, actions=len(self.actions))
 
     def _keys(self, batch: Any) -> list[Key] | None:
         if KEY not in self.layout.beside:

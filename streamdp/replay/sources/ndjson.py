@@ -2,7 +2,8 @@
 
 The first line that has losses decides whether they come as lists or as mappings, and in what
 order the actions are, unless the actions are given. Losses are read by the live JSON format itself
-(`streamdp.wire`), so a line means what its event means live. Beside `losses` a line may have `key`
+(`streamdp.wire`), so a line means what its event means live: finite numbers outside [0, 1] are
+clipped, and counted. Beside `losses` a line may have `key`
 (text or null), `offset` and `partition` (whole numbers); other fields are not read.
 
 `"losses": null` is a null loss that was written on purpose. A line that cannot be used is a
@@ -21,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.replay.clipping import decoded
 from streamdp.replay.log import (
     START,
     Columns,
@@ -90,20 +92,22 @@ class LinesLog:
                 line += len(lines)
                 if not events:
                     continue
-                losses = self._losses(events, numbers)
+                losses, clipped = self._losses(events, numbers)
                 columns = self._columns(events, numbers)
                 after = {"row": row + len(events), "line": line, "byte": file.tell()}
-                yield from portions_of(losses, columns, first=row, after=after)
+                yield from portions_of(losses, columns, first=row, after=after, clipped=clipped)
                 row += len(events)
 
-    def _losses(self, events: list[bytes], numbers: list[int]) -> NDArray[np.float32]:
-        losses = self.format.decode(events).losses
+    def _losses(self, events: list[bytes], numbers: list[int]) -> tuple[NDArray[np.float32], int]:
+        """The rows, and how many of them were clipped."""
+        found, clipped = decoded(self.format, events)
+        losses = found.losses
         if self.on_bad == "refuse":
             for at in np.flatnonzero(np.isnan(losses[:, 0])).tolist():
                 self._explain(events[at], numbers[at])
             if self.format.layout == "mapping":
                 self._check_names(events, numbers)
-        return losses
+        return losses, clipped
 
     def _explain(self, event: bytes, number: int) -> None:
         try:

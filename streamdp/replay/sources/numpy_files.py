@@ -2,7 +2,8 @@
 
 A .npy in float32 is mapped and read as it is, whatever its size: pages that were read are given
 back to the system, so that a log of 10 GB needs some tens of megabytes. Other number types are
-converted portion by portion. Losses that are not finite make the row a null loss, as live.
+converted portion by portion. Losses that are not finite make the row a null loss, as live;
+finite losses outside [0, 1] are clipped, and counted.
 
 A .npz may hold beside `losses`: `actions` (K names), `keys` (n texts or bytes), `offsets` and
 `partitions` (n whole numbers). Its losses are read as a stream, compressed or not.
@@ -22,7 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
-from streamdp.core.grid import as_float32
+from streamdp.replay.clipping import narrowed
 from streamdp.replay.log import (
     PORTION_BYTES,
     START,
@@ -111,8 +112,9 @@ class MappedLog:
         for first in range(start.get("row", 0), table.rows, step):
             stop = min(first + step, table.rows)
             part = rows[first:stop]
-            losses = part if table.ready else as_float32(part, actions=table.columns)
-            yield from portions_of(losses, Columns(), first=first, after={"row": stop})
+            losses, clipped = _as_float32(part, table)
+            after = {"row": stop}
+            yield from portions_of(losses, Columns(), first=first, after=after, clipped=clipped)
             page = (table.begin + stop * table.row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
             if page > released:
                 mapped.madvise(mmap.MADV_DONTNEED, released, page - released)
@@ -156,9 +158,9 @@ class ArchivedLog:
                 if len(raw) < (stop - first) * table.row_bytes:
                     raise wrong(self.name, "cut short", expected=f"{table.rows} rows", got="fewer")
                 part = np.frombuffer(raw, table.dtype).reshape(-1, table.columns)
-                losses = part if table.ready else as_float32(part, actions=table.columns)
-                columns = self._columns(slice(first, stop))
-                yield from portions_of(losses, columns, first=first, after={"row": stop})
+                losses, clipped = _as_float32(part, table)
+                columns, after = self._columns(slice(first, stop)), {"row": stop}
+                yield from portions_of(losses, columns, first=first, after=after, clipped=clipped)
 
     def _columns(self, part: slice) -> Columns:
         return Columns(
@@ -166,6 +168,11 @@ class ArchivedLog:
             None if self.offsets is None else self.offsets[part],
             None if self.partitions is None else self.partitions[part],
         )
+
+
+def _as_float32(part: NDArray[Any], table: _Table) -> tuple[NDArray[np.float32], int]:
+    """Rows as float32, and how many were clipped on the way: none of those that are float32."""
+    return (part, 0) if table.ready else narrowed(part, actions=table.columns)
 
 
 def as_key(value: object) -> Key:

@@ -22,6 +22,7 @@ import numpy as np
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import LossBatch
 from streamdp.ports import Administrator, Records, StreamTopics, Technology
+from streamdp.replay.clipping import decoded
 from streamdp.replay.log import START, Portion, Position, batch_of, wrong
 from streamdp.replay.sources import Reading
 from streamdp.wire import formats
@@ -59,14 +60,16 @@ class TopicLog:
             for records in batches:
                 number = records.partition.number
                 position[str(number)] = records.next_offset
-                yield Portion(number, self._batch(records), dict(position))
+                batch, clipped = self._batch(records)
+                yield Portion(number, batch, dict(position), clipped)
 
-    def _batch(self, records: Records) -> LossBatch:
-        decoded = self.format.decode(list(records.values))
-        slots = decoded.slots_per_record
+    def _batch(self, records: Records) -> tuple[LossBatch, int]:
+        """The slots of some records, and how many of them were clipped."""
+        found, clipped = decoded(self.format, list(records.values))
+        slots = found.slots_per_record
         offsets = np.repeat(np.array(records.offsets, dtype=np.int64), slots)
         keys = [records.keys[at] for at in np.repeat(np.arange(len(slots)), slots).tolist()]
-        return batch_of(decoded.losses, first=0, keys=keys, offsets=offsets)
+        return batch_of(found.losses, first=0, keys=keys, offsets=offsets), clipped
 
 
 def open_topic(technology: str, address: str, how: Reading) -> TopicLog:

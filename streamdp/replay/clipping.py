@@ -1,0 +1,54 @@
+"""How many rows of a log have losses outside [0, 1]. NOT PRIVATE, as all of replay.
+
+One rule for such numbers: the service clips them, because it repairs nothing that it may tell
+anybody about; a log is replayed as the service would have learned from it, so replay clips too,
+and says how often; `streamdp send` refuses them, because a producer can still mend its file.
+
+What is counted are rows (slots) whose numbers are all finite and not all in [0, 1]. A row with NaN
+or infinity is a null loss, whatever else is in it. The count is taken where numbers are clipped:
+JSON and numbers wider than float32 are clipped by whoever reads them, float32 rows by the pass. A
+format from elsewhere that clips while it decodes is not seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.grid import as_float32
+from streamdp.wire.formats import Decoded, Format, Value
+from streamdp.wire.json_format import JsonFormat
+
+
+def rows_outside(losses: NDArray[Any]) -> int:
+    """How many rows are clipped to [0, 1].
+
+    >>> rows_outside(np.array([[0.5, 1.0], [0.5, 7.0], [-0.5, 7.0], [np.nan, 7.0]]))
+    2
+    """
+    if losses.size and losses.min() >= 0 and losses.max() <= 1:  # NaN is neither
+        return 0
+    with np.errstate(invalid="ignore"):
+        outside = ((losses < 0) | (losses > 1)).any(axis=1)
+    return int(np.count_nonzero(outside & np.isfinite(losses).all(axis=1)))
+
+
+def narrowed(losses: NDArray[Any], *, actions: int) -> tuple[NDArray[np.float32], int]:
+    """Rows of any numbers as float32, and how many of them were clipped on the way."""
+    return as_float32(losses, actions=actions), rows_outside(losses)
+
+
+def decoded(format_: Format, values: Sequence[Value]) -> tuple[Decoded, int]:
+    """Records as the service reads them, and how many rows the format clipped on the way."""
+    if not isinstance(format_, JsonFormat):
+        return format_.decode(values), 0
+    clipped = 0
+
+    def count(wide: NDArray[np.float64]) -> None:
+        nonlocal clipped
+        clipped += rows_outside(wide)
+
+    return format_.decode(values, before_clipping=count), clipped

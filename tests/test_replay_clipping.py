@@ -1,0 +1,144 @@
+"""Do `send`, `replay` and the service agree about losses outside [0, 1]?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from streamdp.cli import application
+from streamdp.cli._events import events
+from streamdp.core.errors import InvalidConfig
+from streamdp.ports import StreamTopics
+from streamdp.replay.cells import parse_candidates, parse_epsilons
+from streamdp.replay.figures import as_json
+from streamdp.replay.log import ArrayLog
+from streamdp.replay.page import page
+from streamdp.replay.replaying import Question, Replay, replay_log, seeds_of
+from streamdp.replay.sources import Reading, open_log
+from streamdp.replay.summary import summary
+from streamdp_adapters.sqlite import Sqlite
+
+WILD: Sequence[Sequence[float]] = [[0.25, 1.5], [-3, 1e300], [0, 1], [0.75, 0.5]] * 8
+TAME: Sequence[Sequence[float]] = np.clip(WILD, 0, 1).tolist()
+CLIPPED = 16
+QUESTION = Question(parse_candidates("prefix_softmax"), parse_epsilons("1"), seeds_of(3))
+
+
+def _lines(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    path.write_text("".join(json.dumps({"losses": list(row)}) + "\n" for row in rows))
+
+
+def _mapping(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    path.write_text("".join(json.dumps({"losses": {"0": a, "1": b}}) + "\n" for a, b in rows))
+
+
+def _array(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    np.save(path, np.array(rows, dtype=np.float64))
+
+
+def _narrow_array(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    np.save(path, np.clip(rows, -1e30, 1e30).astype(np.float32))
+
+
+def _archive(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    np.savez(path, losses=np.array(rows), keys=np.array(["a", "b"] * (len(rows) // 2)))
+
+
+def _lists(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    pq.write_table(pa.table({"losses": list(rows)}), path)
+
+
+def _columns(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    pq.write_table(
+        pa.table({str(at): list(each) for at, each in enumerate(zip(*rows, strict=True))}), path
+    )
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path, Sequence[Sequence[float]]], None]]] = {
+    "JSON lists": ("log.ndjson", _lines),
+    "JSON mappings": ("log.ndjson", _mapping),
+    "float64": ("log.npy", _array),
+    "float32, mapped": ("log.npy", _narrow_array),
+    "float64 in an archive, two keys": ("log.npz", _archive),
+    "Parquet lists": ("log.parquet", _lists),
+    "Parquet columns": ("log.parquet", _columns),
+}
+
+
+def _replay(path: Path) -> Replay:
+    return replay_log(open_log(path), QUESTION)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_does_replay_clip_and_count_what_it_clips(tmp_path: Path, kind: str) -> None:
+    """A wild log gives the figures of the clipped one, and says in how many slots it clipped."""
+    name, write = WRITERS[kind]
+    found = []
+    for folder, rows in (("wild", WILD), ("tame", TAME)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / name, rows)
+        found.append(as_json(_replay(tmp_path / folder / name)))
+    wild, tame = found
+    assert (wild.pop("clipped_slots"), tame.pop("clipped_slots")) == (CLIPPED, 0)
+    assert wild.pop("log") != tame.pop("log")
+    assert wild == tame
+
+
+def test_does_replay_of_a_topic_count_what_the_service_clips(tmp_path: Path) -> None:
+    """The records of a topic hold the wild numbers, as any producer may write them."""
+    path = tmp_path / "home.db"
+    technology = Sqlite.from_settings({"path": path}, app="shop")
+
+    async def produce() -> None:
+        administrator = technology.administrator()
+        topics = StreamTopics(app="shop", stream="clicks", input="clicks")
+        await administrator.create([topics], partitions=1)
+        await administrator.close()
+        producer = technology.producer()
+        records = [(None, json.dumps({"losses": list(row)}).encode()) for row in WILD]
+        await producer.send("clicks", records)
+        await producer.close()
+
+    asyncio.run(produce())
+    found = replay_log(open_log(f"sqlite:{path}#clicks", Reading(actions=("a", "b"))), QUESTION)
+    assert (found.summed.clipped, found.slots) == (CLIPPED, len(WILD))
+
+
+def test_is_a_row_without_usable_numbers_null_and_not_clipped(tmp_path: Path) -> None:
+    """A slot is repaired in one way: a NaN beside a 7 makes the row a null loss."""
+    np.save(tmp_path / "log.npy", np.array([[np.nan, 7.0], [np.inf, 0.5], [0.5, 7.0]] * 4))
+    summed = _replay(tmp_path / "log.npy").summed
+    assert (summed.nulls, summed.clipped) == (8, 4)
+
+
+def test_does_the_report_say_what_was_repaired(tmp_path: Path) -> None:
+    """In the page and in the summary of the command; and nothing of it where nothing was."""
+    wild = replay_log(
+        ArrayLog("wild", ("a", "b"), np.clip(WILD, -9, 9).astype(np.float32)), QUESTION
+    )
+    (said,) = (each.says for each in summary(wild) if each.about == "What was repaired")
+    assert said.startswith("16 of 32 slots have losses outside [0, 1]: they were clipped")
+    assert "16 slots clipped to [0, 1]" in page(wild)
+    tame = replay_log(ArrayLog("tame", ("a", "b"), np.array(TAME, dtype=np.float32)), QUESTION)
+    assert "What was repaired" not in [each.about for each in summary(tame)]
+
+
+def test_does_send_refuse_what_replay_clips(tmp_path: Path) -> None:
+    """The same file: a producer's tool refuses with the line, a replay clips and says so."""
+    path = tmp_path / "log.ndjson"
+    _lines(path, WILD)
+    expected = r"line 1: loss of b: cannot be sent; expected a number in \[0, 1\], got another"
+    with path.open("rb") as source, pytest.raises(InvalidConfig, match=expected):
+        list(events(path.name, source, actions=("a", "b"), key=None))
+    options = ["--learners", "prefix_softmax", "--epsilon", "1", "--seeds", "2"]
+    replayed = CliRunner().invoke(application(), ["replay", str(path), *options])
+    assert replayed.exit_code == 0
+    assert "16 of 32 slots have losses outside [0, 1]" in " ".join(replayed.output.split())
