@@ -116,9 +116,10 @@ def _other_stories(learner: Leader) -> Iterator[tuple[Story, Telling]]:
         ("thousands of slots", _LONG_ACTIONS, _LONG, 2),
         ("thousands of actions", _WIDE_ACTIONS, _WIDE_SLOTS, 2),
     ):
-        blocks = affordable(learner.schedule, most)
+        schedule = of_actions(learner, actions).schedule  # blocks may depend on K
+        blocks = affordable(schedule, most)
         if blocks:
-            slots = learner.schedule.stop(blocks - 1) - 1
+            slots = schedule.stop(blocks - 1) - 1
             losses = noise(name, keys, slots, actions)
             losses[:, 3 :: 1 + slots // 15, 0] = np.nan
             story = Story(name, (b"one", None)[:keys], losses, blocks)
