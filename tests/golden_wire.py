@@ -45,7 +45,13 @@ LINES = Lines(
 REMEMBERING = replace(LINES, memory="twice in a row")
 """The same stream with a memory: what is in force need not be what was drawn."""
 
-FEEDBACK = replace(LINES, mechanism="discrete_laplace", estimates=(), observes="feedback")
+FEEDBACK = replace(
+    LINES,
+    mechanism="discrete_laplace",
+    estimates=(),
+    observes="feedback",
+    learner='{"recipe":"policy_blocks","epsilon":"1/2"}',
+)
 """A feedback stream: what is released are sums, what is in force is a policy."""
 
 FORMATS: Mapping[str, tuple[str, Mapping[str, object]]] = {

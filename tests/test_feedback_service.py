@@ -7,6 +7,7 @@ offline fold of its input, byte for byte, whatever happened.
 from __future__ import annotations
 
 import asyncio
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,7 @@ from streamdp.client import Names, Source, Why
 from streamdp.client.choosing import choose
 from streamdp.client.table import Table
 from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Partition
 from streamdp.service.verification import Verification
@@ -59,7 +61,7 @@ def test_is_every_block_released_once_through_faults_at_every_step(seed: int) ->
 
 @pytest.mark.parametrize("played", ["header", "value"])
 def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
-    """From the ledger's sums alone, by the rule: the same parts, for every release of every key."""
+    """From the ledger alone, by the learner that it names: the same parts for every release."""
     learner = policy_blocks(actions=ACTIONS, epsilon="2", schedule="geometric 2", played=played)
     made = feedback_spec(learner=learner)
 
@@ -78,6 +80,10 @@ def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
         for line in map(decode_in_force, (each.value for each in evidence.actions))
         if isinstance(line, PolicyLine)
     }
+    first = decode_ledger(evidence.ledger[0].value)
+    assert isinstance(first, Charge)
+    assert isinstance(first.learner, str)
+    learner = feedback_learner_of(json.loads(first.learner), actions=ACTIONS)
     states = {key: learner.nothing_known(1) for key in KEYS}
     compared = 0
     for record in evidence.ledger:

@@ -45,6 +45,7 @@ class LoopSettings:
     batch_records: int = 8192  # applied at once under load, fewer where many releases are drawn
     most_waiting: int = 200_000  # of a partition, applied and not durable: then it is paused
     most_drawn: int = 1024  # releases of a partition that no commit holds: then polling waits …
+    most_drawn_bytes: int = 8 << 20  # … or so many bytes of them, where a release is large
     brake_seconds: float = 0.25  # … but no longer than this at a time
     commit_seconds: float = 0.02  # between two commits of a partition that has something to say
     idle_commit_seconds: float = 1.0

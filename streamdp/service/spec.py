@@ -145,6 +145,7 @@ class StreamSpec:
             estimates=self.estimates,
             memory="" if isinstance(self.learner, PolicyLearner) else self.learner.memory.name,
             observes="feedback" if isinstance(self.learner, PolicyLearner) else "losses",
+            learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
         )
 
     @property
@@ -166,7 +167,7 @@ class StreamSpec:
         """What a saved row takes."""
         return row_layout(self.learner, self.estimates, epoch=self.epoch).size
 
-    @property
+    @cached_property
     def largest_value(self) -> int:
         """No value of a commit is larger with its key, whatever is drawn and however keys look."""
         key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
@@ -192,3 +193,8 @@ class StreamSpec:
 def mechanism(learner: Learner) -> str:
     """How the releases of a learner are drawn, in a word."""
     return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
+
+
+def told(learner: PolicyLearner) -> str:
+    """A feedback learner's recipe and options, from which `feedback_learner_of` makes it again."""
+    return json.dumps(learner.to_config(), separators=(",", ":"))

@@ -149,11 +149,19 @@ class Worker:
             self.fail(error)
         else:
             self._hold_back(self._work)
-            most, drawn = self._around.settings.most_drawn, self._work.unrecorded
+            most, drawn = self._most_drawn, self._work.unrecorded
             self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
             if drawn > most:
                 self.has_room.clear()
         self._stirred.set()
+
+    @property
+    def _most_drawn(self) -> int:
+        """Releases that may wait for a commit: a feedback stream's grow with its actions."""
+        settings = self._around.settings
+        return max(
+            1, min(settings.most_drawn, settings.most_drawn_bytes // self._spec.largest_value)
+        )
 
     def fail(self, error: BaseException) -> None:
         """What was found elsewhere to be wrong with this partition; too late if it was left."""

@@ -17,8 +17,8 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    from the votes anybody can compute what is in force.
 6. A feedback stream's line says the *policy* in force, K little-endian uint32 in parts of 2^24, and
    the digest of the actions' names that it is about; its ledger line says the released sums and
-   counts, K little-endian int64 each, from which anybody can compute the policy. All are base64,
-   so their lengths are functions of K.
+   counts, K little-endian int64 each, and the learner with its options, from which anybody can
+   compute the policy and the noise. All are base64, so their lengths are functions of K.
 7. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
    the guarantee again, across streams and applications, from ledgers alone.
 8. A ledger line says its *ordinal*: its place among the ledger lines of its partition, from 1 and
@@ -188,6 +188,12 @@ class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     memory: (
         Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
     ) = UNSET
+    learner: (
+        Annotated[
+            str, Meta(description="Of a feedback stream: recipe and options of its policies.")
+        ]
+        | UnsetType
+    ) = UNSET
     standard_error: (
         Annotated[float, Meta(ge=0, description="Of the estimate's noise, in loss.")] | UnsetType
     ) = UNSET
@@ -277,6 +283,7 @@ class Lines:
     estimates: tuple[Estimate, ...] = ()
     memory: str = ""  # the name of the learner's, if it has one
     observes: Literal["losses", "feedback"] = "losses"
+    learner: str = ""  # of a feedback stream: what its policies and noise follow from
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -415,8 +422,10 @@ class Lines:
     def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
         """The released sums and counts, whose length is a function of K; an opening has none."""
         if mode is Mode.SHADOW:
-            return {"withheld": True}
-        told: dict[str, Any] = {"fallback": True} if mode is Mode.FALLBACK else {}
+            return {"withheld": True, "learner": self.learner}
+        told: dict[str, Any] = {"learner": self.learner}
+        if mode is Mode.FALLBACK:
+            told["fallback"] = True
         if release.sums is not None:
             told["sums"] = b64encode(release.sums.gains).decode()
             told["shown"] = b64encode(release.sums.shown).decode()
