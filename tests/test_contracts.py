@@ -13,6 +13,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, cast
 
 import pytest
@@ -38,7 +39,8 @@ name is underscored; the tests below use each that we use.)"""
 MODULES = {
     "aiokafka.client", "aiokafka.conn", "aiokafka.consumer.fetcher",
     "aiokafka.coordinator.assignors.sticky.sticky_assignor", "aiokafka.partitioner",
-    "aiokafka.producer.message_accumulator", "aiokafka.protocol.abstract", "aiokafka.protocol.api",
+    "aiokafka.producer.message_accumulator", "aiokafka.protocol.abstract",
+    "aiokafka.protocol.admin", "aiokafka.protocol.api", "aiokafka.protocol.group",
     "aiokafka.protocol.metadata", "aiokafka.protocol.types", "uvicorn.server",
 }  # fmt: skip
 """Modules that a library does not document."""
@@ -56,6 +58,22 @@ def sources() -> Iterator[ast.Module]:
             text = path.read_text()
             if re.search(r"^ *(from|import) (aiokafka|uvicorn)\b", text, re.M):
                 yield ast.parse(text)
+
+
+def test_do_the_requests_of_a_group_still_have_their_fields() -> None:
+    """What is asked of a group's members, and what is read of the answers, by place and name."""
+    admin, group = (import_module(f"aiokafka.protocol.{name}") for name in ("admin", "group"))
+    assert next(iter(inspect.signature(admin.DescribeGroupsRequest).parameters)) == "groups"
+    leaving = inspect.signature(group.LeaveGroupRequest).parameters
+    assert list(leaving) == ["group", "member_id"]
+    for version in (0, 1, 2, 3):
+        schema = getattr(admin, f"DescribeGroupsResponse_v{version}").SCHEMA
+        groups = schema.fields[schema.names.index("groups")].array_of
+        assert groups.names[:3] == ("error_code", "group", "state")
+        assert groups.names[5] == "members"
+        assert groups.fields[5].array_of.names[:3] == ("member_id", "client_id", "client_host")
+    for version in (0, 1):
+        assert "error_code" in getattr(group, f"LeaveGroupResponse_v{version}").SCHEMA.names
 
 
 def private(tree: ast.Module) -> Iterator[str]:
