@@ -150,6 +150,8 @@ def test_are_different_schedules_different() -> None:
         (lambda: sd.restarting(-1), "schedule.every: not a slot count"),
         (lambda: schedule_of("dyadic", "2"), "schedule: unknown"),
         (lambda: schedule_of("geometric", None), "schedule: unknown"),
+        (lambda: schedule_of("geometric", "5/2 to x"), "schedule: unknown"),
+        (lambda: sd.geometric("5/2", 0), "schedule.longest: not a slot count"),
         (lambda: schedule_of("capped", "-3"), "schedule: unknown"),
         (lambda: schedule_of("capped", "²"), "schedule: unknown"),
         (lambda: schedule_of("restarting", "9" * 5000), "schedule: unknown"),
