@@ -273,7 +273,8 @@ WITHOUT_LOCKS = (sys.executable, "-c", "import sys; sys.modules['fcntl'] = None;
 def test_does_a_fenced_process_end_where_there_are_no_locks(shop: Shop) -> None:
     """The newest owner wins; the first one touches nothing more, and ends with exit code 3."""
     shop.send(300)
-    with shop.run(program=WITHOUT_LOCKS) as first:
+    auto = {"STREAMDP__LOG__FORMAT": "auto"}
+    with shop.run(program=WITHOUT_LOCKS, environment=auto) as first:
         first.hear("partition_running")
         with shop.run(program=WITHOUT_LOCKS) as second:
             second.hear("partition_running")
@@ -282,6 +283,7 @@ def test_does_a_fenced_process_end_where_there_are_no_locks(shop: Shop) -> None:
             until(shop.is_read)
             assert second.end() == 0
     (told,) = first.said("failed")
+    assert not first.other  # it had started: this is the log's
     assert "fenced; let one process at a time work on these files" in str(told["detail"])
     assert shop.wrong() == []
 
@@ -345,9 +347,9 @@ def test_is_a_wrong_configuration_told_in_one_line(shop: Shop) -> None:
     assert run.stderr.splitlines() == [
         f"streamdp: {shop.path}: streams.home.start: missing; expected where a stream without any"
         " state begins, got nothing",
-        f"{shop.path}: streams.home.begin: unknown key; expected one of input, start, actions,"
-        " actions_file, learner, estimates, format, epoch, mode, fallback_action, gap,"
-        " quarantine, limits, seed, got begin",
+        f"streamdp: {shop.path}: streams.home.begin: unknown key; expected one of input, start,"
+        " observes, feedback, actions, actions_file, learner, estimates, format, epoch,"
+        " partition_epochs, mode, fallback_action, gap, quarantine, limits, seed, got begin",
     ]
     assert not (shop.path.parent / "shop.db").exists()
 
@@ -366,6 +368,40 @@ def test_is_a_missing_topic_told(shop: Shop) -> None:
     (told,) = process.said("failed")
     assert "topic losses: is missing; expected create it first" in str(told["detail"])
     assert told["exit_code"] == 3
+
+
+def test_is_the_cause_of_a_failed_start_a_plain_line_where_nobody_asked_for_json(
+    shop: Shop,
+) -> None:
+    """With `log.format = "json"` every line is JSON; piped by default the cause is readable."""
+    shop.change("partitions = 2", "partitions = 0")
+    cause = "topic losses: is missing; expected create it first, got nothing"
+    for form, plain in (("json", []), ("auto", [f"streamdp: {cause}\n"])):
+        with shop.run(environment={"STREAMDP__LOG__FORMAT": form}) as process:
+            assert process.ended() == 3
+        (told,) = process.said("failed")
+        assert (told["detail"], process.other) == (cause, plain)
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        (["run", "--nonsense"], "Error: No such option: --nonsense"),
+        (["serve", "--nonsense"], "Error: No such option: --nonsense"),
+        (["check", "--config"], "Error: Option '--config' requires an argument."),
+        (["demo", "--seconds", "soon"], "Error: Invalid value for '--seconds': Input should be"
+         " a valid number, unable to parse string as a number"),
+        (["demo", "--seconds", "1", "--listen", "here"], "streamdp: "),
+        (["serve", "--config", "a-name-" * 30 + ".toml"], "streamdp: " + "a-name-" * 30 + ".toml:"
+         " cannot be read; expected a TOML file, got No such file or directory"),
+    ],
+)  # fmt: skip
+def test_is_a_call_that_cannot_be_told_in_plain_lines(call: list[str], cause: str) -> None:
+    """Piped, the last line is the whole cause: in no box, and not wrapped at 80 columns."""
+    run = ended_at_once(*call)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1].startswith(cause)
+    assert run.stderr.isascii()  # the frame of a box is not
 
 
 def test_is_an_unreachable_broker_waited_for(shop: Shop) -> None:

@@ -4,6 +4,9 @@ A command's file defines ``register(app)``, which adds the command to the applic
 only typer at its top; what is heavy (numpy, the service, plots) is imported inside the command, so
 that ``streamdp --help`` is quick and needs no extras.
 
+Where standard error is no terminal, a wrong call is told in plain lines too: the last one begins
+with ``Error:`` and is the whole cause, where typer would draw a box of 80 columns around it.
+
 What commands share is in `common`, what their ends mean in `exit_codes`. A traceback never shows
 local variables: they may hold losses.
 """
@@ -14,7 +17,7 @@ import signal
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,7 +33,11 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def application() -> typer.Typer:
+Markup = Literal["rich"] | None
+"""How help and wrong calls are told: in boxes, or in plain lines."""
+
+
+def application(markup: Markup = "rich") -> typer.Typer:
     """The application with every command of this folder.
 
     >>> "audit" in [command.name for command in application().registered_commands]
@@ -41,6 +48,7 @@ def application() -> typer.Typer:
         help="Streaming, differentially private online learning: loss vectors in, actions out.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=markup,
     )
     app.callback()(_streamdp)
     for found in iter_modules(__path__):
@@ -63,6 +71,12 @@ def _streamdp(
     """Streaming, differentially private online learning: loss vectors in, private actions out."""
 
 
+def _markup() -> Markup:
+    """Boxes for people at a terminal, and for help wherever it goes."""
+    helps = len(sys.argv) < 2 or "--help" in sys.argv
+    return "rich" if helps or sys.stderr.isatty() else None
+
+
 def _end(*_: object) -> None:
     """End as asked, before the service listens to signals itself."""
     sys.exit(ExitCode.DONE)
@@ -77,7 +91,7 @@ def main() -> None:
     if sys.argv[1:2] in (["run"], ["serve"]):  # nothing has begun, so nothing has to be drained
         signal.signal(signal.SIGTERM, _end)
     try:
-        application()()
+        application(_markup())()
     except StreamdpError as error:
         complain(error)
         sys.exit(code_of(error))

@@ -126,8 +126,12 @@ def reaching() -> Iterator[None]:
 
 
 def complain(error: object) -> None:
-    """One message on standard error."""
-    sys.stderr.write(f"streamdp: {error}\n")
+    """Write a message to standard error: plain lines, each of which says who speaks.
+
+    Never a box and never wrapped: where standard error is piped, a cause must stay one line.
+    """
+    lines = str(error).splitlines()
+    sys.stderr.write("".join(f"streamdp: {line}\n" for line in lines))
 
 
 def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -1,7 +1,14 @@
-"""``streamdp run``: learn, until told to stop."""
+"""``streamdp run``: learn, until told to stop.
+
+What ends the process is logged as the event ``failed``. Where the log is JSON only because standard
+error is piped (``log.format = "auto"``), the cause of a start that failed is a plain line too,
+because people read it. ``log.format = "json"`` is JSON alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +19,7 @@ from streamdp.cli.common import (
     InsecureSeed,
     Prepared,
     SingleBroker,
+    complain,
     prepared,
     seeds,
 )
@@ -19,6 +27,7 @@ from streamdp.cli.exit_codes import ExitCode, code_of, code_of_halt
 
 if TYPE_CHECKING:
     from streamdp.service.config import Seeds
+    from streamdp.service.run import Running
     from streamdp.service.worker import Log
 
 
@@ -51,15 +60,17 @@ def _served(ready: Prepared, *, log: Log, allowed: Seeds) -> ExitCode:
     import asyncio
 
     from streamdp.core.errors import StreamdpError
-    from streamdp.service.run import TransportRefuses, run, run_service
+    from streamdp.service.run import TransportRefuses, piped_by_default, run, run_service
     from streamdp.service.worker import where_raised
+
+    start = _Start()
 
     async def serve() -> ExitCode:
         reason = await run_service(
             ready.configuration,
             technology=ready.technology,
             log=log,
-            faces=ready.faces,
+            faces=[start.face, *ready.faces],
             seeds=allowed,
         )
         return code_of_halt(reason)
@@ -70,9 +81,29 @@ def _served(ready: Prepared, *, log: Log, allowed: Seeds) -> ExitCode:
         return ExitCode.CUT_OFF
     except StreamdpError as error:
         code = ExitCode.TRANSPORT if isinstance(error, TransportRefuses) else code_of(error)
+        if start.failed and piped_by_default(ready.configuration):
+            complain(error)
         log.error("failed", detail=str(error), exit_code=int(code))
         return code
     except Exception as error:
         kind = type(error).__name__
         log.error("failed", detail=kind, where=where_raised(error), exit_code=int(ExitCode.WRONG))
         return ExitCode.WRONG
+
+
+class _Start:
+    """Knows whether the service has reached its transport: until then, its start has failed."""
+
+    def __init__(self) -> None:
+        self._running: Running | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error now ends the start rather than the work."""
+        return self._running is None or not self._running.joined.is_set()
+
+    @asynccontextmanager
+    async def face(self, running: Running) -> AsyncIterator[None]:
+        """Be told of the process, as a face is; show nothing."""
+        self._running = running
+        yield

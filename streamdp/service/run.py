@@ -14,6 +14,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
@@ -123,6 +124,11 @@ def log_of(configuration: Configuration) -> Log:
     """The process's log, as the configuration wants it."""
     table = configuration.tables.log
     return set_up(level=table.level, style=table.format)
+
+
+def piped_by_default(configuration: Configuration) -> bool:
+    """Whether the log is JSON only because standard error is no terminal."""
+    return configuration.tables.log.format == "auto" and not sys.stderr.isatty()
 
 
 def _announce(running: Running) -> None:
