@@ -239,7 +239,7 @@ def test_does_the_command_fail_for_a_service_that_proves_more(monkeypatch: Patch
 def test_is_a_service_that_halts_no_proof(monkeypatch: Patch) -> None:
     """The audit says why instead of taking silence for privacy."""
 
-    def refuse(*args: object) -> None:
+    def refuse(*args: object, **more: object) -> None:
         raise StateMismatch("on purpose")
 
     monkeypatch.setattr(protocol, "open_partition", refuse)

@@ -128,6 +128,8 @@ def told_by_turns(story: Story) -> Telling:
     for number, step in zip(count(), cycle(_STEPS)):
         waiting = np.arange(_GROUPS) * _LATE > number
         upto = np.where(waiting, told, np.minimum(told + step, slots))
+        if (upto == told).all():
+            continue  # the groups that were born are done, and the next is not due
         batches.append(_batch(story, told[group], upto[group], offset, frames=number % 2 == 0))
         offset = int(batches[-1].offsets[-1]) + 2
         told = upto
