@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 import streamdp as sd
 from streamdp.ports import Key, StreamTopics, Technology, Value
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
@@ -23,6 +25,7 @@ from tests.streams import ACTIONS, spec
 SEED, EPOCH = 5, 3
 LEARNERS = (
     "incumbent_leader:schedule=capped 8",
+    "remembering_leader:schedule=geometric 2 to 8",
     "prefix_softmax",
     "noisy_leader:noise=gumbel:resample=bernoulli",
 )
@@ -99,9 +102,9 @@ async def _released(technology: Technology, topics: StreamTopics) -> Released:
             line = decode_ledger(record.value)
             if isinstance(line, Charge) and line.kind in ("opening", "action"):
                 place = found.setdefault((record.partition, key_bytes(line)), {})
-                place[-1 if line.kind == "opening" else line.block] = ACTIONS.index(
-                    str(line.action)
-                )
+                action = line.index if line.in_force is UNSET else line.in_force
+                assert isinstance(action, int)
+                place[-1 if line.kind == "opening" else line.block] = action
     await reader.close()
     return {name: [value for _, value in sorted(each.items())] for name, each in found.items()}
 

@@ -24,6 +24,7 @@ FIRST = 40
 
 EVERYONE = (
     "incumbent_leader",
+    "remembering_leader:schedule=geometric 2 to 8",
     "prefix_softmax",
     "noisy_leader:noise=laplace",
     "noisy_leader:noise=exponential",
@@ -154,5 +155,5 @@ def lived(
             for portion in held:
                 for release in engines[portion.partition].apply_batch(portion.batch):
                     name = (at, seed, portion.partition, release.key)
-                    found.setdefault(name, []).append(release.value)
+                    found.setdefault(name, []).append(release.standing)
     return found
