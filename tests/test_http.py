@@ -427,6 +427,10 @@ def test_does_a_key_s_history_show_estimates_beside_their_error() -> None:
         ("null_share", 0.0),
     ]
     assert all(point["standard_error"] > 0 for point in learner["points"])
+    assert learner["actions"] == [
+        {"block": 0, "stop": 1, "action": "a"},
+        {"block": 1, "stop": 3, "action": "a"},
+    ]
 
 
 def test_is_the_description_true() -> None:

@@ -133,8 +133,12 @@ def test_does_the_chart_speak_and_follow_the_keyboard(window: Browser) -> None:
     window.keys("\ue011")  # Home
     first = window.text("#curve .read")
     window.keys("\ue014")  # →
-    assert first.startswith("Block 1: ")
-    assert window.text("#curve .read").startswith("Block 2: ")
+    assert first.startswith("Block 1, to event ")
+    assert window.text("#curve .read").startswith("Block 2, to event ")
+    drawn = window.run(
+        "return [...document.querySelectorAll('#curve .slots')].map(e => e.textContent)"
+    )
+    assert any(drawn)
     assert "one standard error" in first
 
 

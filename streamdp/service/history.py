@@ -39,6 +39,7 @@ NEWEST_LINES = 100_000
 MOST_KEYS = 1_000_000
 MOST_HISTORIES = 2_000
 POINTS_A_KEY = 256
+ACTIONS_A_KEY = 20
 BLOCKS_A_CURVE = 512
 
 
@@ -53,12 +54,21 @@ class Point(NamedTuple):
     standard_error: float
 
 
+class Acted(NamedTuple):
+    """A published action: in force for the slots from `stop` on, until the next one."""
+
+    block: int
+    stop: int
+    action: int  # its place in the stream's list
+
+
 class Reading(NamedTuple):
     """A mean of released estimates, noisy, with the standard error of its noise."""
 
     value: float
     standard_error: float
     keys: int
+    stop: int = 0  # of a curve: the first slot after the block, of all keys alike
 
 
 @dataclass(slots=True)
@@ -69,6 +79,7 @@ class Sum:
     slots: int = 0
     value: float = 0.0
     variance: float = 0.0
+    stop: int = 0  # the largest: where all are of one block, its end
 
     def add(self, other: Sum) -> None:
         """More of them."""
@@ -76,6 +87,7 @@ class Sum:
         self.slots += other.slots
         self.value += other.value
         self.variance += other.variance
+        self.stop = max(self.stop, other.stop)
 
     def take_away(self, other: Sum) -> None:
         """Fewer of them."""
@@ -103,7 +115,8 @@ class KeyHistory:
     charged: Fraction = Fraction(0)  # on the slots [start, stop)
     blocks: int = 0
     latest: dict[str, Sum] = field(default_factory=dict)
-    points: deque[Point] | None = None
+    points: deque[Point] | None = None  # of the first keys, as `actions` and `experiment`
+    actions: deque[Acted] | None = None
     experiment: Experiment | None = None  # of a feedback stream's first keys
 
 
@@ -189,7 +202,7 @@ class Told:
             for block, total in part.curves.get(kind, {}).items():
                 blocks[block].add(total)
         for block, total in sorted(blocks.items()):
-            yield block, total.per_slot()
+            yield block, total.per_slot()._replace(stop=total.stop)
 
     def of_key(self, key: Key) -> dict[int, KeyHistory]:
         """One key's learners by their partitions."""
@@ -226,6 +239,7 @@ class Told:
             history.start, history.stop, history.charged = line.start, line.stop, Fraction(0)
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
+        _note_action(history, line)
         if line.kind in ENDS_BLOCK:
             self._sums(history, line)
             part.blocks += line.block - history.blocks
@@ -266,6 +280,7 @@ class Told:
         history = KeyHistory(line.epoch, line.born)
         if len(self.keys) < self._histories:
             history.points = deque(maxlen=POINTS_A_KEY)
+            history.actions = deque(maxlen=ACTIONS_A_KEY)
         self.keys[number, key] = history
         return history
 
@@ -274,7 +289,7 @@ class Told:
             return
         length = line.stop - line.start
         times = length if ESTIMATES[line.kind].a_slot else 1
-        total = Sum(1, length, line.estimate * times, (line.standard_error * times) ** 2)
+        total = Sum(1, length, line.estimate * times, (line.standard_error * times) ** 2, line.stop)
         latest = part.latest.setdefault(line.kind, Sum())
         if line.kind in history.latest:
             latest.take_away(history.latest[line.kind])
@@ -316,6 +331,15 @@ class StreamHistory:
 
     def lost(self, error: Exception) -> None:
         """What was told stays."""
+
+
+def _note_action(history: KeyHistory, line: Charge) -> None:
+    """Keep which action a line put in force, if readers were told it: not in shadow or fallback."""
+    if history.actions is None or line.withheld is True or line.fallback is True:
+        return
+    action = line.index if line.in_force is UNSET else line.in_force
+    if action is not UNSET:
+        history.actions.append(Acted(line.block, line.stop, action))
 
 
 @lru_cache(maxsize=4096)

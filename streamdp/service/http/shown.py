@@ -6,6 +6,7 @@ error of its noise. Nothing else is here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import isnan
@@ -55,7 +56,10 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
         "source": answer.why.value,
         "release": in_force(answer),
         "policy": _policy(answer),
-        "learners": [_learner(number, each) for number, each in told.of_key(key).items()],
+        "learners": [
+            _learner(number, each, _names(knowledge.about[stream], number, each))
+            for number, each in told.of_key(key).items()
+        ],
     }
 
 
@@ -145,7 +149,10 @@ def _estimate(kind: str, told: Told) -> dict[str, Any]:
         "kind": kind,
         "a_slot": ESTIMATES[kind].a_slot,
         "latest": _reading(told.latest(kind).per_slot()),
-        "curve": [{"block": block, **_reading(mean)} for block, mean in told.curve(kind)],
+        "curve": [
+            {"block": block, "slot": mean.stop - 1, **_reading(mean)}
+            for block, mean in told.curve(kind)
+        ],
     }
 
 
@@ -157,7 +164,12 @@ def _reading(reading: Reading) -> dict[str, Any]:
     }
 
 
-def _learner(number: int, history: KeyHistory) -> dict[str, Any]:
+def _names(about: About, partition: int, history: KeyHistory) -> Sequence[str]:
+    """What a learner's actions are called; only those of the configured epoch are known."""
+    return about.learner.actions if history.epoch == about.epoch_of(partition) else ()
+
+
+def _learner(number: int, history: KeyHistory, names: Sequence[str]) -> dict[str, Any]:
     return {
         "partition": number,
         "epoch": history.epoch,
@@ -166,6 +178,11 @@ def _learner(number: int, history: KeyHistory) -> dict[str, Any]:
         "slots": history.stop - 1,
         "charged": _exact(history.charged),
         "points": [point._asdict() for point in history.points or ()],
+        "actions": [
+            {"block": acted.block, "stop": acted.stop, "action": names[acted.action]}
+            for acted in history.actions or ()
+            if acted.action < len(names)  # the ledger is read, not trusted
+        ],
         "arms": None if history.experiment is None else _arms(history.experiment),
     }
 
