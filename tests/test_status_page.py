@@ -162,6 +162,8 @@ def test_are_keys_found_and_opened_by_keyboard_alone(window: Browser) -> None:
     window.until(lambda: "each event charged ε = 1" in window.text("#rows"))
     assert "segment-177" in window.run("return document.activeElement.dataset.key")
     assert window.run("return document.querySelectorAll('#rows svg').length") == 1
+    assert "In force from event" in window.text("tr.detail [aria-label='Newest actions']")
+    assert "2,047" in window.text("tr.detail [aria-label='Newest actions']")
     width, height = keep("opened", window.screenshot())
     assert (width, height > 900) == (1280, True)
     window.run("document.getElementById('search').focus()")
