@@ -70,10 +70,12 @@ class VoteFilter:
 
     >>> memory = VoteFilter(actions=3, since=100, hazard=Fraction(1, 100))
     >>> standing = Standing(np.array([0]), np.zeros((1, memory.width), np.int64))
+    >>> told = []
     >>> for vote in (1, 1, 1, 2, 1, 2, 2, 2, 2):
     ...     standing = memory.after(standing, np.array([vote]), np.array([100]))
-    ...     print(standing.in_force.item(), end=" ")
-    1 1 1 1 1 1 1 1 2
+    ...     told.append(standing.in_force.item())
+    >>> told
+    [1, 1, 1, 1, 1, 1, 1, 1, 2]
     """
 
     actions: int
