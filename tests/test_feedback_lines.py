@@ -8,8 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from streamdp.core.engine import row_layout
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import SUMS, BlockSums
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.service.spec import told
 from streamdp.wire import state
 from streamdp.wire.published import (
     Charge,
@@ -21,6 +24,7 @@ from streamdp.wire.published import (
     from_base64,
     names_digest,
 )
+from tests.conftest import ROOT
 from tests.golden_wire import ACTIONS, FEEDBACK, LINES, SHOWN, SHOWN_FEEDBACK
 
 SUMMED = SHOWN_FEEDBACK["sums"]
@@ -73,6 +77,22 @@ def test_every_length_is_a_function_of_the_number_of_actions(mode: Mode) -> None
     assert len({len(each.ledger) for each in kept}) == 1
     assert len({len(each.action or b"") for each in kept}) == 1
     assert len(state.encode_recorded(kept[0])) < state.largest_recorded(FEEDBACK, key_bytes=8)
+
+
+@pytest.mark.parametrize("actions", [10, 100, 1000])
+def test_the_documents_say_how_large_lines_and_rows_are(actions: int) -> None:
+    """The table of sizes, in kB to one place, for a short key and short names."""
+    learner = policy_blocks(actions=[f"a{at}" for at in range(actions)], epsilon="1/2")
+    lines = replace(FEEDBACK, actions=learner.actions, learner=told(learner))
+    nothing = np.zeros(actions, dtype=np.int64)
+    drawn = replace(SUMMED, sums=BlockSums.of(nothing, nothing), policy=bytes(4 * actions))
+    sizes = (
+        len(lines.ledger(drawn, mode=Mode.LIVE, ordinal=9)),
+        len(lines.action(drawn, mode=Mode.LIVE) or b""),
+        row_layout(learner, (), epoch=1).size,
+    )
+    row = " | ".join(f"{size / 1000:.1f} kB" for size in sizes)
+    assert f"| {actions:,} | {row} |" in (ROOT / "docs" / "feedback.md").read_text()
 
 
 def test_a_policy_line_is_no_action_line() -> None:

@@ -11,8 +11,9 @@ from fractions import Fraction
 import jsonschema
 import pytest
 
+from streamdp.client import Names, Source
 from streamdp.client.choosing import choose
-from streamdp.client.http_wire import choice_heard, encode
+from streamdp.client.table import Table
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.about import About
@@ -166,17 +167,15 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert (stream["observes"], stream["mechanism"]) == ("feedback", "discrete_laplace")
 
 
-def test_is_a_choice_read_back_as_it_was() -> None:
-    """What a client hears over HTTP is what a client in memory draws."""
-    (answer,) = asked("/v1/streams/home/keys/fr/choice?request=r-7")
-    from msgspec import json as msgjson
-
-    from streamdp.client import Names, Source
-    from streamdp.client.http_wire import ChoiceTold
-    from streamdp.client.table import Table
-
+def test_is_it_the_choice_that_a_client_in_memory_draws() -> None:
+    """Action, probability and release, request by request."""
     table = Table(Source(CLICKS.topics, "a", Names(ACTIONS, "pepper")), most_keys=9)
     list(table.apply([action(SUMMED, lines=FEEDBACK)], now=0.0))
-    drawn = choose(table.answers[b"fr"], "r-7", ACTIONS)
-    assert choice_heard(msgjson.decode(answer.body, type=ChoiceTold)) == drawn
-    assert encode(answer.json)
+    requests = [f"r-{at}" for at in range(20)]
+    answers = asked(*(f"/v1/streams/home/keys/fr/choice?request={each}" for each in requests))
+    for request, answer in zip(requests, answers, strict=True):
+        drawn, found = choose(table.answers[b"fr"], request, ACTIONS), answer.json
+        assert (found["action"], found["probability"]) == (drawn.action, drawn.probability)
+        assert found["release"] == {
+            name: getattr(drawn, name) for name in ("partition", "epoch", "born", "block", "slots")
+        }

@@ -117,15 +117,6 @@ def chosen(stream: str, key: Key, request: str, choice: Choice) -> ChoiceTold:
     )
 
 
-def choice_heard(told: ChoiceTold) -> Choice:
-    """The choice that came in."""
-    force = told.release
-    if force is None:
-        return Choice(told.action, told.probability, told.source)
-    where = force.partition, force.epoch, force.born, force.block, force.slots
-    return Choice(told.action, told.probability, told.source, *where)
-
-
 def told(answer: Answer) -> Told:
     """An answer as it goes out."""
     return Told(answer.action, answer.why, in_force(answer))
@@ -185,6 +176,5 @@ def read_key(key: WireKey) -> Key:
 
 encode = msgspec.json.Encoder().encode
 asked_choices_decoder = msgspec.json.Decoder(AskedChoices)
-all_chosen_decoder = msgspec.json.Decoder(AllChosen)
 asked_decoder = msgspec.json.Decoder(Asked)
 all_told_decoder = msgspec.json.Decoder(AllTold)
