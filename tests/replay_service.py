@@ -17,7 +17,8 @@ from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import View
-from streamdp.wire.published import Charge, decode_ledger, key_bytes
+from streamdp.wire.lines import Charge, key_bytes
+from streamdp.wire.published import decode_ledger
 from tests import replayed
 from tests.services import QUICK, Lines
 from tests.streams import ACTIONS, spec

@@ -14,14 +14,12 @@ from streamdp.core.events import SUMS, BlockSums
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.spec import told
 from streamdp.wire import state
+from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import (
-    Charge,
     Mode,
-    PolicyLine,
     decode_action,
     decode_in_force,
     decode_ledger,
-    from_base64,
     names_digest,
 )
 from tests.conftest import ROOT

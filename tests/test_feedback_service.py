@@ -23,14 +23,8 @@ from streamdp.ports import Partition
 from streamdp.service.verification import Verification
 from streamdp.testing.faults import Dice
 from streamdp.wire.feedback import Headers
-from streamdp.wire.published import (
-    Charge,
-    Mode,
-    PolicyLine,
-    decode_in_force,
-    decode_ledger,
-    from_base64,
-)
+from streamdp.wire.lines import Charge, PolicyLine, from_base64
+from streamdp.wire.published import Mode, decode_in_force, decode_ledger
 from tests.services import Room
 from tests.streams import ACTIONS, feedback_spec, shown, spec
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from streamdp.ports import Published
 from streamdp.service.history import ACTIONS_A_KEY, Acted, Told
-from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
 from tests.streams import spec
 from tests.test_partition_epochs import lived
 

@@ -19,7 +19,8 @@ from streamdp.ports import Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import Evidence, judge_fold
-from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.streams import events, spec
 

@@ -23,7 +23,8 @@ from streamdp.service.protocol import Pace, PartitionWork
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire.entries import Entries
-from streamdp.wire.published import Lines, Mode, decode_ledger, ordinal_of
+from streamdp.wire.lines import ordinal_of
+from streamdp.wire.published import Lines, Mode, decode_ledger
 from streamdp.wire.recording import Entry, record_all
 from streamdp.wire.state import _FirstCheckpoint, read_state
 from tests.golden_wire import SHOWN

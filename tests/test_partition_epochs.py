@@ -22,7 +22,8 @@ from streamdp.service.protocol import Pace, PartitionWork, Restoring
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import judge
-from streamdp.wire.published import Charge, EpochMark, Mode, decode_ledger
+from streamdp.wire.lines import Charge, EpochMark
+from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Checkpoint, read_state
 from tests.calling import CONFIG
 from tests.protocol_model import HOME, Store, evidence, finish, restore

@@ -20,7 +20,8 @@ from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import Start
 from streamdp.testing.judge import judge
-from streamdp.wire.published import EpochMark, Mode, decode_ledger
+from streamdp.wire.lines import EpochMark
+from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Remark, encode_remark
 from tests.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
 from tests.streams import events, spec

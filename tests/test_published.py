@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
 from streamdp.wire import schema
-from streamdp.wire.published import (
-    Charge,
-    EpochMark,
-    Mode,
-    decode_action,
-    decode_ledger,
-    key_bytes,
-)
+from streamdp.wire.lines import Charge, EpochMark, key_bytes
+from streamdp.wire.published import Mode, decode_action, decode_ledger
 from streamdp.wire.schemas import NAMES
 from tests.golden_wire import ACTIONS, LINES, REMEMBERING, SHOWN, release, texts
 

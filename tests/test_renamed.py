@@ -26,7 +26,8 @@ from streamdp.service.protocol import Restoring
 from streamdp.service.run import Running, run, run_service
 from streamdp.service.settings import Pace
 from streamdp.service.view import Reason, Status
-from streamdp.wire.published import Charge, Mode, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import Mode, decode_ledger
 from tests.calling import Streamdp
 from tests.protocol_model import Store, restore
 from tests.services import Lines

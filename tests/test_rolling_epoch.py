@@ -12,7 +12,8 @@ from dataclasses import replace
 from streamdp.ports import Partition
 from streamdp.service.view import Reason, Status, View
 from streamdp.service.worker import OnHalt
-from streamdp.wire.published import EpochMark, decode_ledger
+from streamdp.wire.lines import EpochMark
+from streamdp.wire.published import decode_ledger
 from tests.services import QUICK, Room
 from tests.streams import events, spec
 

@@ -23,7 +23,8 @@ from streamdp.service.batches import decode
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.logs import EVENTS
 from streamdp.testing.judge import Evidence, judge, judge_fold
-from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import read_state
 from tests.conftest import ROOT
 from tests.processes import PROGRAM, Process, ended_at_once, until

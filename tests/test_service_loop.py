@@ -29,7 +29,8 @@ from streamdp.service.spec import Start
 from streamdp.service.view import Reason, Status
 from streamdp.service.worker import OnHalt
 from streamdp.testing.faults import Dice, Plan
-from streamdp.wire.published import Charge, Mode, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import Mode, decode_ledger
 from tests.services import QUICK, Between, Room, Worker
 from tests.streams import events, spec
 

@@ -22,7 +22,8 @@ from streamdp.ports import Published
 from streamdp.service.opening import check_configuration
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
 from tests.protocol_model import HOME, Store, finish, restore
 from tests.streams import ACTIONS, events, spec
 

@@ -18,7 +18,8 @@ from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
-from streamdp.wire.published import Charge, Mode, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import Mode, decode_ledger
 from tests.protocol_model import HOME, Store, evidence, finish, fold, restore
 from tests.streams import events, spec
 

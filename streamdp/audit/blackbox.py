@@ -33,7 +33,8 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import ACTION
 from streamdp.core.schedule import Schedule
 from streamdp.wire.formats import Format, Value
-from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
 
 Record = tuple[bytes, Value]
 Run = Callable[[Sequence[Record]], Iterable[bytes]]

@@ -80,7 +80,8 @@ async def _lines(
 
 def _in_words(value: bytes) -> str:
     """One line for people."""
-    from streamdp.wire.published import EpochMark, decode_ledger, key_bytes
+    from streamdp.wire.lines import EpochMark, key_bytes
+    from streamdp.wire.published import decode_ledger
 
     line = decode_ledger(value)
     place = f"{printable(line.stream)}/{line.partition}"

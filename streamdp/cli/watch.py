@@ -22,7 +22,7 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.ports import Published, StreamTopics, Technology
-    from streamdp.wire.published import InForce
+    from streamdp.wire.lines import InForce
 
 
 MOST_TOLD = 3
@@ -108,7 +108,7 @@ class _Printer:
 
     def key(self, line: InForce) -> bytes | None:
         """The record key that a line is about."""
-        from streamdp.wire.published import key_bytes
+        from streamdp.wire.lines import key_bytes
 
         return key_bytes(line)
 
@@ -130,7 +130,8 @@ class _Printer:
     def _told(self, line: InForce) -> str:
         """The action in force, or the likeliest ones of a policy."""
         from streamdp.core.evidence.policy import PARTS, policy_of
-        from streamdp.wire.published import PolicyLine, from_base64, names_digest
+        from streamdp.wire.lines import PolicyLine, from_base64
+        from streamdp.wire.published import names_digest
 
         if not isinstance(line, PolicyLine):
             return word(line.action)

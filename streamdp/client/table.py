@@ -29,14 +29,8 @@ from streamdp.client.choosing import hashed_prefix, held
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
-from streamdp.wire.published import (
-    InForce,
-    PolicyLine,
-    decode_action,
-    decode_in_force,
-    from_base64,
-    names_digest,
-)
+from streamdp.wire.lines import InForce, PolicyLine, from_base64
+from streamdp.wire.published import decode_action, decode_in_force, names_digest
 
 MOST_BYTES = 1 << 30
 """Of policies that one stream's table keeps."""

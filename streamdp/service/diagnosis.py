@@ -28,7 +28,8 @@ from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import FeedbackFormat, observe
 from streamdp.wire.formats import Format
-from streamdp.wire.published import decode_in_force, key_bytes
+from streamdp.wire.lines import key_bytes
+from streamdp.wire.published import decode_in_force
 from streamdp.wire.quarantined import read_quarantined
 from streamdp.wire.state import read_state
 from streamdp.wire.unprotected import NOT_PRIVATE

@@ -31,7 +31,8 @@ from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
-from streamdp.wire.published import ENDS_BLOCK, Charge, EpochMark, decode_ledger
+from streamdp.wire.lines import ENDS_BLOCK, Charge, EpochMark
+from streamdp.wire.published import decode_ledger
 
 NEWEST_LINES = 100_000
 """How much of a ledger a start reads: 0.7 seconds of processor time (7 µs a line)."""

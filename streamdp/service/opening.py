@@ -31,7 +31,8 @@ from streamdp.ports import Partition, Taken
 from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.wire.entries import Entries
-from streamdp.wire.published import Charge, LedgerLine, decode_ledger, ordinal_of
+from streamdp.wire.lines import Charge, LedgerLine, ordinal_of
+from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import (
     Checkpoint,
     SavedState,

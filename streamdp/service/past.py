@@ -30,7 +30,8 @@ from fractions import Fraction
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.published import Charge, decode_ledger
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
 
 
 class Scope(Enum):

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import OPENING
 from streamdp.core.evidence import Standing, VoteFilter, named
-from streamdp.wire.published import Charge
+from streamdp.wire.lines import Charge
 
 
 class Follower:

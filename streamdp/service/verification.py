@@ -28,7 +28,8 @@ from streamdp.core.events import ACTION, OPENING, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.standings import Follower
-from streamdp.wire.published import ENDS_BLOCK, Charge, EpochMark, decode_ledger, ordinal_of
+from streamdp.wire.lines import ENDS_BLOCK, Charge, EpochMark, ordinal_of
+from streamdp.wire.published import decode_ledger
 
 MOST_TOLD = 20
 """Violations of one kind of place that are told in full; the rest are counted."""

@@ -26,18 +26,8 @@ from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
 from streamdp.core.events import OPENING, Identity
 from streamdp.ports import Partition, Published
-from streamdp.wire.published import (
-    ENDS_BLOCK,
-    ActionLine,
-    Charge,
-    InForce,
-    LedgerLine,
-    Lines,
-    Mode,
-    decode_in_force,
-    decode_ledger,
-    ordinal_of,
-)
+from streamdp.wire.lines import ENDS_BLOCK, ActionLine, Charge, InForce, LedgerLine, ordinal_of
+from streamdp.wire.published import Lines, Mode, decode_in_force, decode_ledger
 
 
 @dataclass(frozen=True, slots=True)

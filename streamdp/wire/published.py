@@ -31,50 +31,40 @@ Readers ignore fields they do not know, and refuse a `schema` higher than they k
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Identity, Key, Release
+from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Key, Release
+from streamdp.wire.lines import (
+    ACTION_SCHEMA,
+    LEDGER_SCHEMA,
+    ActionLine,
+    Charge,
+    EpochMark,
+    InForce,
+    LedgerLine,
+    Named,
+    PolicyLine,
+    key_bytes,
+)
 
 if TYPE_CHECKING:
     from streamdp.core.regret import Estimate
-
-ACTION_SCHEMA = 1
-"""The version of the actions' schema; it rises when an old reader would misread a new line."""
-
-LEDGER_SCHEMA = 2
-"""Of the ledger's. Lines of schema 1 have `commit_seq` where those of schema 2 have `ordinal`."""
 
 INTEGER_WIDTH = 20
 """Characters. No int64 takes more in JSON: a sign and 19 digits."""
 
 FLOAT_WIDTH = 24
 """Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
-
-Natural = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-Exact = Annotated[
-    str,
-    Meta(pattern=r"^[0-9]+(/[1-9][0-9]*)?$", description="An exact fraction, such as 1/2."),
-]
-
-
-Ordinal = Annotated[
-    int, Meta(ge=1, description="Place among the partition's ledger lines, without a gap.")
-]
-CommitSeq = Annotated[
-    int, Meta(ge=0, description="Schema 1 only, in place of `ordinal`: the commit that recorded.")
-]
 
 
 class Mode(StrEnum):
@@ -83,190 +73,6 @@ class Mode(StrEnum):
     LIVE = "live"
     SHADOW = "shadow"
     FALLBACK = "fallback"
-
-
-class ActionLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="action"):
-    """The action in force of one key: the value of a record of the actions topic."""
-
-    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
-    stream: str
-    partition: Natural
-    key: Annotated[str | None, Meta(description="The input record's key.")] | UnsetType = UNSET
-    key_base64: (
-        Annotated[str, Meta(description="Instead of `key` if that is not UTF-8.")] | UnsetType
-    ) = UNSET
-    epoch: Natural
-    born: Annotated[int, Meta(ge=0, description="Offset of the key's first record.")]
-    block: Natural
-    kind: Annotated[str, Meta(pattern="^(opening|action)$")]
-    input: Annotated[str, Meta(description="The input topic.")]
-    first_offset: Natural
-    last_offset: Natural
-    start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
-    stop: Annotated[int, Meta(ge=1, description="The slot that the action is in force from.")]
-    fallback: (
-        Annotated[bool, Meta(description="If true, use the fallback action instead.")] | UnsetType
-    ) = UNSET
-    index: Annotated[int, Meta(ge=0, description="The action's place in the configuration.")]
-    action: Annotated[str, Meta(min_length=1)]
-
-    @property
-    def identity(self) -> Identity:
-        """What names the release, for good."""
-        return _identity(self)
-
-
-class PolicyLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="policy"):
-    """The policy in force of one key of a feedback stream: a record of its actions topic."""
-
-    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
-    stream: str
-    partition: Natural
-    key: Annotated[str | None, Meta(description="The input record's key.")] | UnsetType = UNSET
-    key_base64: (
-        Annotated[str, Meta(description="Instead of `key` if that is not UTF-8.")] | UnsetType
-    ) = UNSET
-    epoch: Natural
-    born: Annotated[int, Meta(ge=0, description="Offset of the key's first record.")]
-    block: Natural
-    kind: Annotated[str, Meta(pattern="^(opening|sums)$")]
-    input: Annotated[str, Meta(description="The input topic.")]
-    first_offset: Natural
-    last_offset: Natural
-    start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
-    stop: Annotated[int, Meta(ge=1, description="The slot that the policy is in force from.")]
-    fallback: (
-        Annotated[bool, Meta(description="If true, use the fallback action instead.")] | UnsetType
-    ) = UNSET
-    actions_digest: Annotated[str, Meta(description="Digest of the actions' names, in order.")]
-    policy: Annotated[
-        str, Meta(description="base64 of K little-endian uint32: parts of 2^24 for each action.")
-    ]
-
-    @property
-    def identity(self) -> Identity:
-        """What names the release, for good."""
-        return _identity(self)
-
-
-ENDS_BLOCK = (ACTION, SUMS)
-"""Of these kinds every finished block has one release; estimates come beside them."""
-
-InForce = ActionLine | PolicyLine
-"""A record of an actions topic: what readers are told."""
-
-
-class Charge(Struct, frozen=True, kw_only=True, tag_field="type", tag="charge"):
-    """A release and what it cost each event that it read: a line of the ledger."""
-
-    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
-    stream: str
-    partition: Natural
-    key: Annotated[str | None, Meta(description="The input record's key.")] | UnsetType = UNSET
-    key_base64: (
-        Annotated[str, Meta(description="Instead of `key` if that is not UTF-8.")] | UnsetType
-    ) = UNSET
-    epoch: Natural
-    born: Annotated[int, Meta(ge=0, description="Offset of the key's first record.")]
-    block: Natural
-    kind: Annotated[str, Meta(description="opening, action, sums, or an estimate's name.")]
-    input: Annotated[str, Meta(description="The input topic, whose budget is charged.")]
-    first_offset: Annotated[int, Meta(ge=0, description="First input record that was read.")]
-    last_offset: Annotated[int, Meta(ge=0, description="Last input record that was read.")]
-    start: Annotated[int, Meta(ge=1, description="First charged slot.")]
-    stop: Annotated[int, Meta(ge=1, description="First slot after the charged ones.")]
-    mechanism: Annotated[str, Meta(description="How it was drawn.")]
-    epsilon: Exact
-    delta: Exact
-    ordinal: Ordinal | UnsetType = UNSET
-    commit_seq: CommitSeq | UnsetType = UNSET
-    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
-    version: Annotated[str, Meta(description="Version of the library.")]
-    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
-    withheld: Annotated[bool, Meta(description="Drawn, but not published.")] | UnsetType = UNSET
-    fallback: bool | UnsetType = UNSET
-    memory: (
-        Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
-    ) = UNSET
-    learner: (
-        Annotated[
-            str, Meta(description="Of a feedback stream: recipe and options of its policies.")
-        ]
-        | UnsetType
-    ) = UNSET
-    standard_error: (
-        Annotated[float, Meta(ge=0, description="Of the estimate's noise, in loss.")] | UnsetType
-    ) = UNSET
-    index: Annotated[int, Meta(ge=0, description="The action drawn.")] | UnsetType = UNSET
-    action: str | UnsetType = UNSET
-    in_force: (
-        Annotated[int, Meta(ge=0, description="With a memory: the action in force afterwards.")]
-        | UnsetType
-    ) = UNSET
-    units: (
-        Annotated[int, Meta(description="What was drawn, in units of 2^-20 loss.")] | UnsetType
-    ) = UNSET
-    estimate: (
-        Annotated[
-            float, Meta(description="In loss: of the block, or per slot for means and shares.")
-        ]
-        | UnsetType
-    ) = UNSET
-    sums: (
-        Annotated[
-            str,
-            Meta(description="base64 of K little-endian int64: noisy sums of 1/2 - loss, 2^-20."),
-        ]
-        | UnsetType
-    ) = UNSET
-    shown: (
-        Annotated[
-            str, Meta(description="base64 of K little-endian int64: how often each was shown.")
-        ]
-        | UnsetType
-    ) = UNSET
-
-    @property
-    def identity(self) -> Identity:
-        """What names the release, for good."""
-        return _identity(self)
-
-    @property
-    def charge(self) -> Fraction:
-        """The ε that each slot in [start, stop) was charged."""
-        return Fraction(self.epsilon)
-
-    def block_sums(self) -> BlockSums | None:
-        """The sums and counts of a feedback stream's block, where the line tells them."""
-        if self.sums is UNSET or self.shown is UNSET:
-            return None
-        return BlockSums(from_base64(self.sums, "sums"), from_base64(self.shown, "shown"))
-
-
-class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"):
-    """From this position on learners begin anew: a line of the ledger."""
-
-    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
-    stream: str
-    partition: Natural
-    epoch: Natural
-    stream_epoch: (
-        Annotated[
-            int, Meta(ge=0, description="The stream's, if this epoch is the partition's own.")
-        ]
-        | UnsetType
-    ) = UNSET
-    previous: Natural | None
-    input: Annotated[str, Meta(description="The input topic.")]
-    next_offset: Annotated[int, Meta(ge=0, description="First input record of the epoch.")]
-    ordinal: Ordinal | UnsetType = UNSET
-    commit_seq: CommitSeq | UnsetType = UNSET
-    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
-    version: Annotated[str, Meta(description="Version of the library.")]
-    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
-
-
-LedgerLine = Charge | EpochMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,11 +267,6 @@ def decode_ledger(value: bytes) -> LedgerLine:
     return line
 
 
-def ordinal_of(line: LedgerLine) -> int | None:
-    """The line's place in its partition's ledger; None in a line of schema 1."""
-    return line.ordinal if line.schema > 1 and isinstance(line.ordinal, int) else None
-
-
 @lru_cache(maxsize=64)
 def names_digest(actions: tuple[str, ...]) -> str:
     """A fingerprint of the actions' names in their order: which policy is about which actions.
@@ -474,30 +275,6 @@ def names_digest(actions: tuple[str, ...]) -> str:
     False
     """
     return sha256(_encode(actions)).hexdigest()[:16]
-
-
-def from_base64(text: str, what: str) -> bytes:
-    """What a line has in base64; `StateMismatch` if that is none."""
-    try:
-        return b64decode(text, validate=True)
-    except ValueError as error:
-        where = f"published {what}"
-        raise StateMismatch(
-            complaint(where, "unreadable", expected="base64", got=f"{len(text)} characters")
-        ) from error
-
-
-def key_bytes(line: InForce | Charge) -> Key:
-    """The record key that a line is about.
-
-    >>> key_bytes(decode_action(b'{"type":"action","schema":1,"stream":"home","partition":0,'
-    ...     b'"key_base64":"/w==","epoch":1,"born":0,"block":0,"kind":"opening","input":"in",'
-    ...     b'"first_offset":0,"last_offset":0,"start":1,"stop":1,"index":0,"action":"a"}'))
-    b'\\xff'
-    """
-    if isinstance(line.key_base64, str):
-        return b64decode(line.key_base64, validate=True)
-    return line.key.encode() if isinstance(line.key, str) else None
 
 
 class _Version(Struct):
@@ -541,7 +318,7 @@ def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
         )
 
 
-def _check_key(line: InForce | Charge, *, where: str) -> None:
+def _check_key(line: Named, *, where: str) -> None:
     """A line has exactly one of `key` and `key_base64`, and the latter is base64."""
     try:
         both = (line.key is UNSET) == (line.key_base64 is UNSET)
@@ -551,12 +328,6 @@ def _check_key(line: InForce | Charge, *, where: str) -> None:
     if both:
         expected = "either key or key_base64"
         raise StateMismatch(complaint(where, "no key", expected=expected, got="none or both"))
-
-
-def _identity(line: InForce | Charge) -> Identity:
-    return Identity(
-        line.stream, line.partition, key_bytes(line), line.epoch, line.born, line.block, line.kind
-    )
 
 
 @lru_cache(maxsize=1024)

@@ -33,21 +33,17 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import OPENING, BlockSums, Identity, Key, Release
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
-from streamdp.wire.published import (
-    INTEGER_WIDTH,
+from streamdp.wire.lines import (
     ActionLine,
     Charge,
     Exact,
-    Lines,
-    Mode,
     Natural,
     PolicyLine,
     Positive,
-    decode_in_force,
-    decode_ledger,
     from_base64,
     ordinal_of,
 )
+from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
 
 VERSION = 2
 """The layout that this library writes."""

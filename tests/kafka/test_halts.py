@@ -37,7 +37,8 @@ from streamdp.testing.broker import Borrowed, Broker, Grant, Resource, Right, Se
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.entries import Entries
-from streamdp.wire.published import Charge, EpochMark, LedgerLine, decode_ledger, ordinal_of
+from streamdp.wire.lines import Charge, EpochMark, LedgerLine, ordinal_of
+from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from tests.services import Lines

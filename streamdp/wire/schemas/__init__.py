@@ -14,13 +14,7 @@ from typing import Any
 import msgspec
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.wire.published import (
-    ACTION_SCHEMA,
-    LEDGER_SCHEMA,
-    ActionLine,
-    LedgerLine,
-    PolicyLine,
-)
+from streamdp.wire.lines import ACTION_SCHEMA, LEDGER_SCHEMA, ActionLine, LedgerLine, PolicyLine
 
 NAMES = ("event-list", "event-mapping", "event-feedback", "action", "policy", "ledger")
 
