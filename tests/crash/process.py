@@ -15,11 +15,12 @@ import mmap
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
 import streamdp as sd
+from streamdp.core.learners import earlier_learner_of
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
 from streamdp.service.loop import Service
@@ -33,6 +34,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.technology import KafkaTechnology
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.crash.mutants import MUTANTS
+from tests.streams import ACTIONS, spec
 
 STEPS = {
     "kafka": ("take: fenced", "take: owned", "take: read", "poll", "commit: begun", "commit: sent",
@@ -61,11 +63,12 @@ class Place:
     settings: dict[str, object] = field(repr=False)
     app: str
     partitions: int
+    upgraded: bool = False  # one stream, which names no recipe and was begun by an older version
 
     @property
     def input(self) -> str:
-        """The input topic of both streams."""
-        return f"{self.app}-losses"
+        """The input topic of all streams."""
+        return "home-losses" if self.upgraded else f"{self.app}-losses"
 
     def technology(self, reached: Reached | None = None) -> Technology:
         """The technology, with a hook in its transport."""
@@ -75,7 +78,9 @@ class Place:
         return KafkaTechnology(KafkaSettings.parse(self.settings), reached=hook)
 
     def specs(self) -> list[StreamSpec]:
-        """Both streams."""
+        """Both streams, or the one."""
+        if self.upgraded:
+            return [upgraded(self.app)]
         narrow = sd.prefix_softmax(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 3")
         wide = sd.noisy_leader(
             actions=[f"action {number}" for number in range(16)],
@@ -100,6 +105,12 @@ class Place:
             randomness=randomness,
             most_key_bytes=64,
         )
+
+
+def upgraded(app: str) -> StreamSpec:
+    """What this version makes of a configuration that says ε and names no recipe."""
+    now = spec(app=app, learner=sd.learner_of({"epsilon": "1/2"}, actions=ACTIONS))
+    return replace(now, earlier=earlier_learner_of({"epsilon": "1/2"}, actions=ACTIONS))
 
 
 class Trace:
@@ -157,7 +168,9 @@ async def serve(place: Place, trace: Trace | None, worker: str) -> int:
 def main() -> int:
     """As the argument says."""
     asked = json.loads(sys.argv[1])
-    place = Place(asked["kind"], asked["settings"], asked["app"], asked["partitions"])
+    place = Place(
+        asked["kind"], asked["settings"], asked["app"], asked["partitions"], asked["upgraded"]
+    )
     if asked.get("mutant"):
         MUTANTS[asked["mutant"]]()
     trace = None

@@ -91,6 +91,7 @@ class Scenario:
             "settings": self.place.settings,
             "app": self.place.app,
             "partitions": self.place.partitions,
+            "upgraded": self.place.upgraded,
             "worker": f"worker {self._started}",
             "trace": str(trace),
             "mutant": self.mutant,
@@ -117,11 +118,15 @@ class Scenario:
     def kill_at(self, step: str, passage: int) -> None:
         """Run a service until it dies at a step; kill it if it gets there no more."""
         with self.running(step=step, passage=passage) as process:
-            try:
-                process.wait(timeout=4)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            assert process.wait() == -signal.SIGKILL, self.log(process)
+            self.await_dead(process)
+
+    def await_dead(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for a service that dies at a step; kill it if it gets there no more."""
+        try:
+            process.wait(timeout=4)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        assert process.wait() == -signal.SIGKILL, self.log(process)
 
     def await_joined(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until a service has joined and will listen to signals."""
