@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from re import search
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from streamdp.audit import Audit, audit_feedback_learner
 from streamdp.audit.feedback import designs, exposure
 from streamdp.cli import application
-from streamdp.core import calibration
-from streamdp.core.bank import Bank
-from streamdp.core.engine import draws
-from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.feedback import FeedbackBlocks
-from streamdp.core.engine.plan import Batch, Plan, plan
-from streamdp.core.engine.waves import Ended, Wave
-from streamdp.core.events import NO_ARM, FeedbackBatch
-from streamdp.core.grid import NULL, UNIT
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
-from streamdp.core.noise import discrete_laplaces
-from streamdp.core.randomness import Bits, SeededRandomness
-from streamdp.core.schedule import Schedule
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.randomness import SeededRandomness
+from tests.feedback_mutants import MUTANTS, made
 from tests.golden_engine import POLICIES
-
-Ints = NDArray[np.int64]
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-def made(*, epsilon: str = "1", **options: str) -> PolicyLearner:
-    """Elimination computes fastest, and what is audited is the same for every rule."""
-    return FEEDBACK_RECIPES["policy_elimination"](actions=["a", "b"], epsilon=epsilon, **options)
 
 
 def audited(subject: PolicyLearner) -> Audit:
@@ -66,177 +44,6 @@ def test_noise_is_not_larger_than_needed(epsilon: str, played: str) -> None:
     subject = made(epsilon=epsilon, played=played)
     worst = max(exposure(subject, design) for design in designs(subject))
     assert worst == pytest.approx(float(Fraction(epsilon)))
-
-
-# -- what is broken ------------------------------------------------------------------------------
-
-MUTANTS: dict[str, tuple[PolicyLearner, str, Patch]] = {}
-
-
-def mutant(said: str, **options: str) -> Callable[[Patch], Patch]:
-    """Register a broken variant, the learner that it breaks, and what the audit says of it."""
-
-    def registered(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = made(**options), said, patch
-        return patch
-
-    return registered
-
-
-@mutant("log-ratio 3 > 1", played="value")
-def adds_noise_of_one_over_epsilon_though_counts_are_content(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(learner._SENSITIVITY, "value", Fraction(1))
-
-
-@mutant("log-ratio 2 > 1")
-def adds_half_the_noise(patch: pytest.MonkeyPatch) -> None:
-    scale = calibration.laplace_scale
-    patch.setattr(calibration, "laplace_scale", lambda *of: scale(*of) / 2)
-
-
-@mutant("log-ratio 1.333 > 1", played="value")
-def sums_gains_that_are_not_centred(patch: pytest.MonkeyPatch) -> None:
-    """Rewards in [0, 1]: leaving one arm and entering another moves two sums by 1 each."""
-    added = FeedbackBlocks.added
-
-    def uncentred(self: FeedbackBlocks, planned: Plan) -> object:
-        found = added(self, planned)
-        return replace(found, gains=found.gains + NULL)
-
-    patch.setattr(FeedbackBlocks, "added", uncentred)
-
-
-@mutant("log-ratio 2 > 1")
-def reads_the_loss_of_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> None:
-    """As with a counterfactual in the content: every arm's sum moves."""
-    close = FeedbackBlocks.close
-
-    def all_arms(self: FeedbackBlocks, ended: Ended, drawn: Draws) -> Iterator[Wave]:
-        sums = self._bank.sums[ended.rows].sum(axis=1, keepdims=True)
-        self._bank.sums[ended.rows] = sums
-        yield from close(self, ended, drawn)
-
-    patch.setattr(FeedbackBlocks, "close", all_arms)
-
-
-@mutant("log-ratio inf > 1")
-def ends_a_block_when_enough_was_usable(patch: pytest.MonkeyPatch) -> None:
-    """A boundary that depends on content: slots without gain are not taken."""
-
-    def usable(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int) -> Plan:
-        assert isinstance(batch, FeedbackBatch)
-        keep = batch.gain != 0
-        kept = FeedbackBatch(
-            batch.keys, batch.index[keep], batch.played[keep], batch.gain[keep], batch.offsets[keep]
-        )
-        return plan(bank, schedule, kept, limit=limit)
-
-    patch.setattr("streamdp.core.engine.machine.plan", usable)
-
-
-@mutant("log-ratio .* > 1")
-def keeps_the_sums_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
-    """One observation in two released sums, or more."""
-    close = FeedbackBlocks.close
-
-    def keeping(self: FeedbackBlocks, ended: Ended, drawn: Draws) -> Iterator[Wave]:
-        kept = self._bank.sums[ended.rows].copy()
-        yield from close(self, ended, drawn)
-        self._bank.sums[ended.rows] = kept
-
-    patch.setattr(FeedbackBlocks, "close", keeping)
-
-
-@mutant("log-ratio inf > 1")
-def counts_usable_events_instead_of_shown_ones(patch: pytest.MonkeyPatch) -> None:
-    """Counts are exact because they are public; those of usable events are not."""
-    added = FeedbackBlocks.added
-
-    def usable(self: FeedbackBlocks, planned: Plan) -> object:
-        batch = planned.batch
-        assert isinstance(batch, FeedbackBatch)
-        played = np.where(batch.gain == 0, NO_ARM, batch.played).astype(np.int32)
-        return added(self, replace(planned, batch=replace(batch, played=played)))
-
-    patch.setattr(FeedbackBlocks, "added", usable)
-
-
-@mutant("log-ratio .* > 1")
-def does_not_clip_gains(patch: pytest.MonkeyPatch) -> None:
-    from streamdp.core.engine import feedback
-
-    patch.setattr(feedback, "NULL", 10**13)
-
-
-@mutant("other sums than the log's")
-def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
-    """From the thirteenth slot on: beyond what streams are enumerated for."""
-    added = FeedbackBlocks.added
-
-    def imputing(self: FeedbackBlocks, planned: Plan) -> object:
-        batch, late = planned.batch, planned.slots > 24
-        assert isinstance(batch, FeedbackBatch)
-        played = batch.played.copy()
-        for at in np.flatnonzero((played == NO_ARM) & late).tolist():
-            played[at] = played[at - 1]
-        return added(self, replace(planned, batch=replace(batch, played=played)))
-
-    patch.setattr(FeedbackBlocks, "added", imputing)
-
-
-@mutant("a policy is not what its releases say")
-def reads_an_exact_sum_for_the_policy(patch: pytest.MonkeyPatch) -> None:
-    close = FeedbackBlocks.close
-
-    def reading(self: FeedbackBlocks, ended: Ended, drawn: Draws) -> Iterator[Wave]:
-        exact = self._bank.sums[ended.rows] / UNIT
-        for wave in close(self, ended, drawn):
-            told = wave.told
-            assert told is not None
-            best = exact.argmax(axis=1)
-            policy = np.zeros_like(told.policy)
-            policy[np.arange(len(best)), best] = 1 << 24
-            yield replace(wave, told=replace(told, policy=policy))
-
-    patch.setattr(FeedbackBlocks, "close", reading)
-
-
-@mutant("noise does not follow the law of its scale")
-def draws_with_half_the_scale_that_it_says(patch: pytest.MonkeyPatch) -> None:
-    def smaller(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
-        return discrete_laplaces(scale / 2, bits, count, position=position)
-
-    patch.setattr(draws, "discrete_laplaces", smaller)
-
-
-@mutant("noises of two numbers are not independent")
-def draws_once_for_all_arms(patch: pytest.MonkeyPatch) -> None:
-    def once(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
-        return np.repeat(discrete_laplaces(scale, bits, 1, position=position), count, axis=1)
-
-    patch.setattr(draws, "discrete_laplaces", once)
-
-
-@mutant("noises of two numbers are not independent")
-def draws_the_same_in_every_block(patch: pytest.MonkeyPatch) -> None:
-    bits = Fresh.bits
-
-    def same(self: Fresh, bank: Bank, rows: Ints, purpose: int, indices: Ints) -> Bits:
-        return bits(self, bank, rows, purpose, indices * 0)
-
-    patch.setattr(Fresh, "bits", same)
-
-
-@mutant("noise does not follow the law of its scale")
-def adds_no_noise_to_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> None:
-    """A zero scale: whether an arm has noise tells what is in it."""
-    sums = Fresh.sums
-
-    def sparing(self: Fresh, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
-        gains, shown = sums(self, bank, rows)
-        return np.where(bank.shown[rows] == 0, 0, gains), shown
-
-    patch.setattr(Fresh, "sums", sparing)
 
 
 @pytest.mark.parametrize("name", list(MUTANTS))

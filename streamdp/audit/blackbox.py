@@ -16,13 +16,13 @@ after it; and whether anything is missing. The chance of an error is divided amo
 (Bonferroni), half of it for the plainest, so none has to be chosen before releases are seen.
 
 About 300 runs refute Exp(1/ε), and 1,400 Lap(1/ε), at ε = 1 and 95 % confidence
-(`tests/test_audit_blackbox.py`).
+(`tests/test_audit_blackbox.py`). For feedback streams see `feedback_blackbox`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
 
@@ -43,7 +43,7 @@ Run = Callable[[Sequence[Record]], Iterable[bytes]]
 CONFIDENCE = 1 - 1e-6
 """Of the bounds that verdicts rest on: what holds is accused once in a million audits."""
 
-_SIDES = ("a", "b")
+SIDES = ("a", "b")
 _FOLLOWING = 1  # blocks after the one that differs: a block that is not reset shows there
 _MOST_BLOCKS = 8  # looked through for one of two slots
 _PLAIN = ("action 0", "action 1")
@@ -73,8 +73,13 @@ class Pair:
     def log(self, runs: int) -> Iterator[Record]:
         """Both sides' runs, slot by slot."""
         for values in zip(*self.streams, strict=True):
-            for side, value in zip(_SIDES, values, strict=True):
-                yield from ((key_of(side, run), value) for run in range(runs))
+            yield from both_sides(values, runs=runs)
+
+
+def both_sides(values: Sequence[Value], *, runs: int) -> Iterator[Record]:
+    """The records of one slot, with each side's value, in all runs of both sides."""
+    for side, value in zip(SIDES, values, strict=True):
+        yield from ((key_of(side, run), value) for run in range(runs))
 
 
 def key_of(side: str, run: int) -> bytes:
@@ -113,11 +118,26 @@ def pairs(schedule: Schedule, format_: Format) -> list[Pair]:
 def lower_bound(pair: Pair, run: Run, *, runs: int, confidence: float = CONFIDENCE) -> Bound:
     """The largest ε that a run of both sides proves."""
     seen = _outcomes(run(list(pair.log(runs))), block=pair.block, runs=runs)
+    return best_bound(seen, plain=_PLAIN, others=_OTHERS, runs=runs, confidence=confidence)
+
+
+def best_bound(
+    seen: Mapping[str, Counter[str]],
+    *,
+    plain: Sequence[str],
+    others: int,
+    runs: int,
+    confidence: float,
+) -> Bound:
+    """The largest ε that any event proves; `plain` ones have half of the chance of an error.
+
+    `others` is how many other events there can be, whether they were seen or not.
+    """
     best = Bound(0.0, "none", (0, 0), runs, confidence)
     for event in sorted({event for counts in seen.values() for event in counts}):
-        share = 1 / (2 * len(_PLAIN)) if event in _PLAIN else 1 / (2 * _OTHERS)
+        share = 1 / (2 * len(plain)) if event in plain else 1 / (2 * others)
         error = (1 - confidence) * share / 4  # two directions, two bounds each
-        for one, other in (_SIDES, _SIDES[::-1]):
+        for one, other in (SIDES, SIDES[::-1]):
             counts = seen[one][event], seen[other][event]
             low = lowest(counts[0], runs, error=error)
             high = highest(counts[1], runs, error=error)
@@ -130,14 +150,14 @@ def lower_bound(pair: Pair, run: Run, *, runs: int, confidence: float = CONFIDEN
 def _outcomes(lines: Iterable[bytes], *, block: int, runs: int) -> dict[str, Counter[str]]:
     """How often each event was seen on each side."""
     released: dict[bytes, dict[int, int]] = {
-        key_of(side, run): {} for side in _SIDES for run in range(runs)
+        key_of(side, run): {} for side in SIDES for run in range(runs)
     }
     for value in lines:
         line = decode_ledger(value)
         if isinstance(line, Charge) and isinstance(line.index, int) and line.key:
             number = line.block if line.kind == ACTION else -1
             released[line.key.encode()][number] = line.index
-    seen: dict[str, Counter[str]] = {side: Counter() for side in _SIDES}
+    seen: dict[str, Counter[str]] = {side: Counter() for side in SIDES}
     for key, actions in released.items():
         seen[key[:1].decode()].update(_events(actions, block))
     return seen

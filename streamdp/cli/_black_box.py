@@ -16,21 +16,37 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from streamdp.audit import Audit
-    from streamdp.audit.blackbox import Bound, Record
-    from streamdp.core.learners import Leader
-    from streamdp.ports import Technology
+    from streamdp.audit.blackbox import Bound, Pair, Record
+    from streamdp.audit.feedback_blackbox import FeedbackPair
+    from streamdp.core.learners import Learner
+    from streamdp.ports import StreamTopics, Technology
     from streamdp.service.spec import StreamSpec
+    from streamdp.wire.feedback import Content, Headers
+
+    Play = Callable[[Sequence[Record], Sequence[Headers] | None], Iterable[bytes]]
+    """What a log and its headers, if it has any, make the service publish to its ledger."""
+
+    Judge = Callable[[Play, int], Bound]
+    """Says what so many runs of one pair of neighbouring logs prove."""
 
 _APP = "audit"
 _LOOK_SECONDS = 0.01
+_KEY_BYTES = 64  # more than the keys of runs have
 
 
-def seen_from_outside(learner: Leader, audit: Audit, *, runs: int) -> Audit:
-    """The audit with what the real service's releases prove; more than is charged is a failure."""
+def seen_from_outside(
+    learner: Learner, audit: Audit, *, runs: int, spec: StreamSpec | None = None
+) -> Audit:
+    """The audit with what the real service's releases prove; more than is charged is a failure.
+
+    `spec` is the stream as it is configured; a stream of JSON records without it.
+    """
     if audit.charged is None:
         return audit
-    found = bounds(learner, runs=runs)
+    found = bounds(spec or spec_of(learner, stream="x"), runs=runs)
     worst = max(bound.epsilon for bound in found)
     failures = tuple(
         f"from outside: ε ≥ {bound.epsilon:.3f} > {audit.charged} ({bound.event}:"
@@ -51,7 +67,12 @@ class Silent:
     error = info
 
 
-async def served(spec: StreamSpec, technology: Technology, log: Sequence[Record]) -> list[bytes]:
+async def served(
+    spec: StreamSpec,
+    technology: Technology,
+    log: Sequence[Record],
+    headers: Sequence[Headers] | None = None,
+) -> list[bytes]:
     """The ledger lines that the service publishes of a log; the stream must be new."""
     from streamdp.core.errors import StateMismatch
     from streamdp.ports import Partition
@@ -62,7 +83,7 @@ async def served(spec: StreamSpec, technology: Technology, log: Sequence[Record]
     tools, producer = technology.administrator(), technology.producer()
     await tools.create([spec.topics], partitions=1)
     await tools.close()
-    await producer.send(spec.topics.input, log, partition=0)
+    await producer.send(spec.topics.input, log, headers=headers, partition=0)
     await producer.close()
     view, place = View([spec]), Partition(spec.name, 0)
     service = Service(
@@ -82,18 +103,24 @@ async def served(spec: StreamSpec, technology: Technology, log: Sequence[Record]
     return [record.value for batch in batches for record in batch]
 
 
-def spec_of(learner: Leader, *, stream: str) -> StreamSpec:
+def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> StreamSpec:
     """A stream of this learner, as a configuration would make it."""
+    from streamdp.core.learners import PolicyLearner
     from streamdp.core.randomness import SystemRandomness
-    from streamdp.ports import StreamTopics
     from streamdp.service.spec import Start, StreamSpec
+    from streamdp.wire.feedback import Feedback, configure_feedback
     from streamdp.wire.formats import configure
 
+    feedback = None
+    if isinstance(learner, PolicyLearner):
+        feedback = Feedback(learner.actions, content, learner.played)
     return StreamSpec(
-        topics=StreamTopics(_APP, stream, f"{_APP}-{stream}"),
+        topics=_topics(stream, headers=feedback is not None),
         learner=learner,
         estimates=(),
-        format=configure("json", actions=list(learner.actions)),
+        format=configure("json", actions=list(learner.actions))
+        if feedback is None
+        else configure_feedback("json", feedback=feedback),
         budget=learner.charge or Fraction(0),
         epoch=1,
         start=Start.EARLIEST,
@@ -101,22 +128,70 @@ def spec_of(learner: Leader, *, stream: str) -> StreamSpec:
     )
 
 
-def bounds(learner: Leader, *, runs: int) -> list[Bound]:
-    """What each pair of neighbouring logs proves of a learner, on the embedded files."""
-    from streamdp.audit.blackbox import lower_bound, pairs
+def _topics(stream: str, *, headers: bool) -> StreamTopics:
+    from streamdp.ports import StreamTopics
 
+    return StreamTopics(_APP, stream, f"{_APP}-{stream}", headers=headers)
+
+
+def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
+    """The same stream in an application of its own, from its first record and for every run."""
+    from streamdp.core.engine.machine import MOST_ROWS
+    from streamdp.service.spec import Start
+
+    return replace(
+        spec,
+        topics=_topics(stream, headers=spec.topics.headers),
+        epoch=1,
+        partition_epochs={},
+        start=Start.EARLIEST,
+        most_keys=MOST_ROWS,
+        most_key_bytes=max(spec.most_key_bytes, _KEY_BYTES),
+        exact=None,
+        quarantine=None,
+    )
+
+
+def bounds(spec: StreamSpec, *, runs: int) -> list[Bound]:
+    """What each pair of neighbouring logs proves of a stream, on the embedded files."""
     (entry,) = entry_points(group="streamdp.transports", name="sqlite")
     factory: type[Technology] = entry.load()
     found = []
     with TemporaryDirectory(prefix="streamdp-audit-") as folder:
         technology = factory.from_settings({"path": str(Path(folder) / "audit.db")}, app=_APP)
-        for at, pair in enumerate(
-            pairs(learner.schedule, spec_of(learner, stream="x").loss_format)
-        ):
-            spec = spec_of(learner, stream=f"pair-{at}")
+        for at, judge in enumerate(_judges(spec)):
+            made = apart(spec, stream=f"pair-{at}")
 
-            def run(log: Sequence[Record], spec: StreamSpec = spec) -> list[bytes]:
-                return asyncio.run(served(spec, technology, log))
+            def play(
+                log: Sequence[Record],
+                headers: Sequence[Headers] | None,
+                made: StreamSpec = made,
+            ) -> list[bytes]:
+                return asyncio.run(served(made, technology, log, headers))
 
-            found.append(lower_bound(pair, run, runs=runs))
+            found.append(judge(play, runs))
     return found
+
+
+def _judges(spec: StreamSpec) -> list[Judge]:
+    """One for each pair of neighbouring logs."""
+    from streamdp.audit.blackbox import pairs
+    from streamdp.audit.feedback_blackbox import feedback_pairs
+    from streamdp.wire.feedback import FeedbackFormat
+
+    schedule, format_ = spec.learner.schedule, spec.format
+    if isinstance(format_, FeedbackFormat):
+        return [_of_feedback(pair) for pair in feedback_pairs(schedule, format_)]
+    return [_of_losses(pair) for pair in pairs(schedule, format_)]
+
+
+def _of_feedback(pair: FeedbackPair) -> Judge:
+    from streamdp.audit.feedback_blackbox import feedback_bound
+
+    return lambda play, runs: feedback_bound(pair, play, runs=runs)
+
+
+def _of_losses(pair: Pair) -> Judge:
+    from streamdp.audit.blackbox import lower_bound
+
+    return lambda play, runs: lower_bound(pair, lambda log: play(log, None), runs=runs)

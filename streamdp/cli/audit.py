@@ -1,15 +1,23 @@
-"""``streamdp audit``: does every shipped learner cost each event at most what its ledger says?"""
+"""``streamdp audit``: does every shipped learner cost each event at most what its ledger says?
+
+With ``--config`` the same is asked of the feedback streams of a configuration, with their own
+options, ε, actions and format.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from streamdp.audit import Audit
+    from streamdp.core.randomness import Randomness
 
 SHIPPED = (
     {"recipe": "incumbent_leader"},
@@ -44,11 +52,15 @@ def audit(
     actions: Annotated[
         list[int] | None, typer.Option(help="Numbers of actions: 2 and 3 without it.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Instead: a configuration's feedback streams."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1000, help="Transcripts drawn for each.")] = 20_000,
     seed: Annotated[str, typer.Option(help="Seed of the sampled transcripts.")] = "audit",
     black_box: Annotated[
         bool,
-        typer.Option("--black-box", help="Also run the real service, on files, for two actions."),
+        typer.Option("--black-box", help="Also run the real service on files, seen from outside."),
     ] = False,
     runs: Annotated[int, typer.Option(min=100, help="Runs of the service on each side.")] = 4_000,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not a table.")] = False,
@@ -57,38 +69,89 @@ def audit(
     non-interference.
 
     With --black-box the releases of the real service are looked at from outside too: neighbouring
-    logs, real commits, and a lower bound on ε that must not exceed what is charged.
+    logs, real commits, and a lower bound on ε that must not exceed what is charged. Learners of
+    losses are looked at with two actions, those of feedback with any number.
+
+    With --config the feedback streams of a configuration are audited, as they are configured.
 
     Example: streamdp audit --recipe incumbent_leader --epsilon 0.5 --black-box
     """
+    from streamdp.core.randomness import SeededRandomness
+
+    outside, randomness = runs if black_box else None, SeededRandomness(seed)
+    if config is None:
+        chosen = product(_chosen(recipe), actions or [2, 3], epsilon or ["0.1", "1", "3"])
+        audits = list(_of_recipes(chosen, samples, randomness, outside))
+    else:
+        _refuse_beside_config(recipe, epsilon, actions)
+        audits = list(_of_configuration(config, samples, randomness, outside))
+    _print_json(audits) if as_json else _print_table(audits)
+    if not all(found.passed for found in audits):
+        raise typer.Exit(1)
+
+
+def _of_recipes(
+    chosen: product[tuple[dict[str, str], int, str]],
+    samples: int,
+    randomness: Randomness,
+    runs: int | None,
+) -> Iterator[Audit]:
+    """Each recipe's options, with so many actions, at that ε."""
     from streamdp.audit import Memo, audit_feedback_learner, audit_learner
     from streamdp.cli._black_box import seen_from_outside
     from streamdp.core.learners import learner_of
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
-    from streamdp.core.randomness import SeededRandomness
 
     memo = Memo()
-    audits = []
-    for options, many, size in product(
-        _chosen(recipe), actions or [2, 3], epsilon or ["0.1", "1", "3"]
-    ):
+    for options, many, size in chosen:
         names = [f"action {i}" for i in range(1, many + 1)]
         if options["recipe"] in FEEDBACK_RECIPES:
             policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
-            audits.append(
-                audit_feedback_learner(policies, samples=samples, randomness=SeededRandomness(seed))
-            )
+            found = audit_feedback_learner(policies, samples=samples, randomness=randomness)
+            yield found if runs is None else seen_from_outside(policies, found, runs=runs)
             continue
         learner = learner_of({**options, "epsilon": size}, actions=names)
-        found = audit_learner(
-            learner, samples=samples, randomness=SeededRandomness(seed), memo=memo
-        )
-        if black_box and many == _BLACK_BOX_ACTIONS:
+        found = audit_learner(learner, samples=samples, randomness=randomness, memo=memo)
+        if runs is not None and many == _BLACK_BOX_ACTIONS:
             found = seen_from_outside(learner, found, runs=runs)
-        audits.append(found)
-    _print_json(audits) if as_json else _print_table(audits)
-    if not all(found.passed for found in audits):
-        raise typer.Exit(1)
+        yield found
+
+
+def _of_configuration(
+    path: Path, samples: int, randomness: Randomness, runs: int | None
+) -> Iterator[Audit]:
+    """Each feedback stream, as it is configured."""
+    from dataclasses import replace
+
+    from streamdp.audit import audit_feedback_learner
+    from streamdp.cli._black_box import seen_from_outside
+    from streamdp.cli.common import load, seeds
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.learners import PolicyLearner
+    from streamdp.core.randomness import SystemRandomness
+
+    specs = load(path).specs(seeds=seeds(allowed=True))
+    if not any(isinstance(spec.learner, PolicyLearner) for spec in specs):
+        wanted = 'a stream with observes = "feedback"'
+        got = ", ".join(spec.name for spec in specs)
+        raise InvalidConfig(complaint(str(path), "no feedback", expected=wanted, got=got))
+    for spec in specs:
+        if not isinstance(spec.learner, PolicyLearner):
+            continue
+        found = audit_feedback_learner(spec.learner, samples=samples, randomness=randomness)
+        if runs is not None:
+            fresh = replace(spec, randomness=SystemRandomness())
+            found = seen_from_outside(spec.learner, found, runs=runs, spec=fresh)
+        yield replace(found, learner=f"{spec.name}: {found.learner}")
+
+
+def _refuse_beside_config(*given: object) -> None:
+    """A configuration says its recipes, ε and actions itself."""
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    if any(given):
+        what = "--recipe, --epsilon, --actions"
+        raise InvalidConfig(complaint("--config", f"beside {what}", expected="one", got="both"))
 
 
 def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
