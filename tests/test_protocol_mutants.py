@@ -17,7 +17,8 @@ from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import LossBatch
 from streamdp.ports import Commit, Records
-from streamdp.service import opening, protocol
+from streamdp.service import opening
+from streamdp.service.opening import Opening
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_checkpoint
@@ -124,7 +125,7 @@ def published_again(patch: Patch) -> None:
 
     (Harmless to privacy, as the bytes are the same; but a ledger must have each line once.)
     """
-    patch.setattr(protocol, "_waits", lambda recorded, found: True)
+    patch.setattr(Opening, "waits", lambda self, recorded: True)
 
 
 def never_published(patch: Patch) -> None:

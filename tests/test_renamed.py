@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 
+import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
+from streamdp.service.opening import Opening
 from streamdp.service.past import ALONE, Past, Reading, Scope, Tally, alone
-from streamdp.service.protocol import Restoring
+from streamdp.service.protocol import Cut, PartitionWork, Restoring
 from streamdp.service.run import Running, run, run_service
 from streamdp.service.settings import Pace
 from streamdp.service.view import Reason, Status
@@ -31,7 +33,7 @@ from streamdp.wire.published import Mode, decode_ledger
 from tests.calling import Streamdp
 from tests.protocol_model import Store, restore
 from tests.services import Lines
-from tests.streams import events, spec
+from tests.streams import ACTIONS, events, spec
 from tests.test_verification import GOOD, HOME
 
 CONFIG = """
@@ -213,17 +215,86 @@ def test_is_a_block_that_another_has_charged_in_part_found(
     assert verified(streamdp, path)[:2] == (1, "1")
 
 
-def test_does_a_stream_halt_whose_waiting_releases_another_has_charged() -> None:
-    """What was recorded and not published is in no ledger, so another may have begun before it."""
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_does_a_stream_halt_whose_waiting_releases_another_has_charged(epoch: int) -> None:
+    """What was recorded and not published is in no ledger, so another may have begun before it.
+
+    No epoch takes it back: whichever comes next publishes it. So only more budget lets it go on.
+    """
     stream, store = spec(), Store(events(6, keys=[b"k"]))  # blocks of 1, 2 and 3 slots: none open
     work = restore(store, stream)
     work.absorb([store.records(0, 6)], mode=Mode.LIVE)
     store.decide(work.cut(now=0, pace=Pace()).commit)
-    other = past("0", reading(2, "1/2"))
-    with pytest.raises(StateMismatch, match=r"have read on.*from record 0 on, got 1/2: shop.one"):
-        restore(store, stream, past=other)
+    other, later = past("0", reading(2, "1/2")), replace(stream, epoch=epoch)
+    with pytest.raises(StateMismatch, match=r"raise the topic's budget; .*got 1/2, of which.*1/2:"):
+        restore(store, later, past=other)
+    assert restore(store, later, past=past("1/2", reading(2, "1/2"))).urgent
     store.decide(work.cut(now=0, pace=Pace()).commit)
-    assert restore(store, stream, past=other).engine.open_since() == 6
+    assert restore(store, later, past=other).engine.open_since() == 6
+
+
+@pytest.mark.parametrize("sibling", ["0", "1/2"])
+def test_may_a_lower_budget_come_while_releases_wait(sibling: str) -> None:
+    """Where nobody else charges the records it is lawful; where another does, it is not covered."""
+    stream, store = spec(), Store(events(6, keys=[b"k"]))
+    work = restore(store, stream)
+    work.absorb([store.records(0, 6)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    cheaper = sd.incumbent_leader(actions=ACTIONS, epsilon="1/4", schedule="capped 3")
+    later = replace(stream, epoch=2, learner=cheaper)
+    if sibling == "0":
+        assert restore(store, later, past=past("0")).urgent
+    else:  # the budget is 3/4 = 1/4 + 1/2, and 1/2 waits where the sibling may charge 1/2
+        with pytest.raises(StateMismatch, match=r"at least 1 on .*got 3/4, of which.*configured"):
+            restore(store, later, past=past("1/2", trial=sibling))
+
+
+def crashed(path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A life that ends between recording releases and publishing them."""
+    cut = PartitionWork.cut
+
+    def crashing(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
+        made = cut(self, now=now, pace=pace)
+        if made.commit.ledger:
+            raise RuntimeError
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionWork, "cut", crashing)
+        assert lived(path, count) is Reason.INTERNAL
+    assert charges(path, "one") == []
+
+
+def test_does_a_new_epoch_publish_what_another_has_charged_since(
+    streamdp: Streamdp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded, not published, charged by another, back with a new epoch: it halts.
+
+    `doctor` foretells it, and with the budget that both need it goes on; `ledger verify` agrees.
+    """
+    crashed(configured(tmp_path, "one"), 60, monkeypatch)
+    assert lived(configured(tmp_path, "two"), 0) is None
+    path = configured(tmp_path, "one", epoch=2)
+    ended = streamdp("doctor", "--config", str(path), "--json")
+    told = {each["subject"]: each["detail"] for each in ended.json}
+    assert "raise the topic's budget" in told["partition one/0: state"]
+    assert lived(path, 1) is Reason.STATE
+    assert verified(streamdp, path) == (0, "1/2", ["shop.two.ledger"])
+    dearer = configured(tmp_path, "one", epoch=2, budget="1")
+    assert lived(dearer, 1) is None
+    assert verified(streamdp, dearer) == (0, "1", ["shop.two.ledger"])
+
+
+def test_is_an_epoch_that_publishes_it_all_the_same_found(
+    streamdp: Streamdp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: releases that wait are published whoever has charged their records."""
+    crashed(configured(tmp_path, "one"), 60, monkeypatch)
+    assert lived(configured(tmp_path, "two"), 0) is None
+    path = configured(tmp_path, "one", epoch=2)
+    monkeypatch.setattr(Opening, "waiting", lambda self: [])
+    assert lived(path, 60) is None
+    assert verified(streamdp, path)[:2] == (1, "1")
 
 
 def test_does_doctor_say_where_a_renamed_stream_would_begin(

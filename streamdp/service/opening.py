@@ -11,7 +11,8 @@ The position never moves back, by any way (P11). A new epoch begins behind all t
 of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
 old, lets no event be read for a second release. Offsets and charges belong to a topic, so a stream
 keeps its input for life. And what streams of other names have charged counts too, also that of
-streams which are gone (`past`): renaming a stream must not spend a budget twice.
+streams which are gone (`past`): renaming a stream must not spend a budget twice. No epoch takes
+back what was recorded: releases that wait are published, so the records they charge need room.
 
 Whether the input is still the same topic is known by its id, where the transport has one: it stands
 in the checkpoint, and a checkpoint that has none adopts it. Not even a new epoch may go on in
@@ -25,6 +26,7 @@ began stands in each checkpoint, and beside the offsets that the group remembers
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
 from streamdp.ports import Partition, Taken
@@ -35,11 +37,14 @@ from streamdp.wire.lines import Charge, LedgerLine, ordinal_of
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import (
     Checkpoint,
+    Recorded,
     SavedState,
     decode_checkpoint,
     decode_remark,
     read_state,
 )
+
+_NONE = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,24 @@ class Opening:
     input_id: str | None  # of the topic that this is a taking of
     adopts: bool  # an id that the checkpoint does not have yet
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the partition goes on from its state: neither a first start nor a new epoch."""
+        return self.new_epoch is None and self.saved.checkpoint is not None
+
+    def waits(self, recorded: Recorded) -> bool:
+        """Whether a recorded release still has to be published."""
+        if recorded.ordinal is not None:
+            return recorded.ordinal > self.lines_published
+        return recorded.commit_seq == self.commit_seq  # none, if the ledger knows a later commit
+
+    def waiting(self) -> list[Recorded]:
+        """The recorded releases that charge records and still have to be published."""
+        releases = self.saved.releases.values()
+        return [
+            each for each in releases if each.release.stop > each.release.start and self.waits(each)
+        ]
+
 
 def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
     """Which other ledgers matter to how this partition goes on."""
@@ -70,6 +93,14 @@ def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
 
 def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
     """Check what is durable, and say how the partition goes on; or halt."""
+    opening = _open(spec, partition, taken, past)
+    _check_waiting(spec, partition, opening.waiting(), past)
+    if opening.goes_on:
+        check_alone(partition, opening.position, past)
+    return opening
+
+
+def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> Opening:
     saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
     _check_topic(spec, partition, line)
@@ -81,7 +112,6 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
         return _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
     _check_continues(spec.continuing(checkpoint.digest), partition, taken, checkpoint, line)
-    check_alone(partition, checkpoint.next_offset, past)
     return Opening(
         position=checkpoint.next_offset,
         low_water=checkpoint.low_water,
@@ -326,6 +356,31 @@ def check_alone(partition: Partition, position: int, past: Past) -> None:
             " them",
             f"others to charge at most {past.room} from record {position} on",
             f"{past.charged(partition.number, position)}: {ledgers}",
+        )
+
+
+def _check_waiting(
+    spec: StreamSpec, partition: Partition, waiting: list[Recorded], past: Past
+) -> None:
+    """What was recorded is published by whichever epoch comes next: it must have room (P11).
+
+    Streams that took this one's place while it was away began behind its ledger, which says nothing
+    of releases that wait. To drop those is no way out: a draw that was recorded counts as seen.
+    """
+    kinds: dict[str, Fraction] = {}
+    for each in waiting:
+        kinds[each.release.kind] = max(kinds.get(each.release.kind, _NONE), each.release.epsilon)
+    oldest = min((each.release.first_offset for each in waiting), default=0)
+    charged = past.charged(partition.number, oldest) if waiting else _NONE
+    budget, total = past.room + spec.charge, charged + sum(kinds.values(), _NONE)
+    if charged > 0 and total > budget:
+        ledgers = ", ".join(past.ahead(partition.number, oldest)) or "streams that are configured"
+        raise _halt(
+            partition,
+            f"{len(waiting)} recorded releases wait to be published, and others charge the same"
+            " records; no epoch takes the releases back: raise the topic's budget",
+            f"a budget of at least {total} on records from {oldest} on",
+            f"{budget}, of which others charge {charged}: {ledgers}",
         )
 
 

@@ -120,18 +120,13 @@ class Restoring:
         )
 
     def _oldest_uncharged(self, engine: Engine) -> int:
-        """The oldest record that was read and has no published charge yet.
+        """The oldest record that was read and is in no release yet.
 
-        It lies behind the position: in a block that has not ended, or in a release that waits.
-        A stream that began while this one was away began behind its ledger, and may have charged
-        such records.
+        It lies behind the position, in a block that has not ended. A stream that began while this
+        one was away began behind its ledger, and may have charged such records. (What the releases
+        charge that wait was looked at by `open_partition`.)
         """
-        waiting = (
-            each.release.first_offset
-            for each in self._opening.saved.releases.values()
-            if each.release.stop > each.release.start and _waits(each, self._opening)
-        )
-        return min(engine.open_since(), *waiting, engine.position)
+        return min(engine.open_since(), engine.position)
 
 
 def _as_saved(spec: StreamSpec, opening: Opening) -> StreamSpec:
@@ -192,7 +187,7 @@ class PartitionWork:
             place = release_entry(identity)
             gone = each.release.last_offset < saved_at.get(identity.key, 0)
             gone = gone or opening.new_epoch is not None
-            if _waits(each, opening):
+            if opening.waits(each):
                 entry = Entry(identity.key, place, b"", each.ledger, each.action)
                 self._waiting.entries.append(entry)
                 self._waiting.held.append(gone)
@@ -360,13 +355,6 @@ class PartitionWork:
             next_offset=opening.position,
             ordinal=self._lines_recorded,
         )
-
-
-def _waits(recorded: Recorded, opening: Opening) -> bool:
-    """Whether a recorded release still has to be published."""
-    if recorded.ordinal is not None:
-        return recorded.ordinal > opening.lines_published
-    return recorded.commit_seq == opening.commit_seq  # none, if the ledger knows a later commit
 
 
 def check_goes_on(records: Records, *, position: int) -> None:

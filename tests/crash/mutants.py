@@ -42,7 +42,7 @@ def redraw() -> None:
     def forgetful(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
         found = opened(spec, partition, taken, past=past)
         releases = {
-            identity: _drawn_anew(spec, each) if protocol._waits(each, found) else each
+            identity: _drawn_anew(spec, each) if found.waits(each) else each
             for identity, each in found.saved.releases.items()
         }
         return replace(found, saved=replace(found.saved, releases=releases))
