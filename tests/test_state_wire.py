@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import Identity, Key, Release, Releases
+from streamdp.core.events import Identity, Key, Release, Releases, Told
 from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
 from streamdp.wire.recording import record_all
 from streamdp.wire.state import Checkpoint, Owner, read_state
-from tests.golden_wire import ACTIONS, LINES, REMEMBERING, SHOWN, release, saved
+from tests.golden_wire import ACTIONS, FEEDBACK, LINES, REMEMBERING, SHOWN, release, saved
 
 PLACES = Entries("home", 0)
 POINT = PLACES.checkpoint
@@ -166,6 +166,34 @@ def test_many_at_once_are_the_same_bytes(
         assert entry.place == release_entry(each.identity)
         assert entry.recorded == state.encode_recorded(plain)
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
+
+
+@given(
+    st.lists(DRAWN, min_size=1, max_size=8),
+    st.sampled_from(Mode),
+    st.integers(1, 2**62),
+    st.integers(0, 2**32),
+)
+def test_many_of_a_feedback_stream_are_the_same_bytes(
+    drawn: list[Release], mode: Mode, first: int, seed: int
+) -> None:
+    """The fast way against the plain one: openings and sums, any numbers, in every mode."""
+    kinds, shape = ("opening", "sums"), (len(drawn), len(FEEDBACK.actions))
+    generator = np.random.default_rng(seed)
+    gains, shown = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
+    policy = generator.integers(0, 2**32, shape, dtype=np.uint32)
+    named = [
+        replace(each, identity=each.identity._replace(kind=kinds[at % 2]), value=0)
+        for at, each in enumerate(drawn)
+    ]
+    releases = replace(columns(named, kinds), told=Told(gains, shown, policy))
+    entries = record_all(releases, lines=FEEDBACK, mode=mode, ordinal=first)
+    for at, (each, entry) in enumerate(zip(releases, entries, strict=True)):
+        plain = state.record(each, lines=FEEDBACK, mode=mode, ordinal=first + at)
+        assert (entry.key, entry.place) == (each.key, release_entry(each.identity))
+        assert entry.recorded == state.encode_recorded(plain)
+        assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
+    assert not record_all(columns([], kinds), lines=FEEDBACK, mode=mode, ordinal=first)
 
 
 def test_names_like_the_templates_marks_are_refused() -> None:

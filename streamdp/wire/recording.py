@@ -4,19 +4,33 @@ The same bytes as `state.record` and `state.encode_recorded` make of each releas
 at a third of the cost. Most of a line is equal for all releases of a kind, so the plain encoder
 is asked once, with marks for the numbers and the key, and its answer becomes a template. What was
 drawn comes last in each line; the ends for each action are asked of the plain encoder too, once for
-many commits. Estimates and the releases of feedback streams, whose ends are all different, go the
+many commits. What a feedback stream's release says of its arms has marks of its own and is put in
+as base64: length and course are functions of K. Estimates, whose ends are all different, go the
 plain way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from binascii import b2a_base64
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from hashlib import shake_128
+from typing import Any, NamedTuple
 
-from streamdp.core.events import ACTION, OPENING, Identity, Key, Release, Releases
+from numpy.typing import NDArray
+
+from streamdp.core.events import (
+    ACTION,
+    OPENING,
+    SUMS,
+    BlockSums,
+    Identity,
+    Key,
+    Release,
+    Releases,
+)
 from streamdp.wire.entries import release_entry, written_key
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, key_field
 from streamdp.wire.state import encode_recorded, record
@@ -38,10 +52,43 @@ class Entry(NamedTuple):
 
 def record_all(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
     """Every release with its final bytes, in order; the first ledger line has this ordinal."""
+    if lines.observes == "feedback":
+        return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
     kinds: dict[int, _Kind] = {}
+    standing = releases.value if releases.in_force is None else releases.in_force
+    rows = zip(_named(releases), releases.value.tolist(), standing.tolist(), strict=True)
+    entries = []
+    for at, ((key, code, *numbers), value, in_force) in enumerate(rows):
+        place = ordinal + at
+        if releases.kinds[code] not in (OPENING, ACTION):
+            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
+            continue
+        if code not in kinds:
+            kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
+        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place)))
+    return entries
+
+
+def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
+    """The releases of a feedback stream."""
+    told = releases.told
+    assert told is not None or not len(releases), "its releases tell a policy"
+    if told is None:
+        return []
+    codes = set(releases.kind.tolist())
+    kinds = {code: _FeedbackKind(releases, code, lines=lines, mode=mode) for code in codes}
+    of_arms = _texts(told.gains, "<i8"), _texts(told.shown, "<i8"), _texts(told.policy, "<u4")
+    rows = zip(_named(releases), *of_arms, strict=True)
+    return [
+        kinds[code].entry(key, (*numbers, ordinal + at), gains, shown, policy)
+        for at, ((key, code, *numbers), gains, shown, policy) in enumerate(rows)
+    ]
+
+
+def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
+    """Of each release: key, code of the kind, born, block, first and last offset, start, stop."""
     columns = (
         releases.kind,
-        releases.value,
         releases.born,
         releases.block,
         releases.first_offset,
@@ -49,19 +96,16 @@ def record_all(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) ->
         releases.start,
         releases.stop,
     )
-    standing = releases.value if releases.in_force is None else releases.in_force
-    lists = (column.tolist() for column in (standing, *columns))
-    rows = zip(releases.keys, *lists, strict=True)
-    entries = []
-    for at, (key, in_force, code, value, *numbers) in enumerate(rows):
-        place = ordinal + at
-        if lines.observes == "feedback" or releases.kinds[code] not in (OPENING, ACTION):
-            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
-            continue
-        if code not in kinds:
-            kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
-        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place)))
-    return entries
+    return zip(releases.keys, *(column.tolist() for column in columns), strict=True)
+
+
+def _texts(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
+    """Each row's numbers as lines say them."""
+    rows = table.astype(numbers)
+    written, width = memoryview(rows.tobytes()), rows.itemsize * rows.shape[1]
+    return (
+        b2a_base64(written[at : at + width], newline=False) for at in range(0, len(written), width)
+    )
 
 
 def _plainly(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Entry:
@@ -85,55 +129,131 @@ class _Kind:
     code: int
     lines: Lines = field(kw_only=True)
     mode: Mode = field(kw_only=True)
+    _texts: _Templates = field(init=False)
     _ends: dict[tuple[int, int], tuple[bytes, bytes | None]] = field(
         init=False, default_factory=dict
     )
-    _place: bytes = field(init=False)
-    _drawn: bytes = field(init=False)
-    _ledger: bytes = field(init=False)
-    _action: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        """Ask the plain encoder once and put places where the marks are."""
-        plain = self._marked()
-        drawn, _, _ = plain.recorded.split(b"\n")
-        named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
-        read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
-        self._place = _template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b")))
-        width = b'"value":%%-%dd}' % INTEGER_WIDTH
-        head, _, _ = drawn.partition(b'"value":')
-        ordinal = (b"%d" % _ORDINAL, b"%d")
-        self._drawn = _template(head, (*read[2:], *read[:2], ordinal)) + width
-        self._ledger = _template(_head(plain.ledger), (*named, *read, ordinal))
-        self._action = _template(
-            _head(plain.action or b""), (*named, *read) if plain.action else ()
-        )
+        """Make the templates."""
+        self._texts = _templates(self.releases, self.code, lines=self.lines, mode=self.mode)
 
     def entry(self, key: Key, value: int, in_force: int, numbers: Sequence[int]) -> Entry:
         """One release of this kind; the numbers: born, block, offsets, slots, ordinal."""
         ends = self._ends.get((value, in_force))
         if ends is None:
-            ends = _ends(self.lines, self.mode, self._kind, value, in_force)
+            kind = self.releases.kinds[self.code]
+            ends = _ends(self.lines, self.mode, kind, value, in_force)
             self._ends[value, in_force] = ends
+        texts = self._texts
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
-        ledger = self._ledger % (*named, ordinal) + ends[0]
-        action = None if ends[1] is None else self._action % named + ends[1]
-        drawn = self._drawn % (start, stop, first, last, ordinal, value)
+        ledger = texts.ledger % (*named, ordinal) + ends[0]
+        action = None if ends[1] is None else texts.action % named + ends[1]
+        drawn = texts.drawn % (start, stop, first, last, ordinal, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
-        place = self._place % (born, block, written_key(key))
+        place = texts.place % (born, block, written_key(key))
         return Entry(key, place, recorded, ledger, action)
 
-    @property
-    def _kind(self) -> str:
-        return self.releases.kinds[self.code]
 
-    def _marked(self) -> Entry:
-        """A release as the plain encoder writes it, with marks."""
-        of, epsilon = self.releases, Fraction(self.releases.charges[self.code])
-        identity = Identity(of.stream, of.partition, _KEY, of.epoch, _BORN, _BLOCK, self._kind)
-        release = Release(identity, 0, _START, _STOP, _FIRST, _LAST, epsilon)
-        return _plainly(release, lines=self.lines, mode=self.mode, ordinal=_ORDINAL)
+@dataclass(slots=True)
+class _FeedbackKind:
+    """The same of a feedback stream, whose releases say something of each arm."""
+
+    releases: Releases
+    code: int
+    lines: Lines = field(kw_only=True)
+    mode: Mode = field(kw_only=True)
+    _texts: _Templates = field(init=False)
+    _has_sums: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the templates, with marks for what is said of the arms."""
+        arms = len(self.lines.actions)
+        self._has_sums = self.releases.kinds[self.code] == SUMS
+        sums = BlockSums(_mark("gains", 8 * arms), _mark("shown", 8 * arms))
+        self._texts = _templates(
+            self.releases,
+            self.code,
+            lines=self.lines,
+            mode=self.mode,
+            sums=sums if self._has_sums else None,
+            policy=_mark("policy", 4 * arms),
+        )
+
+    def entry(
+        self, key: Key, numbers: Sequence[int], gains: bytes, shown: bytes, policy: bytes
+    ) -> Entry:
+        """One release of this kind; the numbers: born, block, offsets, slots, ordinal.
+
+        What the ledger withholds in shadow mode is only in what is recorded.
+        """
+        texts = self._texts
+        born, block, first, last, start, stop, ordinal = numbers
+        named = (key_field(key), born, block, first, last, start, stop)
+        told = (gains, shown) if self._has_sums else ()
+        place = texts.place % (born, block, written_key(key))
+        if self.mode is Mode.SHADOW:
+            ledger, action = texts.ledger % (*named, ordinal), None
+            drawn = texts.drawn % (start, stop, first, last, ordinal, *told, 0)
+        else:
+            ledger, action = (
+                texts.ledger % (*named, ordinal, *told),
+                texts.action % (*named, policy),
+            )
+            drawn = texts.drawn % (start, stop, first, last, ordinal, 0)
+        return Entry(key, place, b"\n".join((drawn, ledger, action or b"")), ledger, action)
+
+
+class _Templates(NamedTuple):
+    """The texts of one kind of release, with places for what differs."""
+
+    place: bytes
+    drawn: bytes
+    ledger: bytes
+    action: bytes
+
+
+def _templates(
+    releases: Releases,
+    code: int,
+    *,
+    lines: Lines,
+    mode: Mode,
+    sums: BlockSums | None = None,
+    policy: bytes | None = None,
+) -> _Templates:
+    """Ask the plain encoder once and put places where the marks are."""
+    epsilon, kind = Fraction(releases.charges[code]), releases.kinds[code]
+    stream, partition, epoch = releases.stream, releases.partition, releases.epoch
+    identity = Identity(stream, partition, _KEY, epoch, _BORN, _BLOCK, kind)
+    marked = Release(identity, 0, _START, _STOP, _FIRST, _LAST, epsilon, sums=sums, policy=policy)
+    plain = _plainly(marked, lines=lines, mode=mode, ordinal=_ORDINAL)
+    named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
+    read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
+    ordinal = (b"%d" % _ORDINAL, b"%d")
+    of_arms = () if sums is None else tuple(_written(told) for told in (sums.gains, sums.shown))
+    withheld, told = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
+    in_force = () if policy is None else (_written(policy),)
+    drawn, _, _ = plain.recorded.partition(b'"value":')
+    width = b'"value":%%-%dd}' % INTEGER_WIDTH
+    ledger, action = _head(plain.ledger), _head(plain.action or b"")
+    return _Templates(
+        place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
+        drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
+        ledger=_template(ledger, (*named, *read, ordinal, *told)),
+        action=_template(action, (*named, *read, *in_force) if action else ()),
+    )
+
+
+def _mark(name: str, size: int) -> bytes:
+    """So many bytes that no name looks like: they stand for what is said of the arms."""
+    return shake_128(name.encode()).digest(size)
+
+
+def _written(mark: bytes) -> tuple[bytes, bytes]:
+    """How a line says the mark, and what takes its place."""
+    return b2a_base64(mark, newline=False), b"%b"
 
 
 @lru_cache(maxsize=4096)
