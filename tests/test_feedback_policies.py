@@ -147,6 +147,21 @@ def test_rows_do_not_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(chances_of_best(means, deviations) - together).max() < 1e-9
 
 
+CHANCES = {16384: "2c6148c82b07f2a7", 4: "04aadb6a80f27dae"}
+"""Digests of what the quadrature gave when the first policies were published, by arms at once."""
+
+
+@pytest.mark.parametrize("arms", list(CHANCES))
+def test_chances_are_the_same_bytes_as_ever(arms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they are computed: who changes them changes policies that were published."""
+    monkeypatch.setattr("streamdp.core.evidence.policy_best._MOST_ARMS", arms)
+    generator, digest = np.random.default_rng(9), sha256()
+    for shape in ((40, 2), (40, 10), (3, 9), (20, 100)):
+        means, halvings = generator.random(shape), generator.integers(0, 12, shape)
+        digest.update(chances_of_best(means, 0.5**halvings).astype("<f8").tobytes())
+    assert digest.hexdigest()[:16] == CHANCES[arms]
+
+
 def test_nothing_known_is_a_uniform_policy() -> None:
     """Before the first release every rule but UCB1 plays uniformly, to a part."""
     for recipe in (*PRIVATE, "thompson"):

@@ -14,6 +14,8 @@ Everything is one correctly rounded operation at a time (see `policy_arithmetic`
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from streamdp.core.evidence.policy_arithmetic import (
@@ -26,7 +28,7 @@ from streamdp.core.evidence.policy_arithmetic import (
 CELLS = 32
 _COARSE = 16
 _BELOW, _ABOVE = 4.0, 5.0  # standard deviations
-_VALUES = 1 << 16  # of an array at once: 512 kB, which stay near the processor
+_VALUES = 1 << 15  # of an array at once: 256 kB; a few of them stay near the processor
 _MOST_ARMS = 1 << 14  # at once
 
 
@@ -42,47 +44,68 @@ def chances_of_best(means: Floats, deviations: Floats) -> Floats:
     chances = np.empty((rows, arms))
     for first in range(0, rows, at_once):
         some = slice(first, first + at_once)
-        laws = [np.ascontiguousarray(each[some].T)[:, :, None] for each in (means, deviations)]
-        chances[some] = _chances(*laws).T  # of K × R × 1
+        laws = (np.ascontiguousarray(each[some].T) for each in (means, deviations))
+        chances[some] = _chances(*laws).T
     return chances
 
 
 def _chances(means: Floats, deviations: Floats) -> Floats:
-    """K × R chances."""
+    """K × R chances from K × R laws. Points come first: C × R, and C × K × R where arms differ."""
     low = (means - deviations * _BELOW).max(axis=0)
     high = (means + deviations * _ABOVE).max(axis=0)
-    coarse = low + (high - low) * (np.arange(_COARSE + 1) / _COARSE)  # R × C
-    borders = _refined(coarse, _below_all(coarse, means, deviations))
-    pieces = [slice(at, at + _MOST_ARMS) for at in range(0, len(means), _MOST_ARMS)]
-    every = _below_all(borders, means, deviations)
-    chances = np.empty(means.shape[:2])
-    for piece in pieces:
-        below = normal_cdf(borders, means[piece], deviations[piece])  # K × R × C
-        others = every / below
-        cells = (below[:, :, 1:] - below[:, :, :-1]) * (others[:, :, 1:] + others[:, :, :-1])
-        chances[piece] = ordered_sum(np.moveaxis(cells, 2, 0))
+    coarse = low + (high - low) * (np.arange(_COARSE + 1) / _COARSE)[:, None]
+    points = _refined(coarse, _product(_below_by_piece(coarse, means, deviations)))
+    if len(means) <= _MOST_ARMS:
+        below = _below(points, means, deviations)
+        chances = _of_cells(below, _product([below]))
+    else:  # computed twice rather than kept
+        every = _product(_below_by_piece(points, means, deviations))
+        parts = [_of_cells(part, every) for part in _below_by_piece(points, means, deviations)]
+        chances = np.concatenate(parts)
     return chances / ordered_sum(chances)
 
 
-def _below_all(points: Floats, means: Floats, deviations: Floats) -> Floats:
-    """The probability that all arms are below each point."""
-    every = np.ones_like(points)
+def _of_cells(below: Floats, every: Floats) -> Floats:
+    """Some arms' sums over the cells."""
+    others = every[:, None] / below
+    steps = below[1:] - below[:-1]
+    steps *= others[1:] + others[:-1]
+    return ordered_sum(steps)
+
+
+def _below(points: Floats, means: Floats, deviations: Floats) -> Floats:
+    """The probability that each of some arms is below each point."""
+    return normal_cdf(points[:, None], means, deviations)
+
+
+def _below_by_piece(points: Floats, means: Floats, deviations: Floats) -> Iterator[Floats]:
+    """The same of all arms, so many at once that there is room for them."""
     for at in range(0, len(means), _MOST_ARMS):
         piece = slice(at, at + _MOST_ARMS)
-        every *= ordered_product(normal_cdf(points, means[piece], deviations[piece]))
+        yield _below(points, means[piece], deviations[piece])
+
+
+def _product(pieces: Iterable[Floats]) -> Floats:
+    """The probability that all arms are below each point."""
+    every: Floats | None = None
+    for below in pieces:
+        product = ordered_product(np.moveaxis(below, 1, 0))
+        every = product if every is None else every * product
+    assert every is not None
     return every
 
 
 def _refined(points: Floats, below: Floats) -> Floats:
     """`CELLS` + 1 points of each row: half by the law that has this `below`, half evenly."""
-    even = np.arange(points.shape[1]) / (points.shape[1] - 1)
-    law = below / below[:, -1:]
-    reached = 0.5 * (law + even)
+    last, rows = len(points) - 1, points.shape[1]
+    even = np.arange(last + 1) / last
+    law = below / below[-1]
+    reached = 0.5 * (law + even[:, None])
     wanted = np.arange(1, CELLS) / CELLS
-    upto = (reached[:, None, :] <= wanted[:, None]).view(np.int8)  # R × wanted × points
-    cell = upto.sum(axis=2, dtype=np.int8).astype(np.intp) - 1  # of integers: exact
-    cell += np.arange(len(points))[:, None] * points.shape[1]
+    upto = (reached[:, None] <= wanted[:, None]).view(np.int8)  # points × wanted × R
+    cell = (upto.sum(axis=0, dtype=np.int8).astype(np.intp) - 1) * rows  # of integers: exact
+    cell += np.arange(rows)
     left, begin = reached.take(cell), points.take(cell)
-    width, step = reached.take(cell + 1) - left, points.take(cell + 1) - begin
-    inner = begin + step * ((wanted - left) / width)
-    return np.concatenate([points[:, :1], inner, points[:, -1:]], axis=1)
+    width, step = reached.take(cell + rows) - left, points.take(cell + rows) - begin
+    inner = begin + step * ((wanted[:, None] - left) / width)
+    return np.concatenate([points[:1], inner, points[-1:]])
