@@ -158,7 +158,7 @@ def test_chances_are_the_same_bytes_as_ever(arms: int, monkeypatch: pytest.Monke
     generator, digest = np.random.default_rng(9), sha256()
     for shape in ((40, 2), (40, 10), (3, 9), (20, 100)):
         means, halvings = generator.random(shape), generator.integers(0, 12, shape)
-        digest.update(chances_of_best(means, 0.5**halvings).astype("<f8").tobytes())
+        digest.update(chances_of_best(means, np.ldexp(1.0, -halvings)).astype("<f8").tobytes())
     assert digest.hexdigest()[:16] == CHANCES[arms]
 
 
