@@ -22,6 +22,11 @@ raises `TransportLost` its outcome is unknown: the partition must be taken again
 that another process has taken it; the transport announces the partition again if it comes back.
 Where nothing would ever give it back, the next `poll` raises `Fenced` too: the process must end.
 
+A stream may have a second input beside the first, and an output: partition p of the three belongs
+together, is taken together, and a commit moves both positions and writes records to p of the output
+in its one atomic step. `PairedTransport` says what a transport adds for that; a stream without them
+has nothing to do with it.
+
 A `Technology` is what an entry point of ``streamdp.transports`` names: it opens transports,
 readers, producers and the administrator's tools on one cluster or file.
 """
@@ -40,6 +45,9 @@ Value = bytes | None
 
 Headers = Sequence[tuple[str, bytes | None]]
 """One record's headers in their order; a name may come twice. Public, like the record's key."""
+
+Written = tuple[Key, Value, Headers]
+"""A record that a commit writes to the output."""
 
 Reached = Callable[[str, "Partition"], None]
 """Told each step of a transport's protocol as it is reached: where a test kills, raises, waits."""
@@ -62,6 +70,8 @@ class StreamTopics:
     quarantined: bool = False  # whether unusable records are set aside
     largest_value: int = 0  # bytes that a value of what is derived may have; 0 if not known
     headers: bool = False  # whether the input's records come with their headers and timestamps
+    beside: str = ""  # a second input, whose partition p belongs to partition p of the first
+    output: str = ""  # where commits write records, those of partition p to its partition p
 
     @property
     def actions(self) -> str:
@@ -135,6 +145,10 @@ class Taken:
     remarks: Mapping[int, str] = field(default_factory=dict)  # beside the group's offsets, of all
     input_id: str | None = None  # tells the input from another of its name, where there are ids
     owner: str | None = None  # who took it last, where the state itself does not say so
+    beside_first: int = 0  # the oldest record of the second input that is retained
+    beside_end: int = 0  # where its next record will go
+    beside_offset: int | None = None  # what a group remembers of it: evidence, never trusted
+    beside_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +161,8 @@ class Commit:
     ledger: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)
     low_water: int | None = None  # older input is not needed again; a transport may forget it
     remark: str = ""  # kept beside the offset that the group remembers, for whoever takes any
+    beside: int | None = None  # older records of the second input are not needed again
+    records: Sequence[Written] = field(default=(), repr=False)  # to the output, in this order
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +283,35 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Give everything up, within a bounded time."""
+        ...
+
+
+@runtime_checkable
+class PairedTransport(Transport, Protocol):
+    """A transport whose streams may have a second input and an output.
+
+    `poll` delivers the first input alone. Of the second one reads what one needs, when one needs
+    it, with headers and timestamps: what comes there moves nothing forward or back by itself.
+    `join` refuses topics that differ in their number of partitions.
+    """
+
+    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+        """Before which offset of the second input everything older than `timestamp` lies.
+
+        The offset of its first record, from `start` on, that is not older (milliseconds since
+        1970, as the log has them); where there is none, its end as of now. What is not decided
+        yet counts as there, so that whoever reads up to it has waited for the outcome. It is
+        right as far as timestamps rise; a log whose clock was set back may say too little.
+        """
+        ...
+
+    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        """The second input from `start` up to but without `stop`, in batches; as `read` does.
+
+        `stop` lies within the input: it is what `stop_beside` or a take has said, or less. The
+        batches follow each other without a gap, and the last one's `next_offset` is `stop`.
+        `StateMismatch` if `start` is no longer retained.
+        """
         ...
 
 
@@ -435,6 +480,30 @@ class Technology(Protocol):
     def administrator(self) -> Administrator:
         """For the commands that make and check."""
         ...
+
+
+def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
+    """Refuse a second input and an output that do not go with the first, partition by partition."""
+    names = [stream.input, stream.beside, stream.output]
+    if not all(names) or len(set(names)) != len(names):
+        raise InvalidConfig(
+            complaint(
+                f"stream {stream.stream}",
+                "its two inputs and its output are not three topics",
+                expected="three names",
+                got=", ".join(names),
+            )
+        )
+    counts = {name: partitions[name] for name in names}
+    if len(set(counts.values())) > 1:
+        raise InvalidConfig(
+            complaint(
+                f"stream {stream.stream}",
+                "its topics differ in their number of partitions",
+                expected=f"{counts[stream.input]} in each, as {stream.input} has",
+                got=", ".join(f"{name}: {count}" for name, count in counts.items()),
+            )
+        )
 
 
 def check_bytes(

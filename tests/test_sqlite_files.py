@@ -19,7 +19,7 @@ from streamdp.core.errors import (
     StateMismatch,
     TransportLost,
 )
-from streamdp.ports import Commit
+from streamdp.ports import Commit, Partition, Taken
 from streamdp_adapters.sqlite import Settings, Sqlite, files
 from streamdp_adapters.sqlite.trusted import TRUSTED
 from tests.sqlite_pair import AT, TOPICS, Ears, joined, ledger, send, settings, step
@@ -265,6 +265,8 @@ def test_a_file_of_the_version_before_headers_goes_on(tmp_path: Path) -> None:
         file = sqlite3.connect(chosen.path)
         for column in ("headers", "timestamp"):
             file.execute(f"ALTER TABLE record DROP COLUMN {column}")
+        for column in ("beside", "beside_position"):
+            file.execute(f"ALTER TABLE part DROP COLUMN {column}")
         file.execute("PRAGMA user_version = 1")
         file.close()
         producer = Sqlite(chosen).producer()
@@ -285,6 +287,57 @@ def test_a_file_of_the_version_before_headers_goes_on(tmp_path: Path) -> None:
     assert (value, headers) == (b"new", [("name", b"value")])
     assert isinstance(stamp, int)
     assert stamp > 0
+
+
+def test_a_file_of_the_version_before_second_inputs_goes_on(tmp_path: Path) -> None:
+    """Its owners and state stay, and a stream with a second input may be taken in it."""
+    paired = replace(TOPICS, stream="pairs", beside="beside", output="output")
+
+    async def run() -> tuple[Taken, Taken]:
+        chosen = await _filled(tmp_path)
+        file = sqlite3.connect(chosen.path)
+        for column in ("beside", "beside_position"):
+            file.execute(f"ALTER TABLE part DROP COLUMN {column}")
+        file.execute("PRAGMA user_version = 2")
+        file.close()
+        transport = Sqlite(chosen).transport(worker="test")
+        await transport.join([TOPICS, paired], Ears())
+        try:
+            before = await transport.take(AT)
+            at = Partition("pairs", 0)
+            await transport.take(at)
+            await transport.commit(
+                at, Commit(1, [(b"a", b"b")], beside=0, records=[(b"k", b"v", ())])
+            )
+            return before, await transport.take(at)
+        finally:
+            await transport.close()
+
+    before, after = asyncio.run(run())
+    assert before.end_offset == 20
+    assert (after.group_offset, after.beside_offset, dict(after.state)) == (1, 0, {b"a": b"b"})
+
+
+def test_a_second_input_is_trimmed_as_far_as_nobody_needs_it(tmp_path: Path) -> None:
+    paired = replace(TOPICS, beside="beside", output="output")
+    chosen = replace(settings(tmp_path), retain=0)
+
+    async def run() -> tuple[int, int]:
+        producer = Sqlite(chosen).producer()
+        for topic in (TOPICS.input, "beside"):
+            await producer.send(topic, [(b"k", b"%d" % at) for at in range(10)])
+        await producer.close()
+        transport = Sqlite(chosen).transport(worker="test")
+        await transport.join([paired], Ears())
+        try:
+            await transport.take(AT)
+            await transport.commit(AT, Commit(8, [], low_water=3, beside=5))
+            taken = await transport.take(AT)
+            return taken.first_offset, taken.beside_first
+        finally:
+            await transport.close()
+
+    assert asyncio.run(run()) == (3, 5)
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:

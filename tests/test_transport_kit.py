@@ -26,7 +26,7 @@ from streamdp.ports import (
 from streamdp.testing import transport_room
 from streamdp.testing.memory import Memory, MemoryAdministrator, MemoryPublications, MemoryTransport
 from streamdp.testing.memory_log import Attempt, Isolation, MemoryLog
-from streamdp.testing.transport import CHECKS, Broken
+from streamdp.testing.transport import CHECKS, PAIRED_CHECKS, Broken
 
 
 class UnfencedLog(MemoryLog):
@@ -237,6 +237,54 @@ class GivesHeadersToAll(MemoryLog):
         return super().batch(replace(topics, headers=True), number, start, stop, limit)
 
 
+class WritesFirst(MemoryTransport):
+    """Writes to the output in one step and moves its positions in another."""
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        await super().commit(partition, Commit(next_offset=0, state=(), records=commit.records))
+        await super().commit(partition, replace(commit, records=()))
+
+
+class WritesAtOnce(MemoryTransport):
+    """Lets what an attempt writes be seen before it counts."""
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        written = [(key, value) for key, value, _ in commit.records]
+        headers = [pairs for _, _, pairs in commit.records]
+        output = self._stream(partition).output
+        self._log.append(output, written, headers=headers, partition=partition.number)
+        await super().commit(partition, replace(commit, records=()))
+
+
+class WritesElsewhere(MemoryLog):
+    """Writes where the key belongs, not where the unit of work is."""
+
+    def decide(self, attempt: Attempt) -> None:
+        for key, value, headers in attempt.commit.records:
+            self.append(attempt.topics.output, [(key, value)], headers=[headers])
+        attempt.commit = replace(attempt.commit, records=())
+        super().decide(attempt)
+
+
+class StopsShort(MemoryTransport):
+    """Takes the moment itself for older than itself."""
+
+    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+        return await super().stop_beside(partition, start, timestamp=timestamp - 1)
+
+
+class ReadsOneLess(MemoryTransport):
+    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        return super().read_beside(partition, start, stop - 1)
+
+
+class PairsAnything(MemoryLog):
+    """Every topic seems to have as many partitions as are asked for."""
+
+    def partitions(self, topic: str) -> int:
+        return 2
+
+
 class Bent:
     """The memory technology with one of its parts exchanged."""
 
@@ -295,6 +343,12 @@ class Bent:
         (Bent(transport=AlwaysOwns), 35),
         (Bent(administrator=LooksTwice), 36),
         (Bent(publications=KnowsTheConfigured), 37),
+        (Bent(log=PairsAnything), 61),
+        (Bent(transport=ReadsOneLess), 62),
+        (Bent(transport=StopsShort), 63),
+        (Bent(log=WritesElsewhere), 64),
+        (Bent(transport=WritesFirst), 65),
+        (Bent(transport=WritesAtOnce), 66),
     ],
     ids=lambda value: (
         "-".join(p.__name__ for p in value.parts) if isinstance(value, Bent) else str(value)
@@ -304,6 +358,6 @@ def test_a_broken_promise_is_named(
     bent: Bent, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_room, "QUIET", 0.2)  # a record that is lost never comes
-    check = CHECKS[number - 1]
+    (check,) = [check for check in (*CHECKS, *PAIRED_CHECKS) if check.number == number]
     with pytest.raises(Broken, match=f"^promise {number:02d}"):
         asyncio.run(check.run(bent))

@@ -15,11 +15,20 @@ from streamdp.core.errors import (
     StreamdpError,
     TransportLost,
 )
-from streamdp.ports import Commit, Partition, Reached, StreamTopics, Technology
+from streamdp.ports import (
+    Commit,
+    Headers,
+    Key,
+    Partition,
+    Reached,
+    StreamTopics,
+    Technology,
+    Value,
+)
 from streamdp.testing.faults import Count, Dice, Plan
 from streamdp.testing.memory import STEPS, Memory, MemoryTransport, go_on
 from streamdp.testing.memory_log import Isolation, MemoryLog, Outcome
-from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
+from streamdp.testing.transport import CHECKS, GROUP_CHECKS, PAIRED_CHECKS, Check
 
 
 def make(app: str) -> Technology:
@@ -38,6 +47,27 @@ def test_every_promise(check: Check) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_every_promise_with_gaps_between_offsets(check: Check) -> None:
     asyncio.run(check.run(make_with_gaps))
+
+
+@pytest.mark.parametrize("check", PAIRED_CHECKS, ids=str)
+@pytest.mark.parametrize("gap", [0, 3])
+def test_every_promise_of_a_second_input(check: Check, gap: int) -> None:
+    asyncio.run(check.run(lambda app: Memory(Ticking(gap=gap))))
+
+
+class Ticking(MemoryLog):
+    """A log whose time goes on with each append."""
+
+    def append(
+        self,
+        topic: str,
+        records: Sequence[tuple[Key, Value]],
+        *,
+        headers: Sequence[Headers] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        self.now += 1
+        super().append(topic, records, headers=headers, partition=partition)
 
 
 # --- what a judge can see -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from streamdp.core.errors import (
     TransportLost,
 )
 from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Technology, Verdict
-from streamdp.testing.transport import CHECKS, Check
+from streamdp.testing.transport import CHECKS, PAIRED_CHECKS, Check
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.sqlite_pair import AT, TOPICS, joined, ledger, send, settings, step
 
@@ -29,7 +29,7 @@ def make(tmp_path: Path) -> Callable[[str], Technology]:
     return lambda app: Sqlite.from_settings(mapping, app=app)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=str)
+@pytest.mark.parametrize("check", CHECKS + PAIRED_CHECKS, ids=str)
 def test_every_promise(make: Callable[[str], Technology], check: Check) -> None:
     asyncio.run(check.run(make))
 

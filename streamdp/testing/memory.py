@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
@@ -42,8 +43,9 @@ from streamdp.ports import (
     Value,
     Verdict,
     check_bytes,
+    check_paired,
 )
-from streamdp.testing.memory_log import Attempt, Member, MemoryLog
+from streamdp.testing.memory_log import Attempt, InputPartition, Member, MemoryLog
 
 STEPS = (
     "take: fenced",
@@ -85,6 +87,9 @@ class MemoryTransport:
             )
         for topics in streams:
             self._log.partitions(topics.input)
+            if topics.beside or topics.output:
+                paired = filter(None, (topics.input, topics.beside, topics.output))
+                check_paired(topics, {name: self._log.partitions(name) for name in paired})
         self._topics = {topics.stream: topics for topics in streams}
         self._listener = listener
         self._member = Member(self._worker, tuple(streams), self)
@@ -138,6 +143,25 @@ class MemoryTransport:
         """The input again, batch by batch."""
         topics, number = self._stream(partition), partition.number
         while records := self._log.batch(topics, number, start, stop, READ_BATCH):
+            yield records
+            start = records.next_offset
+            await asyncio.sleep(0)
+
+    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+        """Where the second input is no longer older than that."""
+        await asyncio.sleep(0)
+        source = self._log.input(self._stream(partition).beside, partition.number)
+        return source.since(timestamp, start=start)
+
+    async def read_beside(
+        self, partition: Partition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        """The second input, batch by batch."""
+        source = self._log.input(self._stream(partition).beside, partition.number)
+        while start < (stop := min(stop, source.next)):
+            records = source.batch(partition, start, stop, READ_BATCH, headers=True)
+            if len(records) < READ_BATCH:
+                records = replace(records, next_offset=stop)
             yield records
             start = records.next_offset
             await asyncio.sleep(0)
@@ -219,7 +243,8 @@ class MemoryTransport:
     def _check_sizes(self, partition: Partition, commit: Commit) -> None:
         public = [value for _, value in (*commit.actions, *commit.ledger)]
         state = [value for _, value in commit.state if value is not None]
-        largest = max((len(value) for value in public + state), default=0)
+        written = [value for _, value, _ in commit.records if value is not None]
+        largest = max(map(len, public + state + written), default=0)
         if largest > self._log.largest_value:
             raise InvalidConfig(
                 complaint(
@@ -272,6 +297,7 @@ def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
     """What is durable of a partition just now."""
     source = log.input(topics.input, number)
     lines = [record.value for record in log.published(topics.ledger, number, start=0)]
+    beside = log.input(topics.beside, number) if topics.beside else InputPartition()
     return Taken(
         state=log.state(topics, number),
         first_offset=source.first,
@@ -281,6 +307,10 @@ def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
         partitions=log.partitions(topics.input),
         remarks=log.remarks(topics),
         input_id=log.input_id(topics.input),
+        beside_first=beside.first,
+        beside_end=beside.next,
+        beside_offset=log.beside(topics, number),
+        beside_id=log.input_id(topics.beside) if topics.beside else None,
     )
 
 
@@ -449,9 +479,10 @@ class MemoryAdministrator:
 
 
 def _topics(streams: Sequence[StreamTopics]) -> list[str]:
-    """What streams read or set aside."""
+    """What streams read, write or set aside."""
     inputs = [topics.input for topics in streams]
-    return [*inputs, *(topics.quarantine for topics in streams if topics.quarantined)]
+    paired = [name for topics in streams for name in (topics.beside, topics.output) if name]
+    return [*inputs, *paired, *(topics.quarantine for topics in streams if topics.quarantined)]
 
 
 class Memory:

@@ -33,6 +33,7 @@ from streamdp.ports import (
     Records,
     StreamTopics,
     Value,
+    Written,
 )
 
 Place = tuple[str, int]
@@ -96,6 +97,13 @@ class InputPartition:
         self.timestamps.append(timestamp)
         self.next += 1
 
+    def since(self, timestamp: int, *, start: int) -> int:
+        """The offset of the first record from `start` on that is not older; else the end."""
+        for at in range(bisect_left(self.offsets, start), len(self.offsets)):
+            if self.timestamps[at] >= timestamp:
+                return self.offsets[at]
+        return max(start, self.next)
+
     def trim(self, before: int) -> None:
         """Forget what is older than an offset."""
         cut = bisect_left(self.offsets, before)
@@ -143,6 +151,7 @@ class MemoryLog:
         self._public: dict[Place, list[tuple[Attempt, Published]]] = {}
         self._state: dict[Place, dict[bytes, bytes]] = {}
         self._positions: dict[Place, int] = {}
+        self._beside: dict[Place, int] = {}
         self._remarks: dict[Place, str] = {}
         self._owners: dict[Place, int] = {}
         self._change = asyncio.Event()
@@ -212,6 +221,13 @@ class MemoryLog:
         for number in touched:
             parts[number].next += self._gap
         self.ring()
+
+    def _write(self, topic: str, number: int, records: Sequence[Written]) -> None:
+        """Put what a commit writes at the end of a partition of the output."""
+        if records:
+            plain = [(key, value) for key, value, _ in records]
+            headers = [pairs for _, _, pairs in records]
+            self.append(topic, plain, headers=headers, partition=number)
 
     def trim(self, topic: str, number: int, *, before: int) -> None:
         """Let retention eat the oldest records of a partition."""
@@ -288,6 +304,9 @@ class MemoryLog:
                 state[key] = value
         self._positions[place] = attempt.commit.next_offset
         self._remarks[place] = attempt.commit.remark
+        if attempt.commit.beside is not None:
+            self._beside[place] = attempt.commit.beside
+        self._write(attempt.topics.output, attempt.partition.number, attempt.commit.records)
         attempt.outcome = Outcome.COMMITTED
         self.ring()
 
@@ -306,6 +325,10 @@ class MemoryLog:
     def position(self, topics: StreamTopics, number: int) -> int | None:
         """What the group remembers: the position of the last commit."""
         return self._positions.get((topics.state, number))
+
+    def beside(self, topics: StreamTopics, number: int) -> int | None:
+        """What the group remembers of the second input."""
+        return self._beside.get((topics.state, number))
 
     def remarks(self, topics: StreamTopics) -> dict[int, str]:
         """What stands beside the positions that the group remembers."""

@@ -2,6 +2,7 @@
 
     await check_transport(make)             # every promise that any transport keeps
     await check_group(make)                 # and those of one whose workers share partitions
+    await check_paired(make)                # and of one that takes a second input and an output
 
 `make` opens the technology under test for an application's name; each check uses a name, a stream
 and an input of its own, so that all of them may run on one broker or file. A transport that breaks
@@ -12,16 +13,31 @@ promise::
     def test_promise(check):
         asyncio.run(check.run(make))
 
-The checks themselves are in `transport_input`, `transport_commits` and `transport_tools`, beside
-this module; none of them knows a technology.
+The checks themselves are in `transport_input`, `transport_commits`, `transport_tools` and
+`transport_paired`, beside this module; none of them knows a technology.
 """
 
 from __future__ import annotations
 
-from streamdp.testing import transport_commits, transport_input, transport_tools
+from streamdp.testing import (
+    transport_commits,
+    transport_input,
+    transport_paired,
+    transport_tools,
+)
 from streamdp.testing.transport_room import Broken, Check, Make
 
-__all__ = ["CHECKS", "GROUP_CHECKS", "Broken", "Check", "Make", "check_group", "check_transport"]
+__all__ = [
+    "CHECKS",
+    "GROUP_CHECKS",
+    "PAIRED_CHECKS",
+    "Broken",
+    "Check",
+    "Make",
+    "check_group",
+    "check_paired",
+    "check_transport",
+]
 
 CHECKS = tuple(
     Check(number, promise, body)
@@ -74,6 +90,15 @@ GROUP_CHECKS = (
     Check(52, "a worker that stands by hears so", transport_input.standing_by),
 )
 
+PAIRED_CHECKS = (
+    Check(61, "topics that do not go together are refused", transport_paired.mismatched),
+    Check(62, "a second input is read beside", transport_paired.read_beside),
+    Check(63, "a moment is found in it", transport_paired.stop_by_time),
+    Check(64, "a commit moves two positions and writes", transport_paired.commit_writes),
+    Check(65, "such a commit is all or nothing", transport_paired.all_or_nothing),
+    Check(66, "and a fenced one writes nothing", transport_paired.fencing),
+)
+
 
 async def check_transport(make: Make) -> None:
     """Every promise that any transport keeps, in order; the first broken one is raised."""
@@ -84,4 +109,10 @@ async def check_transport(make: Make) -> None:
 async def check_group(make: Make) -> None:
     """The promises of a transport whose workers share partitions."""
     for check in GROUP_CHECKS:
+        await check.run(make)
+
+
+async def check_paired(make: Make) -> None:
+    """The promises of a transport whose streams may have a second input and an output."""
+    for check in PAIRED_CHECKS:
         await check.run(make)

@@ -17,6 +17,9 @@ from aiokafka.structs import (
     OffsetAndMetadata as OffsetAndMetadata,
 )
 from aiokafka.structs import (
+    OffsetAndTimestamp as OffsetAndTimestamp,
+)
+from aiokafka.structs import (
     RecordMetadata as RecordMetadata,
 )
 from aiokafka.structs import (
@@ -105,3 +108,6 @@ class AIOKafkaConsumer:
     async def end_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]: ...
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]: ...

@@ -9,6 +9,10 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str
 
+class OffsetAndTimestamp(NamedTuple):
+    offset: int
+    timestamp: int | None
+
 class RecordMetadata(NamedTuple):
     topic: str
     partition: int

@@ -56,7 +56,7 @@ async def _rights(
     settings: KafkaSettings, stream: StreamTopics, there: Mapping[str, bool]
 ) -> AsyncIterator[Finding]:
     """What the service will do with a stream, tried one by one."""
-    for topic in (stream.input, stream.state, stream.ledger):
+    for topic in (stream.input, stream.beside, stream.state, stream.ledger):
         if topic in there:
             subject = f"topic {topic}: read"
             if there[topic]:
@@ -64,7 +64,7 @@ async def _rights(
             else:
                 yield Finding(subject, Verdict.PROBLEM, "refused: no right to Read, nor to see it")
     aside = [stream.quarantine] if stream.quarantined else []
-    for topic in (stream.state, stream.actions, stream.ledger, *aside):
+    for topic in (stream.state, stream.output, stream.actions, stream.ledger, *aside):
         if topic in there:
             subject = f"topic {topic}: write in a transaction"
             if there[topic]:

@@ -171,11 +171,18 @@ class Owner:
                 commit.next_offset, commit.remark
             )
         }
+        if commit.beside is not None:
+            beside = TopicPartition(topics.beside, self._number)
+            position[beside] = OffsetAndMetadata(commit.beside, "")
         actions = [(compacted_key(key), value) for key, value in commit.actions]
         with self._outbox() as out:
             await out.put(topics.state, self._number, commit.state)
             await out.put(topics.actions, self._number, actions)
             await out.put(topics.ledger, self._number, commit.ledger)
+            if commit.records:
+                written = [(key, value) for key, value, _ in commit.records]
+                headers = [pairs for _, _, pairs in commit.records]
+                await out.put(topics.output, self._number, written, headers)
             await out.settle(self._producer.send_offsets_to_transaction(position, group(topics)))
         self._reached("commit: sent", self._partition)
         await self._producer.commit_transaction()
@@ -218,6 +225,18 @@ class Owner:
                         "larger than the topic takes; raise max.message.bytes",
                         expected=f"at most {self._largest} bytes",
                         got=largest,
+                    )
+                )
+        for key, value, pairs in commit.records:
+            size = len(key or b"") + len(value or b"")
+            size += sum(len(name.encode()) + len(content or b"") + 10 for name, content in pairs)
+            if size > self._largest:
+                raise InvalidConfig(
+                    complaint(
+                        f"{self._where}: record to {self._topics.output}",
+                        "larger than the topic takes; raise max.message.bytes",
+                        expected=f"at most {self._largest} bytes",
+                        got=size,
                     )
                 )
         if any(key == OWNER_KEY for key, _ in commit.state):

@@ -165,21 +165,29 @@ async def durable(
     though, so after a later owner has come only `Owner.confirm` tells.
     """
     partition = Partition(topics.stream, number)
-    names = (topics.input, topics.state, topics.ledger)
+    ledgers = () if topics.output else (topics.ledger,)
+    seconds = (topics.beside,) if topics.beside else ()
+    names = (topics.input, topics.state, *ledgers, *seconds)
     where = f"partition {partition}"
     async with reader(settings, names, where=where, group_id=group(topics)) as look:
         source = TopicPartition(topics.input, number)
-        ids = await topic_ids(look.consumer._client, [topics.input])
+        ids = await topic_ids(look.consumer._client, [topics.input, *seconds])
         first = await look.first(source)
         reached("take: first", partition)
         partitions = look.consumer.partitions_for_topic(topics.input) or ()
         group_offsets = await look.remembered(topics.input, partitions)
         reached("take: group", partition)
-        last_line = await look.last_value(TopicPartition(topics.ledger, number))
+        beside_offsets = await look.remembered(topics.beside, [number]) if seconds else {}
+        last_line = None
+        if ledgers:
+            last_line = await look.last_value(TopicPartition(topics.ledger, number))
         reached("take: ledger", partition)
         state = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
         reached("take: state", partition)
         end = await look.end(source)
+        beside_first, beside_end = 0, 0
+        if seconds:
+            beside_first, beside_end = await look.bounds(TopicPartition(topics.beside, number))
     return Taken(
         state=state,
         first_offset=first,
@@ -189,6 +197,10 @@ async def durable(
         partitions=len(partitions),
         remarks={each: kept.metadata for each, kept in group_offsets.items()},
         input_id=ids.get(topics.input),
+        beside_first=beside_first,
+        beside_end=beside_end,
+        beside_offset=beside_offsets[number].offset if number in beside_offsets else None,
+        beside_id=ids.get(topics.beside),
     )
 
 

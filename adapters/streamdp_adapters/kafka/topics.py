@@ -3,6 +3,8 @@
 | topic | cleanup | why |
 |---|---|---|
 | input | delete | compaction removes slots by content (P1) |
+| two inputs of one stream | delete, LogAppendTime | the brokers' clocks decide what goes together |
+| output | delete | it is another stream's input |
 | actions, state | compact | the newest of each key is needed for good, the rest is not |
 | ledger | delete, kept for ever | the guarantee is recomputed from all of it |
 | quarantine, if it is on | delete, a week unless changed | for an operator to look at |
@@ -48,6 +50,7 @@ _LARGEST = "max.message.bytes"
 _FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 _WEEK_MS = str(7 * 24 * 3600 * 1000)
 _FOR_A_WEEK = {"retention.ms": _WEEK_MS, "retention.bytes": "-1"}  # as brokers do unless told
+_READ_BY_SLOTS = ("input", "second input", "output")
 _READ_WHOLE = {
     "segment.bytes": str(8 << 20),  # beyond what is live, about so much is read
     "segment.ms": "30000",  # or what was written in so long, if that is less
@@ -61,6 +64,7 @@ _READ_WHOLE = {
 """What bounds a takeover's reading by a small multiple of what is live; all are upper bounds."""
 
 _SEGMENT = "segment.bytes"
+_BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _SPARINGLY = {"retention.ms": _WEEK_MS, "retention.bytes": str(1 << 30)}
 
 
@@ -85,6 +89,7 @@ class Wanted:
     proposed: Mapping[str, str] = field(default_factory=dict)  # retention that may be another
     least: int = 0  # bytes that its largest batch must have room for
     bounds: Mapping[str, str] = field(default_factory=dict)  # settings that should be no larger
+    fixed: Mapping[str, str] = field(default_factory=dict)  # other settings that must be so
 
     @property
     def settings(self) -> dict[str, str]:
@@ -94,6 +99,7 @@ class Wanted:
             "min.insync.replicas": str(self.in_sync),
             "unclean.leader.election.enable": "false",
             **self.kept,
+            **self.fixed,
             **self.proposed,
             **self.bounds,
         }
@@ -115,6 +121,8 @@ class Hidden:
 
 def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
     """The topics of a stream, the input first, and the quarantine if it is on."""
+    if topics.output:
+        return _wanted_in_pairs(topics, settings)
     replicas, in_sync = (1, 1) if settings.single_broker else (REPLICAS, MIN_IN_SYNC)
     shapes = [
         (topics.input, "input", "delete", {}),
@@ -131,6 +139,22 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
         aside = replace(found[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
         found.append(aside)
     return found
+
+
+def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
+    """Two inputs, an output and the state: nothing is published.
+
+    Under the producers' own timestamps one that lies far in the future would close every window,
+    so the inputs' are the brokers'.
+    """
+    single = replace(topics, beside="", output="")
+    first, _, _, state = wanted(single, settings)
+    inputs = [
+        replace(first, name=name, role=role, fixed=_BROKERS_TIME)
+        for name, role in ((topics.input, "input"), (topics.beside, "second input"))
+    ]
+    output = replace(first, name=topics.output, role="output", least=state.least)
+    return [*inputs, output, state]
 
 
 @asynccontextmanager
@@ -271,7 +295,7 @@ def _hidden(subject: str, right: str) -> Finding:
 def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Iterator[Finding]:
     """What a topic's settings are against what they must be."""
     policy = ",".join(sorted(settings.get("cleanup.policy", "").split(",")))
-    compacted = topic.role == "input" and "compact" in policy
+    compacted = topic.role in _READ_BY_SLOTS and "compact" in policy
     why = "; compaction removes slots by content" if compacted else ""
     yield _judged(f"{subject}: cleanup.policy", topic.cleanup, policy, policy == topic.cleanup, why)
     in_sync = int(settings.get("min.insync.replicas") or 0)
@@ -287,6 +311,12 @@ def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Itera
     for name, value in topic.kept.items():
         got = settings.get(name, "")
         yield _judged(f"{subject}: {name}", value, got, got == value, "; it is kept for good")
+    for name, value in topic.fixed.items():
+        got = settings.get(name, "")
+        yield _judged(
+            f"{subject}: {name}", value, got, got == value,
+            "; a producer's own time could close windows that are open, or never close them",
+        )  # fmt: skip
     if topic.least:
         for name in (_LARGEST, _SEGMENT):
             largest = int(settings.get(name) or 0)
@@ -358,4 +388,6 @@ def _limits(
         assert isinstance(is_there, Described), "what is hidden is a problem"
         assert is_there.settings is not None, "what is hidden is a problem"
         sizes[topic.role] = min(int(is_there.settings[name]) for name in (_LARGEST, _SEGMENT))
-    return Limits(input=sizes.pop("input"), derived=min(sizes.values()))
+    largest_input = sizes.pop("input")
+    sizes.pop("second input", None)
+    return Limits(input=largest_input, derived=min(sizes.values()))

@@ -34,6 +34,7 @@ from streamdp.ports import (
     Taken,
 )
 from streamdp_adapters.kafka import reading
+from streamdp_adapters.kafka.beside import Beside, Ends
 from streamdp_adapters.kafka.identity import Watch
 from streamdp_adapters.kafka.membership import Found, Membership
 from streamdp_adapters.kafka.owner import Owner
@@ -62,6 +63,8 @@ class KafkaTransport:
         self._limits: dict[str, Limits] = {}
         self._memberships: dict[str, Membership] = {}
         self._owners: dict[Partition, Owner] = {}
+        self._ends = Ends(settings)
+        self._beside: dict[Partition, Beside] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
         self._watch = Watch()
@@ -142,6 +145,23 @@ class KafkaTransport:
             self._settings, self._stream(partition), partition, start=start, stop=stop
         )
 
+    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+        """Where the second input is no longer older than that."""
+        return await self._second(partition).stop(start, timestamp=timestamp)
+
+    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        """The second input from `start` up to but without `stop`, in batches."""
+        return self._second(partition).read(start, stop)
+
+    def _second(self, partition: Partition) -> Beside:
+        """What reads the second input of a partition, until it is left."""
+        topics = self._stream(partition)
+        if partition not in self._beside:
+            self._beside[partition] = Beside(
+                topics, partition, settings=self._settings, ends=self._ends
+            )
+        return self._beside[partition]
+
     def resume(self, partition: Partition, offset: int) -> None:
         """Let `poll` deliver this partition from `offset` on."""
         if (membership := self._memberships.get(partition.stream)) is not None:
@@ -209,6 +229,9 @@ class KafkaTransport:
         if membership is not None:
             membership.leave(partition.number)
         self._watch.end(partition)
+        beside = self._beside.pop(partition, None)
+        if beside is not None:
+            await beside.close()
         owner = self._owners.pop(partition, None)
         if owner is not None:
             await owner.close()
@@ -216,8 +239,11 @@ class KafkaTransport:
     async def close(self) -> None:
         """Give everything up, within a bounded time."""
         owners, self._owners = list(self._owners.values()), {}
+        seconds, self._beside = list(self._beside.values()), {}
         await asyncio.gather(
             self._watch.close(),
+            self._ends.close(),
+            *(second.close() for second in seconds),
             *(owner.close() for owner in owners),
             self._leave_groups(),
             *self._leaving,

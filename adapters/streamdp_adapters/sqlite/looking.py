@@ -80,6 +80,18 @@ class Looker:
             span = Span(head, start, min(stop, head.next), topics.headers)
             return _records(file, partition, span, limit)
 
+    def since(self, topics: StreamTopics, number: int, start: int, timestamp: int) -> int:
+        """The first record of the second input from `start` on that is not older; else the end."""
+        with reading(self._connection, self._path) as file:
+            head = heads_of(file, topics.beside)[number]
+            base = head.id << WIDTH
+            row = file.execute(
+                "SELECT id FROM record WHERE id >= ? AND id < ? AND timestamp >= ?"
+                " ORDER BY id LIMIT 1",
+                (base + start, base + head.next, timestamp),
+            ).fetchone()
+        return max(start, head.next) if row is None else int(row[0]) - base
+
     def heads(self, topics: StreamTopics) -> dict[Partition, Head]:
         """Where each partition of the input begins and ends."""
         with reading(self._connection, self._path) as file:

@@ -293,8 +293,9 @@ class SqliteAdministrator:
 def _names(streams: Sequence[StreamTopics]) -> list[str]:
     """The topics that are in the trusted file: inputs, and what was set aside."""
     inputs = [topics.input for topics in streams]
+    paired = [name for topics in streams for name in (topics.beside, topics.output) if name]
     aside = [topics.quarantine for topics in streams if topics.quarantined]
-    return list(dict.fromkeys(inputs + aside))
+    return list(dict.fromkeys(inputs + paired + aside))
 
 
 def _nothing() -> None:

@@ -29,11 +29,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
-from streamdp.ports import Commit, Listener, Partition, Reached, Records, StreamTopics, Taken
+from streamdp.ports import (
+    Commit,
+    Listener,
+    Partition,
+    Reached,
+    Records,
+    StreamTopics,
+    Taken,
+    check_paired,
+)
 from streamdp_adapters.sqlite.files import Desk, open_file
 from streamdp_adapters.sqlite.lock import Lock, Release, locked
 from streamdp_adapters.sqlite.looking import Looker, Sight
@@ -103,7 +112,7 @@ class SqliteTransport:
         if self._looker is None:
             self._looker = await self._looking.run(self._open_looker)
         for topics in streams:
-            await self._writing.run(partial(need_input, pair, self._settings, topics.input))
+            await self._writing.run(partial(need_topics, pair, self._settings, topics))
         self._topics = {topics.stream: topics for topics in streams}
         self._listener = listener
         self._notice(await self._look({}, 0))
@@ -237,6 +246,29 @@ class SqliteTransport:
             yield records
             start = records.next_offset
 
+    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+        """Where the second input is no longer older than that."""
+        topics = self._stream(partition)
+        if self._looker is None:
+            raise _not_joined()
+        look = partial(self._looker.since, topics, partition.number, start, timestamp)
+        return await self._looking.run(look)
+
+    async def read_beside(
+        self, partition: Partition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        """The second input, batch by batch."""
+        topics = self._stream(partition)
+        if self._looker is None:
+            raise _not_joined()
+        look = partial(self._looker.range, as_input(topics), partition)
+        while start < stop:
+            records = await self._looking.run(partial(look, start, stop, READ_BATCH))
+            if records.next_offset <= start:
+                return
+            yield records
+            start = records.next_offset
+
     def resume(self, partition: Partition, offset: int) -> None:
         """Deliver from `offset` on."""
         self._stream(partition)
@@ -361,6 +393,19 @@ class SqliteTransport:
         return self._topics[partition.stream]
 
 
+def need_topics(pair: Pair, settings: Settings, topics: StreamTopics) -> None:
+    """All that a stream reads and writes is there, or is made or refused if it is missing."""
+    names = [name for name in (topics.input, topics.beside, topics.output) if name]
+    counts = {name: need_input(pair, settings, name) for name in names}
+    if len(names) > 1:
+        check_paired(topics, counts)
+
+
+def as_input(topics: StreamTopics) -> StreamTopics:
+    """The second input as if it were the first, with its headers."""
+    return replace(topics, input=topics.beside, headers=True)
+
+
 def need_input(pair: Pair, settings: Settings, topic: str) -> int:
     """How many partitions an input has, which is made or refused if it is missing."""
     there = len(pair.trusted.heads(topic))
@@ -384,12 +429,16 @@ def as_taken(durable: Durable, seen: Witness) -> Taken:
         partitions=durable.partitions,
         remarks=durable.remarks,
         owner=durable.worker,
+        beside_first=durable.beside.first if durable.beside else 0,
+        beside_end=durable.beside.next if durable.beside else 0,
+        beside_offset=durable.beside_position,
     )
 
 
 def check_sizes(partition: Partition, commit: Commit) -> None:
     """Refuse a value that is too large, before anything is done."""
-    for records in (commit.state, commit.actions, commit.ledger):
+    written = [(key, value) for key, value, _ in commit.records]
+    for records in (commit.state, commit.actions, commit.ledger, written):
         for _, value in records:
             if value is not None and len(value) > LARGEST_VALUE:
                 raise InvalidConfig(

@@ -26,7 +26,7 @@ from streamdp_adapters.sqlite.published import Publication, Witness
 TRUSTED = Kind(
     name="a trusted file of streamdp",
     application_id=0x5DB0_0001,
-    version=2,
+    version=3,
     mode=0o600,
     schema="""
     CREATE TABLE pair (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL);
@@ -40,6 +40,7 @@ TRUSTED = Kind(
       topic TEXT NOT NULL, owner INTEGER NOT NULL, worker TEXT NOT NULL,
       sequence INTEGER NOT NULL, published INTEGER NOT NULL,
       position INTEGER, low_water INTEGER, remark TEXT NOT NULL DEFAULT '',
+      beside TEXT NOT NULL DEFAULT '', beside_position INTEGER,
       UNIQUE (app, stream, number));
     CREATE TABLE state (part INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
       UNIQUE (part, key));
@@ -51,7 +52,11 @@ TRUSTED = Kind(
         1: """
     ALTER TABLE record ADD COLUMN headers BLOB;
     ALTER TABLE record ADD COLUMN timestamp INTEGER NOT NULL DEFAULT 0
-    """
+    """,
+        2: """
+    ALTER TABLE part ADD COLUMN beside TEXT NOT NULL DEFAULT '';
+    ALTER TABLE part ADD COLUMN beside_position INTEGER
+    """,
     },
 )
 _headers_encoder = msgspec.msgpack.Encoder()
@@ -88,6 +93,8 @@ class Durable:
     partitions: int
     remarks: Mapping[int, str]
     worker: str | None = None  # who took it last
+    beside: Head | None = None  # of the second input, where there is one
+    beside_position: int | None = None
 
 
 class TrustedFile:
@@ -161,9 +168,9 @@ class TrustedFile:
             )
             name = (topics.app, topics.stream, number)
             file.execute(
-                "UPDATE part SET owner = owner + 1, worker = ?, topic = ?"
+                "UPDATE part SET owner = owner + 1, worker = ?, topic = ?, beside = ?"
                 " WHERE app = ? AND stream = ? AND number = ?",
-                (worker, topics.input, *name),
+                (worker, topics.input, topics.beside, *name),
             )
             part, owner = file.execute(
                 "SELECT id, owner FROM part WHERE app = ? AND stream = ? AND number = ?", name
@@ -254,18 +261,24 @@ class TrustedFile:
                 _write_outbox(file, owner.part, publication)
             file.execute(
                 "UPDATE part SET sequence = ?, published = ?, position = ?, remark = ?,"
-                " low_water = coalesce(?, low_water) WHERE id = ?",
+                " low_water = coalesce(?, low_water),"
+                " beside_position = coalesce(?, beside_position) WHERE id = ?",
                 (
                     sequence,
                     published,
                     commit.next_offset,
                     commit.remark,
                     commit.low_water,
+                    commit.beside,
                     owner.part,
                 ),
             )
+            if commit.records:
+                rows = [(key, value, write_headers(pairs)) for key, value, pairs in commit.records]
+                _append(file, heads_of(file, topics.output)[number], rows)
             if retain is not None:
-                _trim(file, topics.input, number, retain)
+                for topic in filter(None, (topics.input, topics.beside)):
+                    _trim(file, topic, number, retain)
             return publication
 
     def durable(self, topics: StreamTopics, number: int, *, owner: Owner | None = None) -> Durable:
@@ -276,10 +289,11 @@ class TrustedFile:
             heads = heads_of(file, topics.input)
             _check_number(topics.input, heads, number)
             row = file.execute(
-                "SELECT id, position, worker FROM part WHERE app = ? AND stream = ? AND number = ?",
+                "SELECT id, position, worker, beside_position FROM part"
+                " WHERE app = ? AND stream = ? AND number = ?",
                 (topics.app, topics.stream, number),
             ).fetchone()
-            part, position, worker = row or (None, None, None)
+            part, position, worker, read = row or (None, None, None, None)
             state = dict(
                 file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
             )
@@ -289,7 +303,10 @@ class TrustedFile:
                 (topics.app, topics.stream),
             )
             known = dict(remarks.fetchall())
-            return Durable(state, heads[number], position, len(heads), known, worker or None)
+            beside = heads_of(file, topics.beside)[number] if topics.beside else None
+            return Durable(
+                state, heads[number], position, len(heads), known, worker or None, beside, read
+            )
 
     def confirm(self, topics: StreamTopics, number: int, owner: Owner) -> None:
         """Refuse an owner that was fenced."""
@@ -405,7 +422,9 @@ def _trim(file: sqlite3.Connection, topic: str, number: int, retain: int) -> Non
     low_waters = [
         low
         for (low,) in file.execute(
-            "SELECT low_water FROM part WHERE topic = ? AND number = ?", (topic, number)
+            "SELECT low_water FROM part WHERE topic = ?1 AND number = ?2 UNION ALL"
+            " SELECT beside_position FROM part WHERE beside = ?1 AND number = ?2",
+            (topic, number),
         )
     ]
     head = heads_of(file, topic)[number]

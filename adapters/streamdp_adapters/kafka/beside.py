@@ -1,0 +1,162 @@
+"""The second input of a stream: read when somebody needs it, by consumers of its own.
+
+- It is no matter of the group: partition p goes with partition p of the first input. So each
+  partition that is worked on has a consumer here that is assigned it by hand, and goes on
+  fetching between two reads: what comes is at hand when it is asked for.
+- What is read is committed. Where to stop is asked with the eyes of `read_uncommitted`: a record
+  whose transaction is open counts as there, and reading up to it waits for the outcome. Else what
+  is found would depend on when one looks.
+- After an error or an interrupted read the next one seeks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.structs import TopicPartition
+
+from streamdp.core.errors import TransportLost, complaint
+from streamdp.ports import Partition, Records, StreamTopics
+from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.lean import lean
+from streamdp_adapters.kafka.reading import (
+    BATCH,
+    FETCH_BYTES,
+    IDLE_SECONDS,
+    columns,
+    expired,
+)
+from streamdp_adapters.kafka.settings import KafkaSettings
+
+_WAIT_MS = 20  # markers move the position without a record that would end a wait
+
+
+class Ends:
+    """Where inputs begin, end, and are as old as a moment; undecided records included."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._consumer: AIOKafkaConsumer | None = None
+        self._turn = asyncio.Lock()
+
+    async def stop(self, place: TopicPartition, start: int, *, timestamp: int) -> int:
+        """The first record that is not older than a moment; else the end."""
+        consumer = await self._connected()
+        found = (await consumer.offsets_for_times({place: timestamp}))[place]
+        if found is not None:
+            return max(start, int(found.offset))
+        return max(start, await self.end(place))
+
+    async def end(self, place: TopicPartition) -> int:
+        """Where the next record will go."""
+        consumer = await self._connected()
+        return int((await consumer.end_offsets([place]))[place])
+
+    async def _connected(self) -> AIOKafkaConsumer:
+        async with self._turn:
+            if self._consumer is None:
+                consumer = AIOKafkaConsumer(
+                    **self._settings.client(),
+                    enable_auto_commit=False,
+                    isolation_level="read_uncommitted",
+                )
+                await troubles.start(consumer, self._settings)
+                self._consumer = consumer
+            return self._consumer
+
+    async def close(self) -> None:
+        """Give the consumer up, within a bounded time."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await troubles.stop(consumer)
+
+
+class Beside:
+    """One partition of a stream's second input."""
+
+    def __init__(
+        self, topics: StreamTopics, partition: Partition, *, settings: KafkaSettings, ends: Ends
+    ) -> None:
+        self._topics = replace(topics, input=topics.beside, headers=True)
+        self._partition = partition
+        self._settings = settings
+        self._ends = ends
+        self._place = TopicPartition(topics.beside, partition.number)
+        self._where = f"partition {partition}: second input {topics.beside}"
+        self._consumer: AIOKafkaConsumer | None = None
+        self._at: int | None = None  # where the consumer is, if that is certain
+
+    async def stop(self, start: int, *, timestamp: int) -> int:
+        """Where reading may stop that wants everything older than a moment."""
+        with troubles.translated(self._where):
+            return await self._ends.stop(self._place, start, timestamp=timestamp)
+
+    async def read(self, start: int, stop: int) -> AsyncIterator[Records]:
+        """Committed records in [start, stop), batch by batch, until the position is `stop`."""
+        if start >= stop:
+            return
+        with troubles.translated(self._where):
+            consumer = await self._connected()
+            if self._at != start:
+                consumer.seek(self._place, start)
+            self._at = None  # until this has come to its end
+            try:
+                async for records in self._batches(consumer, start, stop):
+                    yield records
+            except OffsetOutOfRangeError as error:
+                first = (await consumer.beginning_offsets([self._place]))[self._place]
+                raise expired(self._partition, start=start, first=int(first)) from error
+            self._at = stop if await consumer.position(self._place) == stop else None
+
+    async def _batches(
+        self, consumer: AIOKafkaConsumer, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        clock = asyncio.get_running_loop().time
+        moved = clock()
+        while start < stop:
+            most = min(BATCH, stop - start)
+            found = await consumer.getmany(self._place, timeout_ms=_WAIT_MS, max_records=most)
+            records = [each for each in found.get(self._place, ()) if each.offset < stop]
+            position = min(stop, max(start, await consumer.position(self._place)))
+            if position > start:
+                batch = (
+                    columns(self._topics, self._partition, records, start=start)
+                    if records
+                    else Records(self._partition, start, (), (), (), position)
+                )
+                yield replace(batch, next_offset=position)
+                start, moved = position, clock()
+            elif clock() - moved > IDLE_SECONDS:
+                raise TransportLost(
+                    complaint(
+                        self._where,
+                        "reading stands still",
+                        expected=f"offset {stop}",
+                        got=f"offset {position} for {IDLE_SECONDS:g} s",
+                    )
+                )
+
+    async def _connected(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                **self._settings.client(),
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                auto_offset_reset="none",
+                max_partition_fetch_bytes=FETCH_BYTES,
+            )
+            await troubles.start(consumer, self._settings)
+            lean(consumer)
+            consumer.assign([self._place])
+            self._consumer, self._at = consumer, None
+        return self._consumer
+
+    async def close(self) -> None:
+        """Give the consumer up, within a bounded time."""
+        consumer, self._consumer, self._at = self._consumer, None, None
+        if consumer is not None:
+            await troubles.stop(consumer)

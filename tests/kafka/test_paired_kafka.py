@@ -1,0 +1,89 @@
+"""Does the Kafka transport keep the port's promises of a second input and an output?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.ports import Partition, StreamTopics, Value, Verdict
+from streamdp.testing.broker import Borrowed
+from streamdp.testing.transport import PAIRED_CHECKS, Check
+from streamdp.testing.transport_room import Heard
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from streamdp_adapters.kafka.transport import KafkaTransport
+
+pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+
+HOME = Partition("home", 0)
+
+
+@pytest.fixture
+def technology(broker: Borrowed) -> KafkaTechnology:
+    """The shared broker, with one copy of everything."""
+    table = {"single_broker": True, "session_timeout_ms": 1500}
+    return KafkaTechnology(KafkaSettings.parse({"bootstrap": broker.bootstrap, **table}))
+
+
+@pytest.fixture
+def topics(fresh_app: Callable[[], str]) -> StreamTopics:
+    """Of an application that the broker has not seen."""
+    app = fresh_app()
+    return StreamTopics(
+        app, "home", input=f"{app}.input", beside=f"{app}.beside", output=f"{app}.output"
+    )
+
+
+@pytest.mark.parametrize("check", PAIRED_CHECKS, ids=str)
+async def test_promise_of_the_port(technology: KafkaTechnology, check: Check) -> None:
+    await check.run(lambda app: technology)
+
+
+async def test_inputs_that_go_together_have_the_brokers_time(
+    technology: KafkaTechnology, topics: StreamTopics
+) -> None:
+    """A producer's own timestamp, far in the future, would close every window."""
+    await technology.administrator().create(
+        [StreamTopics(topics.app, "earlier", input=topics.beside)], partitions=1
+    )
+    found = await technology.administrator().create([topics], partitions=1)
+    subject = f"topic {topics.beside}: message.timestamp.type"
+    assert [f.subject for f in found if f.verdict is Verdict.PROBLEM] == [subject]
+    transport = technology.transport(worker="lone")
+    with pytest.raises(InvalidConfig, match=r"message\.timestamp\.type: expected LogAppendTime"):
+        await transport.join([topics], Heard())
+    await transport.close()
+
+
+async def test_reading_beside_waits_for_what_is_undecided(
+    broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics
+) -> None:
+    """A record of an open transaction lies before the stop, and comes if it is committed."""
+    await technology.administrator().create([topics], partitions=1)
+    transport = technology.transport(worker="lone")
+    await transport.join([topics], Heard())
+    taken = await transport.take(HOME)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap, transactional_id=f"{topics.app}.open"
+    )
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        await producer.send_and_wait(topics.beside, b"undecided", partition=0)
+        stop = await transport.stop_beside(HOME, taken.beside_end, timestamp=2**50)
+        reading = asyncio.ensure_future(_values(transport, taken.beside_end, stop))
+        await transport.poll(max_records=1, timeout=0.3)  # time in which it could end
+        assert not reading.done()
+        await producer.commit_transaction()
+        assert (stop, await reading) == (taken.beside_end + 1, [b"undecided"])
+    finally:
+        await producer.stop()
+        await transport.close()
+
+
+async def _values(transport: KafkaTransport, start: int, stop: int) -> list[Value]:
+    read = transport.read_beside(HOME, start, stop)
+    return [value async for records in read for value in records.values]
