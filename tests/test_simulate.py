@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.replay.cells import parse_candidates, parse_epsilons
-from streamdp.replay.instances import Instance
+from streamdp.replay.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
+from streamdp.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance
 from streamdp.replay.simulate import (
     DEFAULT,
     INSTANCES,
@@ -24,6 +25,7 @@ from streamdp.replay.simulate import (
     relative,
     simulate,
 )
+from streamdp.replay.unprotected import BLOCK, TRACKERS
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 SMALL = Instance("small", (0.2, 0.5, 0.4))
@@ -162,7 +164,9 @@ def test_does_the_command_compare_what_follows_change() -> None:
     assert ratio is not None
     assert float(ratio[1]) < 0.5
     result = CliRunner().invoke(application(), ["simulate", "--worlds", "sunny"])
-    assert "--worlds: unknown; expected stationary | drifting | others" in str(result.exception)
+    assert "--worlds: unknown; expected stationary | drifting | others | held-out" in str(
+        result.exception
+    )
 
 
 def test_are_phases_where_they_belong() -> None:
@@ -199,3 +203,57 @@ def test_does_the_readme_show_the_commands_own_tables() -> None:
     shown = re.search(r"remembering_leader`\*\* \(default\) \|.* ([\d.]+) ± [\d.]+ \|\n", README)
     assert shown is not None
     assert float(shown[1]) <= 0.96
+
+
+def test_does_each_baseline_look_at_the_blocks_that_it_names() -> None:
+    """Four changes in 2¹⁷ slots without noise: what each loses follows from how far it looks back.
+
+    A window of 32 blocks prefers the new action about half a window late; restarts hang on until
+    the next one; fixed share follows after a few votes, and all of them beat growing blocks.
+    """
+    turns = Instance(
+        "turns",
+        (0.2, 0.8),
+        tuple((at / 5 + 0.003, ((0.2, 0.8), (0.8, 0.2))[at % 2]) for at in range(1, 5)),
+    )
+    outcomes = simulate(
+        parse_candidates("incumbent_leader"), parse_epsilons("4"), instances=[turns],
+        bench=Bench(runs=4, horizon=1 << 17), trackers=TRACKERS,
+    )  # fmt: skip
+    lost = {outcome.cell.name: outcome.mean / (4 * 0.6) for outcome in outcomes}  # slots a change
+    assert all(name.endswith("NOT PRIVATE") for name in list(lost)[1:])
+    sliding, restarting, shared = list(lost.values())[1:]
+    assert 0.4 * 32 * BLOCK < sliding < 0.6 * 32 * BLOCK
+    assert 4 * BLOCK < restarting < 64 * BLOCK
+    assert shared < 8 * BLOCK
+    assert max(sliding, shared) < lost["incumbent_leader"]
+    table = relative(outcomes, reference="incumbent_leader", beside=[*lost][1:])
+    assert [row.candidate.text for row in table] == [*lost]
+    assert table[1].ratio == pytest.approx(sliding / lost["incumbent_leader"])
+
+
+def test_does_the_default_follow_change_in_worlds_that_it_was_not_chosen_by() -> None:
+    """Two runs of the held-out worlds at 2¹⁸ slots; the documentation's table is of 2²⁰."""
+    rows = json.loads(
+        run("--worlds", "held-out-drifting", "--epsilon", "1", "--slots", str(1 << 18), "--json",
+            "--learners", f"{DEFAULT},incumbent_leader")
+    )  # fmt: skip
+    lost = {(row["instance"], row["learner"]): row["mean_regret"] for row in rows}
+    instances = list(dict.fromkeys(instance for instance, _ in lost))
+    assert len(instances) == len(HELD_OUT_DRIFTING) == 10
+    ratios = [lost[name, DEFAULT] / lost[name, "incumbent_leader"] for name in instances]
+    assert np.exp(np.mean(np.log(ratios))) < 0.2
+    assert not {each.name for each in (*HELD_OUT_DRIFTING, *HELD_OUT_STATIONARY)} & {
+        each.name for family in (STATIONARY, DRIFTING, OTHERS) for each in family
+    }
+
+
+def test_are_the_held_out_worlds_what_they_are_called() -> None:
+    """Stationary ones keep one best action; the best one of the others changes; chances add up."""
+    for instance in (*HELD_OUT_STATIONARY, *HELD_OUT_DRIFTING):
+        assert 0 <= instance.table.min() <= instance.table.max() <= 1
+        if instance.outcomes:
+            chances = np.array([instance.means, *(means for _, means in instance.later)])
+            assert chances.sum(axis=1) == pytest.approx(1)
+        best = set(instance.table.argmin(axis=1).tolist())
+        assert (len(best) == 1) == (instance in HELD_OUT_STATIONARY), instance.name

@@ -23,7 +23,11 @@ def simulate(
         str, typer.Option(help="losses (of all actions) or feedback (of the shown action).")
     ] = "losses",
     worlds: Annotated[
-        str, typer.Option(help="stationary, drifting or others: what --observes losses sees.")
+        str,
+        typer.Option(
+            help="stationary, drifting, others; held-out-stationary or held-out-drifting, which no"
+            " default was chosen by: what --observes losses sees."
+        ),
     ] = "stationary",
     learners: Annotated[
         str | None, typer.Option(help="name:option=value,…; every recipe without it.")
@@ -32,6 +36,13 @@ def simulate(
         str | None, typer.Option(help="Budgets, exactly; 0.1,0.5,1,4, with feedback 0.25,0.5,1.")
     ] = None,
     runs: Annotated[int, typer.Option(help="Runs of each learner on each instance.")] = 400,
+    not_private: Annotated[
+        bool,
+        typer.Option(
+            "--not-private",
+            help="Also NOT PRIVATE baselines: sliding window, restarting, fixed share.",
+        ),
+    ] = False,
     slots: Annotated[
         int | None,
         typer.Option(help="Slots of each run; 2**17, where worlds change 2**20, feedback 10**6."),
@@ -44,8 +55,9 @@ def simulate(
 
     Regret is pseudo-regret; all learners and budgets see the same losses.
 
-    With --worlds drifting or others the best action changes, and regret is against the best one at
-    each moment: memory, blocks that grow for ever, and blocks that stop growing side by side.
+    With --worlds other than stationary memory, blocks that grow for ever and blocks that stop
+    growing stand side by side. Where the best action changes, regret is against the best one at
+    each moment.
 
     With --observes feedback: policies, in worlds with click rates, delay and drift.
 
@@ -57,7 +69,9 @@ def simulate(
         shown = _feedback(learners, epsilon, runs=runs, slots=slots, seed=seed)
         told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
     elif observes == "losses":
-        found = _losses(worlds, learners, epsilon, runs=runs, slots=slots, seed=seed)
+        found = _losses(
+            worlds, learners, epsilon, runs=runs, slots=slots, seed=seed, not_private=not_private
+        )
         told, tables = [_told(outcome) for outcome in found], _tables(found)
     else:
         raise InvalidConfig(
@@ -79,12 +93,14 @@ def _losses(
     runs: int,
     slots: int | None,
     seed: int,
+    not_private: bool,
 ) -> list[Outcome]:
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_candidates, parse_epsilons
-    from streamdp.replay.instances import FAMILIES
+    from streamdp.replay.held_out import FAMILIES
     from streamdp.replay.simulate import FOLLOWERS, HORIZON, LEARNERS, LONG_HORIZON, Bench
     from streamdp.replay.simulate import simulate as simulated
+    from streamdp.replay.unprotected import TRACKERS
 
     if worlds not in FAMILIES:
         raise InvalidConfig(
@@ -96,6 +112,7 @@ def _losses(
         parse_epsilons("0.1,0.5,1,4" if epsilon is None else epsilon),
         instances=FAMILIES[worlds],
         bench=Bench(runs=runs, horizon=horizon if slots is None else slots, seed=seed),
+        trackers=TRACKERS if not_private else (),
         progress=lambda instance: typer.echo(f"simulating {instance.name}", err=True),
     )
 
@@ -150,6 +167,7 @@ def _tables(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     """Relative regret by budget, if there is anything to compare with; then every regret."""
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.simulate import GROWING, PAPERS, best_paper, relative
+    from streamdp.replay.unprotected import NOT_PRIVATE
 
     budgets = list(dict.fromkeys(o.cell.epsilon for o in outcomes))
     learners = {o.cell.name for o in outcomes if o.cell.epsilon}
@@ -158,7 +176,12 @@ def _tables(outcomes: Sequence[Outcome]) -> Iterator[Table]:
         reference = best_paper(outcomes) if papers else GROWING
         finite = [budget for budget in budgets if budget is not None]
         parts = [[o for o in outcomes if o.cell.epsilon == budget] for budget in finite]
-        columns = [relative(part, reference=reference) for part in [*parts, list(outcomes)]]
+        free = [o for o in outcomes if o.cell.name.endswith(NOT_PRIVATE)]
+        beside = list(dict.fromkeys(o.cell.name for o in free))
+        columns = [
+            relative([*part, *free], reference=reference, beside=beside)
+            for part in [*parts, [o for o in outcomes if o not in free]]
+        ]
         rows = [
             [line[0].candidate.text, *(str(column) for column in line)]
             for line in zip(*columns, strict=True)

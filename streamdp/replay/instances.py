@@ -7,7 +7,8 @@ instance means the same at every length.
 
 Three families: `STATIONARY`, where the best action stays; `DRIFTING`, where it is another one after
 3, 20 or 200 switches or by slow cycles; and `OTHERS`: seasons, correlated losses, not all binary,
-many small changes, a slow decline, small gaps.
+many small changes, a slow decline, small gaps. The default recipe was chosen by looking at these;
+those of `held_out` it has never seen.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _scatter(number: int) -> float:
     return number * 0.6180339887498949 % 1
 
 
-def _smooth(name: str, curves: Sequence[Means], knots: int = 512) -> Instance:
+def smooth(name: str, curves: Sequence[Means], knots: int = 512) -> Instance:
     """Means that move in small steps from one vector to the next."""
     places = np.linspace(0, len(curves) - 1, knots)
     columns = np.array(curves).T
@@ -111,7 +112,7 @@ def _cycles(name: str, count: int, *, actions: int) -> Instance:
         tuple(0.5 + 0.2 * cos(2 * pi * (count * at / steps + a / actions)) for a in range(actions))
         for at in range(steps + 1)
     ]
-    return _smooth(name, curves)
+    return smooth(name, curves)
 
 
 def _small_changes(name: str, *, actions: int, changes: int) -> Instance:
@@ -167,8 +168,6 @@ OTHERS = (
         _GOOD_DAYS + _BAD_DAYS,
     ),
     _small_changes("many small changes", actions=6, changes=256),
-    _smooth("a slow decline", [(0.3, 0.4, 0.45, 0.5, 0.6), (0.6, 0.4, 0.45, 0.5, 0.25)]),
+    smooth("a slow decline", [(0.3, 0.4, 0.45, 0.5, 0.6), (0.6, 0.4, 0.45, 0.5, 0.25)]),
     _switches("small gaps, 20 switches", 20, actions=8, gap=0.06),
 )
-
-FAMILIES = {"stationary": STATIONARY, "drifting": DRIFTING, "others": OTHERS}

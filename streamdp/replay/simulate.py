@@ -15,7 +15,7 @@ nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -31,11 +31,15 @@ from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_in
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Candidate, Cell, Epsilon, cells_of, schedules_of
 from streamdp.replay.instances import STATIONARY, Instance
+from streamdp.replay.unprotected import Tracker
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 HORIZON = 1 << 17
+First = Callable[[int], int]
+"""At the end of a block: the first of the blocks whose losses count."""
+
 _STREAM = "simulate"
 _VALUES = 1 << 22  # of sums held at once: 32 MB
 _MOST_BLOCKS = 10_000
@@ -118,9 +122,13 @@ def simulate(
     *,
     instances: Sequence[Instance] = INSTANCES,
     bench: Bench | None = None,
+    trackers: Sequence[Tracker] = (),
     progress: Callable[[Instance], None] = lambda instance: None,
 ) -> list[Outcome]:
-    """Every candidate at every ε on every instance, instance by instance."""
+    """Every candidate at every ε on every instance, instance by instance.
+
+    `trackers` are baselines without privacy that are played beside them.
+    """
     bench, outcomes = bench or Bench(), []
     for number, instance in enumerate(instances):
         progress(instance)
@@ -130,11 +138,14 @@ def simulate(
             raise InvalidConfig(
                 complaint("simulate", "a running window", expected="block learners", got="one")
             )
+        firsts: dict[Cell, First] = {each.cell(names): each.first for each in trackers}
+        cells = (*cells, *firsts)
         cuts = len(_fixed(cells, instance, bench.horizon))
         at_once = max(1, _VALUES // (max(64, cuts) * len(names)))
         regrets = [
-            _regrets(instance, cells, range(first, min(first + at_once, bench.runs)), number, bench)
+            _regrets(instance, cells, firsts, runs=range(first, stop), number=number, bench=bench)
             for first in range(0, bench.runs, at_once)
+            for stop in [min(first + at_once, bench.runs)]
         ]
         for at, cell in enumerate(cells):
             outcomes.append(Outcome(instance, cell, np.concatenate([part[at] for part in regrets])))
@@ -142,7 +153,13 @@ def simulate(
 
 
 def _regrets(
-    instance: Instance, cells: Sequence[Cell], runs: range, number: int, bench: Bench
+    instance: Instance,
+    cells: Sequence[Cell],
+    firsts: Mapping[Cell, First],
+    *,
+    runs: range,
+    number: int,
+    bench: Bench,
 ) -> list[Floats]:
     """The regret of every cell in some runs of one instance."""
     randomness = SeededRandomness(bench.seed)
@@ -157,9 +174,22 @@ def _regrets(
     generator = default_rng((bench.seed, number, runs.start))
     paths = _Paths.drawn(np.concatenate(ends, axis=1), instance, generator, bench.horizon)
     return [
-        _play(instance, cell, paths, draws, windows.get(cell.leader.schedule), bench.horizon)
+        _play(
+            instance,
+            cell,
+            paths,
+            draws,
+            windows=windows.get(cell.leader.schedule),
+            first=firsts.get(cell, _this_block),
+            horizon=bench.horizon,
+        )
         for cell in cells
     ]
+
+
+def _this_block(block: int) -> int:
+    """What private learners may look at when a block ends: no block but this one."""
+    return block
 
 
 def _fixed(cells: Sequence[Cell], instance: Instance, horizon: int) -> Ints:
@@ -245,7 +275,9 @@ def _play(
     cell: Cell,
     paths: _Paths,
     draws: _Draws,
+    *,
     windows: Ints | None,
+    first: First,
     horizon: int,
 ) -> Floats:
     """One cell through all its blocks, all runs at once."""
@@ -260,7 +292,7 @@ def _play(
         until = np.full(runs, end)
         if leader.window == "random_prefix" and windows is not None:
             until = windows[:, block]
-        sums = paths.at(until) - paths.after(begin)
+        sums = paths.at(until) - paths.after(int(ends[first(block)]))
         bits = draws.bits_of(Purpose.SELECTION, block)
         votes = leader.choose.select(sums, bits, leader.prior(known.in_force))
         known = leader.memory.after(known, votes, np.full(runs, end - begin))
@@ -281,14 +313,19 @@ class Relative:
         return f"{self.ratio:.3f} ± {self.error:.3f}"
 
 
-def relative(outcomes: Sequence[Outcome], *, reference: str) -> list[Relative]:
+def relative(
+    outcomes: Sequence[Outcome], *, reference: str, beside: Sequence[str] = ()
+) -> list[Relative]:
     """Each private candidate against one, with the standard error of the paired comparison.
+
+    `beside` names baselines that take no ε: each is compared with the reference at every ε.
 
     The logarithm of a ratio of means moves by x/mean(x) − y/mean(y) for each run; the same runs
     serve all budgets, so these are added up over budgets before their spread is taken.
     """
-    table = {(o.instance, o.cell.epsilon, o.cell.name): o for o in outcomes if o.cell.epsilon}
-    candidates = dict.fromkeys(o.cell.candidate for o in outcomes if o.cell.epsilon)
+    shown = [o for o in outcomes if o.cell.epsilon or o.cell.name in beside]
+    table = {(o.instance, o.cell.epsilon, o.cell.name): o for o in shown}
+    candidates = dict.fromkeys(o.cell.candidate for o in shown)
     if all(candidate.text != reference for candidate in candidates):
         raise InvalidConfig(
             complaint("simulate", "no such learner", expected="a simulated one", got=reference)
@@ -297,12 +334,13 @@ def relative(outcomes: Sequence[Outcome], *, reference: str) -> list[Relative]:
         raise InvalidConfig(
             complaint("simulate", "no regret at all", expected="more runs or slots", got="too few")
         )
-    budgets = dict.fromkeys((instance, epsilon) for instance, epsilon, _ in table)
+    budgets = dict.fromkeys((instance, epsilon) for instance, epsilon, _ in table if epsilon)
     found = []
     for candidate in candidates:
         logs, moves = 0.0, dict.fromkeys((instance for instance, _ in budgets), np.zeros(1))
         for instance, epsilon in budgets:
-            mine = table[instance, epsilon, candidate.text]
+            own = None if candidate.text in beside else epsilon
+            mine = table[instance, own, candidate.text]
             other = table[instance, epsilon, reference]
             logs += log(mine.mean / other.mean)
             move = mine.regrets / mine.mean - other.regrets / other.mean

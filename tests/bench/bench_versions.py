@@ -1,11 +1,12 @@
-"""This version's service beside another one, on one broker: CPU per record, turn by turn.
+"""This version's service beside another one, on one broker: CPU per record, pair by pair.
 
     python tests/bench/bench_versions.py --other /path/to/other/.venv/bin/streamdp [--pairs 5]
 
-Both read the same full topics with their default settings. A pair is one run of each, the order
-changing from pair to pair, so that whatever else the machine does meets both. The figure is the
-other version's CPU per record divided by this version's: above 1, this version is cheaper. It is
-given as the geometric mean of the pairs with its standard error.
+Both read the same full topics with their default settings. A pair is one run of each at the same
+time, so that whatever else the machine does meets both. The figure is the other version's CPU per
+record divided by this version's: above 1, this version is cheaper. It is given as the geometric
+mean of the pairs with its standard error. Single pairs scatter by a quarter: where a process gets
+its memory, and whether in huge pages, is luck.
 
 Two learners: ``benchmark`` is the one of bench_service.py, the same in both versions; ``default``
 names no recipe, so each version runs its own default, which may release more often.
@@ -53,15 +54,19 @@ async def compare(
 ) -> dict[str, Any]:
     """One input and one learner: all pairs, printed as they come."""
     cpu: dict[str, list[float]] = {version: [] for version in programs}
-    for pair in range(pairs):
-        for version in sorted(programs, reverse=pair % 2 == 1):
-            found = await measure(
-                await candidate_of(place, programs[version], learner),
+    for _ in range(pairs):
+        candidates = [await candidate_of(place, each, learner) for each in programs.values()]
+        at_once = (
+            measure(
+                candidate,
                 place.folder,
                 bootstrap=place.bootstrap,
                 topic=place.topic,
                 records=records,
             )
+            for candidate in candidates
+        )
+        for version, found in zip(programs, await asyncio.gather(*at_once), strict=True):
             cpu[version].append(found.cpu)
     ratios = np.log(np.array(cpu["other"]) / np.array(cpu["this"]))
     row = {

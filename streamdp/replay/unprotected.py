@@ -1,0 +1,94 @@
+"""Baselines that follow change and protect nobody, for simulations. NOT PRIVATE, every one of them.
+
+They see exact sums, without noise, block by block of 512 slots, and say what following change costs
+when privacy is no concern. Three ways that are in every textbook:
+
+* *sliding window*: the least sum of the last 32 blocks;
+* *restarting*: the least sum since the last restart, every 64 blocks;
+* *fixed share* (Herbster & Warmuth 1998, §5): each block votes for its least sum; a vote multiplies
+  its action's weight by e, then every action gets an equal part of 1/100 of all weight. In force is
+  the largest weight. Differs from the paper: the largest weight plays, not a draw by weights.
+
+There is no baseline of private tracking of the best expert (Asi, Raman & Saha 2025). Of that paper
+the abstract was at hand, which states bounds and no algorithm: neither the test that finds a shift
+nor its thresholds follow from them. For an oblivious adversary the bound is that of a reduction to
+static regret over all (N·T)^S sequences with S switches under (ε, δ)-privacy, which neither runs at
+this size nor can be compared at δ = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streamdp.core.evidence.memory import Ints, Standing
+from streamdp.core.learners import Leader, learner_of
+from streamdp.replay.cells import BASELINE, Candidate, Cell
+
+NOT_PRIVATE = "NOT PRIVATE"
+"""What the name of every baseline ends with."""
+
+BLOCK = 512
+_WINDOW_BLOCKS, _RESTART_BLOCKS = 32, 64
+_SHARED, _POINT = 100, 1 << 24
+"""One part in so many of all weight is shared; weights are in parts of 2**24."""
+
+_RATE = 696  # e in parts of 2**8
+_RATE_POINT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """A baseline: which block's losses its sums begin with, and what it makes of its choices."""
+
+    name: str
+    first: Callable[[int], int]  # of the blocks whose sums count at the end of a block
+    shares: bool = False
+
+    def cell(self, actions: Sequence[str]) -> Cell:
+        """As a cell of a simulation, at no ε."""
+        config = {"recipe": BASELINE, "schedule": f"capped {BLOCK}"}
+        leader: Leader = learner_of(config, actions=actions)
+        if self.shares:
+            leader = replace(leader, memory=FixedShare(len(actions)))
+        return Cell(Candidate(f"{self.name}, {NOT_PRIVATE}", BASELINE, ()), None, leader)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShare:
+    """Weights of actions; the largest is in force."""
+
+    actions: int
+
+    @property
+    def name(self) -> str:
+        """No ledger mentions it."""
+        return "fixed share"
+
+    @property
+    def width(self) -> int:
+        """A weight for each action."""
+        return self.actions
+
+    @property
+    def since(self) -> int:
+        """Every vote is weighed."""
+        return 1
+
+    def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
+        """One more vote of each row."""
+        weights, each = standing.remembered.copy(), np.arange(len(votes))
+        weights[weights.sum(axis=1) == 0] = _POINT // self.actions
+        weights[each, votes] = weights[each, votes] * _RATE >> _RATE_POINT
+        weights = weights * _POINT // weights.sum(axis=1, keepdims=True)
+        weights += _POINT // (_SHARED * self.actions) - weights // _SHARED
+        return Standing(weights.argmax(axis=1), weights)
+
+
+TRACKERS = (
+    Tracker("sliding window", lambda block: max(0, block + 1 - _WINDOW_BLOCKS)),
+    Tracker("restarting", lambda block: block - block % _RESTART_BLOCKS),
+    Tracker("fixed share", lambda block: block, shares=True),
+)
