@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.testing.formats import check_format
-from streamdp.wire import configure, names, records
+from streamdp.wire import configure, formats, names, records
 from streamdp.wire.formats import Decoded, Format, Setting, Value
 from streamdp.wire.json_format import JsonFormat, short_decimals
 from streamdp.wire.nesting import MAX_NESTING, too_deep
@@ -327,6 +328,24 @@ def test_only_frames_carry_many_rows() -> None:
 
 
 # Configuration
+
+
+def test_is_a_format_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up reads the metadata of every installed package; an unknown name is asked again."""
+    asked: list[str] = []
+
+    def entry_points(**of: str) -> list[EntryPoint]:
+        asked.append(of.get("name", "every name"))
+        return []
+
+    configure("json", actions=["a", "b"])
+    monkeypatch.setattr(formats, "entry_points", entry_points)
+    configure("json", actions=["a", "b"])
+    assert asked == []
+    for _ in range(2):
+        with pytest.raises(InvalidConfig, match="unknown format"):
+            configure("later", actions=["a", "b"])
+    assert asked == ["later", "every name"] * 2
 
 
 def test_formats_are_found_by_name() -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Literal, Protocol, runtime_checkable
 
@@ -109,6 +110,7 @@ def configure(
     return factory_of(name).configure(actions=actions, options=options or {})
 
 
+@cache  # a look-up reads the metadata of every installed package; an unknown name is asked again
 def factory_of(name: str) -> FormatFactory:
     """What the entry point of that name offers."""
     for entry in entry_points(group=GROUP, name=name):
