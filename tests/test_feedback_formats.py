@@ -147,9 +147,10 @@ def test_a_reward_is_one_minus_a_loss() -> None:
     """The same gains on the grid, for each of many numbers."""
     losses = (np.arange(1025) / 1024).astype(np.float32)
     headers: Sequence[Headers] = [[("streamdp-action", b"a")]] * len(losses)
-    one = [made("float32").encode(losses[at : at + 1], played=[0]) for at in range(len(losses))]
+    written = made("float32")
+    one = [written.encode(losses[at : at + 1], played=[0]) for at in range(len(losses))]
     rewards = (1 - losses).astype(np.float32)
-    other = [made("float32").encode(rewards[at : at + 1], played=[0]) for at in range(len(losses))]
+    other = [written.encode(rewards[at : at + 1], played=[0]) for at in range(len(losses))]
     by_loss = observe(made("float32"), one, headers)
     by_reward = observe(made("float32", REWARD), other, headers)
     assert by_loss.gain.tolist() == by_reward.gain.tolist()
