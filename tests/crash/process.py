@@ -1,6 +1,6 @@
 """A service to be killed: one process that runs two streams of one input, and says where it was.
 
-    python -m tests.crash.process '{"kind": "sqlite", "settings": {...}, ...}'
+`tests.crash.nursery` starts it, with what is asked of it as a mapping.
 
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
 ``wide`` draws from the system among many equal actions, so that a redraw would almost surely show.
@@ -10,7 +10,6 @@ The last step that each partition passed stands in a file mapped to memory, whic
 from __future__ import annotations
 
 import asyncio
-import json
 import mmap
 import os
 import signal
@@ -18,6 +17,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import streamdp as sd
 from streamdp.core.learners import earlier_learner_of
@@ -165,9 +165,8 @@ async def serve(place: Place, trace: Trace | None, worker: str) -> int:
     return 4 if service.halted else 0
 
 
-def main() -> int:
-    """As the argument says."""
-    asked = json.loads(sys.argv[1])
+def run(asked: dict[str, Any]) -> int:
+    """Run a service as asked, to its end; its exit code."""
     place = Place(
         asked["kind"], asked["settings"], asked["app"], asked["partitions"], asked["upgraded"]
     )
@@ -179,7 +178,3 @@ def main() -> int:
             place, Path(asked["trace"]), step=asked.get("step"), passage=asked.get("passage", 1)
         )
     return asyncio.run(serve(place, trace, asked.get("worker", "worker")))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,9 +18,9 @@ from streamdp.ports import Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import Evidence, judge, judge_fold
+from tests.crash.nursery import Victim, nursery
 from tests.crash.process import STEPS, Place
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS: Sequence[Key] = (b"fr", b"de", b"it", None, b"\xff")
 PATIENCE = 60.0
 
@@ -80,9 +79,7 @@ class Scenario:
         asyncio.run(append())
 
     @contextmanager
-    def running(
-        self, *, step: str | None = None, passage: int = 1
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *, step: str | None = None, passage: int = 1) -> Iterator[Victim]:
         """A service in a process of its own; it dies at the `passage`-th `step`, if any."""
         self._started += 1
         trace = self.folder / f"trace {self._started}"
@@ -99,28 +96,22 @@ class Scenario:
             "passage": passage,
         }
         path = self.folder / f"log {self._started}"
-        with path.open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.process", json.dumps(asked)],
-                cwd=ROOT,
-                stderr=log,
-            )
-            self._logs[process.pid] = path
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-                if process.returncode == -signal.SIGKILL:
-                    self._note(trace)
+        process = nursery().start(asked, log=path)
+        self._logs[process.pid] = path
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            if process.wait() == -signal.SIGKILL:
+                self._note(trace)
 
     def kill_at(self, step: str, passage: int) -> None:
         """Run a service until it dies at a step; kill it if it gets there no more."""
         with self.running(step=step, passage=passage) as process:
             self.await_dead(process)
 
-    def await_dead(self, process: subprocess.Popen[bytes]) -> None:
+    def await_dead(self, process: Victim) -> None:
         """Wait for a service that dies at a step; kill it if it gets there no more."""
         try:
             process.wait(timeout=4)
@@ -128,11 +119,11 @@ class Scenario:
             process.kill()
         assert process.wait() == -signal.SIGKILL, self.log(process)
 
-    def await_joined(self, process: subprocess.Popen[bytes]) -> None:
+    def await_joined(self, process: Victim) -> None:
         """Wait until a service has joined and will listen to signals."""
         self.await_said(process, "joined")
 
-    def await_said(self, process: subprocess.Popen[bytes], event: str) -> None:
+    def await_said(self, process: Victim, event: str) -> None:
         """Wait until a service has logged an event."""
         deadline = time.monotonic() + PATIENCE
         while event not in self._logs[process.pid].read_text(errors="replace"):
@@ -140,13 +131,13 @@ class Scenario:
             assert time.monotonic() < deadline, f"the service does not say {event}"
             time.sleep(0.05)
 
-    def stop(self, process: subprocess.Popen[bytes]) -> None:
+    def stop(self, process: Victim) -> None:
         """Ask a service to drain."""
         self.await_joined(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE) == 0, self.log(process)
 
-    def log(self, process: subprocess.Popen[bytes]) -> str:
+    def log(self, process: Victim) -> str:
         """The end of one process's own log."""
         return self._logs[process.pid].read_text(errors="replace")[-3000:]
 
@@ -212,7 +203,7 @@ class Scenario:
         got = len(evidence.ledger)
         return [] if got == wanted else [f"{evidence.partition}: {got} lines, {wanted} expected"]
 
-    def settle(self, processes: Sequence[subprocess.Popen[bytes]]) -> list[str]:
+    def settle(self, processes: Sequence[Victim]) -> list[str]:
         """Wait until everything is published, or until patience ends; what is wrong then."""
         deadline = time.monotonic() + PATIENCE
         while True:

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streamdp.testing.broker import Borrowed, own_broker
+from tests.crash.nursery import Victim
 from tests.crash.process import STEPS, Place
 from tests.crash.scenario import Scenario
 
@@ -141,7 +141,7 @@ def test_is_nothing_lost_or_doubled_while_workers_come_and_go(
     made = scenario(broker.bootstrap, fresh_app(), tmp_path, seed=4)
     with ExitStack() as stack:
 
-        def begin() -> subprocess.Popen[bytes]:
+        def begin() -> Victim:
             return stack.enter_context(made.running())
 
         workers = [begin(), begin()]
