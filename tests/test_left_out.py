@@ -62,24 +62,29 @@ def test_a_marker_that_names_no_program_is_refused(
     assert outcome(pytester, "@pytest.mark.system\ndef test_it(): pass").ret != 0
 
 
-@pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT.keys())
-def test_strictly_each_way_is_a_failure_in_two_processes_too(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, body: str
-) -> None:
-    monkeypatch.setenv("STREAMDP_STRICT", "1")
-    result = outcome(pytester, body, "-p", "xdist", "-n", "2")
-    assert result.ret != 0
-    result.stdout.fnmatch_lines(["*TESTS THAT DID NOT RUN, AND THAT IS A FAILURE HERE*"])
-
-
-def test_strictly_a_test_that_is_deselected_in_two_processes_is_a_failure(
+def test_strictly_each_way_is_told_in_two_processes_too(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All ways in one session, which takes seconds: each test that did not run is named."""
     monkeypatch.setenv("STREAMDP_STRICT", "1")
-    options = ("-p", "xdist", "-n", "2", "-k", "that_runs")
-    result = outcome(pytester, "def test_other(): pass", *options)
+    for name, body in LEFT_OUT.items():
+        pytester.makepyfile(**{f"test_{name.replace(' ', '_')}": f"import pytest\n\n{body}\n"})
+    result = outcome(
+        pytester, "def test_other(): pass", "-p", "xdist", "-n", "2", "-k", "not other"
+    )
     assert result.ret != 0
-    result.stdout.fnmatch_lines(["*test_other: deselected"])
+    result.stdout.fnmatch_lines(
+        [
+            "*TESTS THAT DID NOT RUN, AND THAT IS A FAILURE HERE*",
+            "test_a_whole_file.py: skipped as a whole",
+            "test_expected_to_fail.py::test_it: skipped",
+            "test_lacking_a_program.py::test_it: *not installed: no-such-program*",
+            "test_skipped.py::test_it: *because",
+            "test_skipped_from_within.py::test_it: *because",
+            "test_*.py::test_other: deselected",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*test_that_runs: *")
 
 
 def test_strictly_a_whole_suite_in_two_processes_passes(
