@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from streamdp.replay import charts, tables
 from streamdp.replay.cells import parse_candidates, parse_epsilons
 from streamdp.replay.converting import convert
 from streamdp.replay.figures import as_json, bounds, helping_cap, settled_at, timeline
+from streamdp.replay.following import Result, contests, stretch_ends
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, Replay, costs, replay_log, seeds_of
@@ -247,3 +250,71 @@ def test_is_no_row_of_panels_nearly_empty(count: int, columns: int, inside: bool
     assert f'class="panels of{columns}"' in made
     assert ('<div class="panel"><ul>' in made) is inside
     assert (count + inside) % columns == 0
+
+
+def _kinds(result: Result) -> list[str]:
+    return [placed.kind.value for placed in result.placed]
+
+
+def test_does_the_report_lead_with_the_winner_of_memory_growing_and_capped(
+    still: Replay, drifting: Replay
+) -> None:
+    """Growing blocks lose where the best action changes, and do not lose where it stays."""
+    assert [result.epsilon for result in drifting.followed] == [Fraction(1, 2), Fraction(2)]
+    for result in drifting.followed:
+        assert set(_kinds(result)) == {"memory", "growing blocks", "capped blocks"}
+        means = [placed.mean for placed in result.placed]
+        assert means == sorted(means)
+        assert _kinds(result)[-1] == "growing blocks"
+        assert not result.placed[-1].alike
+    for result in still.followed:
+        (growing,) = (each for each in result.placed if each.kind.value == "growing blocks")
+        assert growing is result.winner or growing.alike
+    first = summary(drifting)[0]
+    assert first.about == "Memory, growing or capped blocks"
+    result = drifting.followed[0]
+    lost = result.winner.mean + drifting.base.above_stretches
+    assert f"At ε = 0.5 {result.winner.kind} did best, {number(lost)} ±" in first.says
+    assert f"growing blocks lost {number(float(result.placed[-1].behind.mean()))} ±" in first.says
+
+
+def test_is_regret_by_stretch_what_was_lost_above_each_stretch_s_best(drifting: Replay) -> None:
+    """Against the losses of the log itself: what was played, less the best of each stretch."""
+    losses = _drifting().losses
+    ends = stretch_ends(drifting.base.points, 6000).tolist()
+    assert len(ends) > 40
+    assert ends[-1] == 6000
+    parts = np.split(losses, ends[:-1])
+    best = sum(float(part.sum(axis=0).min()) for part in parts)
+    assert min(len(part) for part in parts) >= 80
+    told = as_json(drifting)["following"]
+    assert isinstance(told, dict)
+    fixed = float(losses.sum(axis=0).min())
+    assert told["best_fixed_above_best_by_stretch"] == pytest.approx(fixed - best)
+    rows = told["contests"][0]["learners"]
+    assert [row["kind"] for row in rows] == _kinds(drifting.followed[0])
+    for row in rows:
+        assert row["regret_by_stretch"] == pytest.approx(row["regret"] + fixed - best)
+    assert rows[0]["behind_winner"] == 0 < rows[-1]["behind_winner"]
+    assert rows[-1]["interval_of_difference"] < rows[-1]["behind_winner"]
+    text = page(drifting)
+    assert "<h2>Memory, growing or capped blocks</h2>" in text
+    assert text.index("Memory, growing or capped blocks</dt>") < text.index("Which learner</dt>")
+
+
+def test_is_nothing_claimed_where_nothing_can_be_known() -> None:
+    """Short keys have no block that stops; one seed has no interval; long logs compare one ε."""
+    short = replay_log(_still(900), QUESTION)
+    assert not short.followed
+    assert "too short" in summary(short)[0].says
+    assert "<h2>Memory, growing" not in page(short)
+    one = replay_log(_drifting(), replace(QUESTION, seeds=(3,)))
+    assert "± unknown (one seed)" in summary(one)[0].says
+    assert (
+        json.loads(json.dumps(as_json(one)))["following"]["contests"][0]["learners"][0]["interval"]
+        is None
+    )
+    budgets = parse_epsilons("0.1,0.5,1,inf")
+    many = contests(budgets, actions=["a", "b"], slots=10**7, seeds=500)
+    assert [contest.epsilon for contest in many] == [Fraction(1, 2)]
+    assert not contests(budgets, actions=["a", "b"], slots=10**12, seeds=500)

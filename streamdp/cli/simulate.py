@@ -167,7 +167,7 @@ def _tables(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     """Relative regret by budget, if there is anything to compare with; then every regret."""
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.simulate import GROWING, PAPERS, best_paper, relative
-    from streamdp.replay.unprotected import NOT_PRIVATE
+    from streamdp.wire.unprotected import NOT_PRIVATE
 
     budgets = list(dict.fromkeys(o.cell.epsilon for o in outcomes))
     learners = {o.cell.name for o in outcomes if o.cell.epsilon}

@@ -17,6 +17,7 @@ from streamdp.core.grid import UNIT
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Cell
 from streamdp.replay.cuts import Bench, block_ends
+from streamdp.replay.following import loss_by_stretch
 from streamdp.replay.grid import Played, play
 from streamdp.replay.onepass import Layout, Summed
 
@@ -35,6 +36,12 @@ class Baselines:
     best: Floats  # the loss of the best fixed action of each key up to the point
     uniform: Floats  # the mean loss of all actions
     totals: Floats  # rows × K at the end, in losses
+    by_stretch: float  # the loss of the best action of each stretch of each key
+
+    @property
+    def above_stretches(self) -> float:
+        """How much more the best fixed actions lost than the best action of each stretch."""
+        return float(self.best[-1]) - self.by_stretch
 
     @property
     def uniform_regret(self) -> Floats:
@@ -66,7 +73,8 @@ def baselines(summed: Summed, points: Ints) -> Baselines:
         uniform += sums.mean(axis=1)[where]
         slots += cuts
         totals[row] = sums[-1]
-    return Baselines(points, slots.astype(np.int64), best, uniform, totals)
+    stretched = loss_by_stretch(summed, points)
+    return Baselines(points, slots.astype(np.int64), best, uniform, totals, stretched)
 
 
 def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines) -> list[Curves]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.regret import bound_of
+from streamdp.replay import following
 from streamdp.replay.cells import Cell, epsilon_text
 from streamdp.replay.replaying import Answer, Replay
 from streamdp.wire.unprotected import labelled
@@ -25,7 +26,7 @@ Ints = NDArray[np.int64]
 
 SETTLED = 0.9
 BAND = (10, 90)
-Z = 1.96
+Z = following.Z
 _BOUND_POINTS = 24
 
 
@@ -160,6 +161,11 @@ def as_json(replay: Replay) -> dict[str, object]:
             name: float(total) / replay.slots
             for name, total in zip(replay.actions, replay.base.totals.sum(axis=0), strict=True)
         },
+        "following": following.as_json(
+            replay.followed,
+            above=replay.base.above_stretches,
+            stretches=len(following.stretch_ends(points, replay.summed.longest)),
+        ),
         "cells": list(_cells(replay, every, points)),
     }
     return labelled(told)

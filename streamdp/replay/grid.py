@@ -62,11 +62,24 @@ def play(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played
         yield from _play_part(summed, cells, bench, part)
 
 
-def parts(summed: Summed, bench: Bench) -> Iterator[Part]:
-    """Keys and seeds in portions that fit in memory."""
+def holds(cell: Cell, summed: Summed, bench: Bench) -> bool:
+    """Whether what a cell plays fits in memory, part by part."""
+    rows, seeds = _part_size(summed, bench)
+    blocks = cell.leader.schedule.block_of(summed.longest + 1) + 1
+    return blocks * min(rows, len(summed.rows)) * seeds <= _MOST_ACTIONS_HELD
+
+
+def _part_size(summed: Summed, bench: Bench) -> tuple[int, int]:
+    """How many keys and how many seeds are played together."""
     seeds, actions = len(bench.seeds), len(summed.actions)
     together = max(1, min(seeds, _WORDS // actions))
-    many = max(1, _WORDS // (actions * together))
+    return max(1, _WORDS // (actions * together)), together
+
+
+def parts(summed: Summed, bench: Bench) -> Iterator[Part]:
+    """Keys and seeds in portions that fit in memory."""
+    seeds = len(bench.seeds)
+    many, together = _part_size(summed, bench)
     order = np.argsort(-summed.slots, kind="stable")
     for first in range(0, len(order), many):
         for seed in range(0, seeds, together):

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from streamdp.replay import charts, tables
+from streamdp.replay import charts, following, tables
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.charts import Curve
 from streamdp.replay.figures import Z, bounds, gap, helping_cap, line, settled_at, timeline
@@ -36,6 +36,7 @@ def page(replay: Replay) -> str:
                 BANNER,
                 EXACT,
                 _summary(replay),
+                _following(replay),
                 _over_time(replay),
                 _against_epsilon(replay),
                 _linear(replay),
@@ -253,6 +254,22 @@ def _best_by_slice(replay: Replay) -> list[tuple[float, int]]:
     parts = np.diff(sums, axis=0, prepend=0)
     widths = np.diff(cuts, prepend=0) / slots
     return list(zip(widths.tolist(), parts.argmin(axis=1).tolist(), strict=True))
+
+
+def _following(replay: Replay) -> str:
+    if not replay.followed:
+        return ""
+    head, rows = tables.by_following(replay)
+    return _section(
+        "Memory, growing or capped blocks",
+        "The same private choice with three ways to go on: votes filtered by a memory (the"
+        " default), blocks that grow for ever, and memory's blocks with the newest vote in force."
+        " Regret against the best fixed action of each key, and against the best action of each"
+        f" stretch ({following.STRETCHES} of the longest key, of 100 slots at least), which no"
+        " learner reaches: what was best in a short stretch is partly luck. The winner of each ε"
+        " comes first; differences are taken seed by seed.",
+        _html_table(head, rows),
+    )
 
 
 def _table(replay: Replay) -> str:

@@ -4,6 +4,7 @@ Beside the candidates that are asked for, a replay always runs
 
 - *follow the leader*, block by block (dyadic), which costs nothing more, and after every slot when
   the log is small or when it is asked for by name (it needs a pass of its own);
+- the default with its memory beside growing and capped blocks (`following`), at every private ε;
 - the first candidate with *capped* schedules of several lengths, to say whether the log drifts so
   much that shorter blocks would have helped. This is hindsight: choose a cap for a reason, not
   because it did best on the log that you then go live on.
@@ -36,6 +37,8 @@ from streamdp.replay.cells import (
 )
 from streamdp.replay.curves import Baselines, Curves, baselines, curves
 from streamdp.replay.cuts import Bench, CutPlan, report_points
+from streamdp.replay.following import Contest, Result, contests, could_differ, result_of
+from streamdp.replay.grid import holds
 from streamdp.replay.log import Log
 from streamdp.replay.onepass import OnePass, Summed
 from streamdp.replay.running import follow
@@ -137,6 +140,7 @@ class Replay:
     leader: Answer  # follow the leader, block by block
     running: Answer | None  # follow the leader, slot by slot
     probes: tuple[Answer, ...]  # the first candidate with capped schedules
+    followed: tuple[Result, ...]  # memory, growing and capped blocks, where they could differ
 
     @property
     def slots(self) -> int:
@@ -167,10 +171,12 @@ def replay_log(
     longest = summed.longest  # the horizon was an upper bound
     points = np.append(work.points[work.points < longest], longest)
     base = baselines(summed, points)
-    told = watcher.stage("learners", len(work.block_cells)) if watcher else None
-    found = curves(summed, work.block_cells, question.bench, base)
+    compared = tuple(contest for contest in work.contests if _worth(contest, summed, question))
+    cells = work.cells(compared)
+    told = watcher.stage("learners", len(cells)) if watcher else None
+    found = curves(summed, cells, question.bench, base)
     if told is not None:
-        told(len(work.block_cells))
+        told(len(cells))
     answers = {each.cell: Answer(each.cell, each, _charge(each.cell, summed)) for each in found}
     for cell in work.running_cells:
         tell = watcher.stage(cell.name, log.slots) if watcher else None
@@ -186,6 +192,17 @@ def replay_log(
         leader=answers[work.leader],
         running=next((answers[cell] for cell in work.running_cells), None),
         probes=tuple(answers[cell] for cell in work.probes if _could_help(cell, longest)),
+        followed=tuple(
+            result_of(contest, {cell: answers[cell].final for cell in contest.cells.values()})
+            for contest in compared
+        ),
+    )
+
+
+def _worth(contest: Contest, summed: Summed, question: Question) -> bool:
+    """Whether a comparison can say anything about this log, and fits in memory."""
+    return could_differ(contest, summed.longest) and all(
+        holds(cell, summed, question.bench) for cell in contest.cells.values()
     )
 
 
@@ -196,18 +213,19 @@ class Work:
     asked: tuple[Cell, ...]
     leader: Cell
     probes: tuple[Cell, ...]
+    contests: tuple[Contest, ...]
     running_cells: tuple[Cell, ...]
     points: NDArray[np.int64]
 
-    @property
-    def block_cells(self) -> tuple[Cell, ...]:
-        """The cells that the one pass answers."""
-        every = dict.fromkeys((*self.asked, self.leader, *self.probes))
+    def cells(self, contests: Sequence[Contest]) -> tuple[Cell, ...]:
+        """The cells that the one pass answers, with those of some comparisons."""
+        compared = (cell for contest in contests for cell in contest.cells.values())
+        every = dict.fromkeys((*self.asked, self.leader, *self.probes, *compared))
         return tuple(cell for cell in every if not cell.running)
 
     def cuts(self) -> tuple[CutPlan, CutPlan | None]:
         """Where the pass cuts, and where it cuts the events that are drawn anew."""
-        cells = self.block_cells
+        cells = self.cells(self.contests)
         prefix = [cell for cell in cells if cell.leader.window == "random_prefix"]
         redrawn = [cell for cell in cells if cell.resampled]
         main = CutPlan(schedules_of(cells), schedules_of(prefix), self.points)
@@ -223,7 +241,10 @@ def plan(log: Log, question: Question) -> Work:
     actions = log.actions
     asked = cells_of(question.candidates, question.epsilons, actions=actions)
     probes: tuple[Cell, ...] = ()
+    compared: tuple[Contest, ...] = ()
     if question.probes:
+        seeds = len(question.seeds)
+        compared = contests(question.epsilons, actions=actions, slots=log.slots, seeds=seeds)
         first = question.candidates[0]
         finite = [epsilon for epsilon in question.epsilons if epsilon is not None]
         capped = [first.with_schedule(f"capped {length}") for length in caps(log.slots)]
@@ -232,7 +253,7 @@ def plan(log: Log, question: Question) -> Work:
     if not running and log.slots * len(actions) <= SMALL_LOG:
         running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
     (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
-    return Work(asked, leader, probes, tuple(running), report_points(log.slots))
+    return Work(asked, leader, probes, compared, tuple(running), report_points(log.slots))
 
 
 def caps(slots: int) -> list[int]:

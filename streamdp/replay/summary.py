@@ -13,6 +13,7 @@ import numpy as np
 
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.figures import Floats, Z, gap, helping_cap, per_thousand, settled_at
+from streamdp.replay.following import Result, half_interval
 from streamdp.replay.replaying import Answer, Replay
 
 
@@ -27,6 +28,7 @@ class Statement:
 def summary(replay: Replay) -> list[Statement]:
     """What a reader should know first."""
     return [
+        *_following(replay),
         *_best(replay),
         *_privacy(replay),
         *_settling(replay),
@@ -67,6 +69,49 @@ def middle(replay: Replay) -> Answer:
     if private:
         return private[len(private) // 2]
     return cells[0] if cells else replay.answers[0]
+
+
+def _following(replay: Replay) -> Iterator[Statement]:
+    """Which of memory, growing and capped blocks the log would have been best served by."""
+    about = "Memory, growing or capped blocks"
+    if not replay.followed:
+        private = any(epsilon is not None for epsilon in replay.question.epsilons)
+        if replay.question.probes and private:
+            yield Statement(
+                about,
+                "Not compared: the keys are too short for blocks to stop growing, or there are too"
+                " many blocks and seeds; with fewer seeds, ask for remembering_leader and"
+                " incumbent_leader by name.",
+            )
+        return
+    parts = [_won(result, replay.base.above_stretches) for result in replay.followed]
+    yield Statement(
+        about,
+        f"{' '.join(parts)} Losses above the best action of each stretch of the log, mean over"
+        " seeds ± 1.96 standard errors; differences seed by seed.",
+    )
+
+
+def _won(result: Result, above: float) -> str:
+    """One ε: the winner first, then how far the others are behind."""
+    winner, tied = result.winner, result.tied
+    others = "; ".join(
+        f"{each.kind} lost {number(float(each.behind.mean()))}"
+        f" ± {_half(half_interval(each.behind))} more"
+        for each in result.placed[1:]
+    )
+    text = (
+        f"At ε = {epsilon_text(result.epsilon)} {winner.kind} did best,"
+        f" {number(winner.mean + above)} ± {_half(winner.half)}: {others}"
+    )
+    if tied:
+        text += f"; it cannot be told from {' and '.join(each.kind for each in tied)}"
+    return f"{text}."
+
+
+def _half(half: float) -> str:
+    """Half of an interval; a single seed has none."""
+    return number(half) if np.isfinite(half) else "unknown (one seed)"
 
 
 def _best(replay: Replay) -> Iterator[Statement]:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamdp.core.events import Key
+from streamdp.replay.cells import epsilon_text
 from streamdp.replay.figures import per_thousand
+from streamdp.replay.following import Placed, half_interval
 from streamdp.replay.replaying import Replay
 from streamdp.replay.summary import middle, number
 
@@ -60,6 +62,40 @@ def by_key(replay: Replay) -> tuple[list[str], Rows]:
         )
     head = ["key", "slots", "best action", "its loss a slot", "uniform choice's"]
     return [*head, "regret", "in 1,000 slots"], rows
+
+
+def by_following(replay: Replay) -> tuple[list[str], Rows]:
+    """Memory, growing and capped blocks: two regrets each, and how far behind the winner."""
+    rows = []
+    above = replay.base.above_stretches
+    for result in replay.followed:
+        for placed in result.placed:
+            half = placed.half
+            interval = f" ± {number(half)}" if np.isfinite(half) else ""
+            rows.append(
+                [
+                    epsilon_text(result.epsilon),
+                    placed.kind.value,
+                    placed.cell.name,
+                    f"{number(placed.mean)}{interval}",
+                    f"{number(placed.mean + above)}{interval}",
+                    number(per_thousand(placed.mean + above, replay.slots)),
+                    _behind(placed, won=placed is result.winner),
+                ]
+            )
+    head = ["ε", "kind", "learner", "regret", "regret by stretch", "in 1,000 slots"]
+    return [*head, "more than the winner"], rows
+
+
+def _behind(placed: Placed, *, won: bool) -> str:
+    """How much more than the winner a learner lost, and whether that is beyond chance."""
+    if won:
+        return "least"
+    half = half_interval(placed.behind)
+    if not np.isfinite(half):
+        return number(float(placed.behind.mean()))
+    chance = ", within chance" if placed.alike else ""
+    return f"{number(float(placed.behind.mean()))} ± {number(half)}{chance}"
 
 
 def key_text(key: Key, partition: int) -> str:

@@ -26,9 +26,7 @@ import numpy as np
 from streamdp.core.evidence.memory import Ints, Standing
 from streamdp.core.learners import Leader, learner_of
 from streamdp.replay.cells import BASELINE, Candidate, Cell
-
-NOT_PRIVATE = "NOT PRIVATE"
-"""What the name of every baseline ends with."""
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 BLOCK = 512
 _WINDOW_BLOCKS, _RESTART_BLOCKS = 32, 64
