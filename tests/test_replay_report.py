@@ -67,7 +67,7 @@ def test_does_the_summary_agree_with_the_figures(still: Replay) -> None:
     middle = [answer for answer in still.answers if str(answer.cell.epsilon) == "2"]
     best = min(middle, key=lambda answer: answer.mean)
     told = _said(still, "Which learner")
-    assert f"{best.cell.name}'s: {number(best.mean)} ±" in told
+    assert f"{best.cell.name} has the least regret at ε = 2: {number(best.mean)} ±" in told
     assert number(float(still.base.uniform_regret[-1])) in told
     for answer in still.answers[:3]:
         at = settled_at(answer, still.base.points)

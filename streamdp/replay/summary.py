@@ -121,8 +121,8 @@ def _best(replay: Replay) -> Iterator[Statement]:
     best = min(rivals, key=lambda answer: answer.mean)
     uniform = float(replay.base.uniform_regret[-1])
     text = (
-        f"At ε = {epsilon_text(epsilon)} the least regret is {best.cell.name}'s: "
-        f"{interval(best)} losses over {replay.slots:,} slots, against {number(uniform)} for"
+        f"Of those asked for, {best.cell.name} has the least regret at ε ="
+        f" {epsilon_text(epsilon)}: {interval(best)} losses over {replay.slots:,} slots, against {number(uniform)} for"
         f" choosing uniformly and {number(replay.leader.mean)} for following the leader block by"
         " block without privacy."
     )
