@@ -14,8 +14,11 @@ from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.replay.blocks import Bernoulli, Constant, walk
 from streamdp.replay.cells import parse_candidate
+from streamdp.replay.changing import ChangePlan, plan_changes
+from streamdp.replay.changing import as_json as changes_as_json
 from streamdp.replay.claims import SHOWN, Size, claims, ratio
 from streamdp.replay.claims.page import as_json, page
+from streamdp.replay.following import Kind
 from streamdp.replay.instances import Instance
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.planning import Wish, least_epsilon, plan_for
@@ -166,3 +169,53 @@ def test_do_the_commands_print() -> None:
     assert told["blocks"][-1]["last"] == 5000
     found = run.invoke(application(), ["reproduce", "example", "--runs", "100", "--json"])
     assert json.loads(found.stdout)[0]["verdict"] == "not reproduced"
+
+
+def changing(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> ChangePlan:
+    """A plan for 2¹⁶ slots of three actions."""
+    wish = Wish(parse_candidate("incumbent_leader"), 3, 0.2, 1 << 16, 1, 0.3, keys)
+    return plan_changes(wish, epsilon, every=every)
+
+
+def test_does_a_plan_know_how_often_the_best_action_changes() -> None:
+    """Growing blocks are never recommended where it changes often, capped ones not where never."""
+    often, never = changing(8000), changing(1 << 20)
+    assert (often.changes, never.changes) == (8, 0)
+    assert often.result.placed[-1].kind is Kind.GROWING
+    assert not often.result.placed[-1].alike
+    assert never.result.placed[-1].kind is Kind.CAPPED
+    assert often.result.winner.mean < 0.2 * often.result.placed[-1].mean
+    more = changing(4000)
+    lost = {placed.kind: placed.mean for placed in often.result.placed}
+    assert all(placed.mean > lost[placed.kind] for placed in more.result.placed)
+
+
+def test_are_a_changing_plan_s_units_right() -> None:
+    """Losses above the best action of each moment; a slot's mean loss; all keys together."""
+    told = changes_as_json(changing(8000, keys=300))
+    rows = {row["kind"]: row for row in told["learners"]}
+    assert told["recommended"] == told["learners"][0]["learner"]
+    assert told["learners"][0]["behind_recommended"] == 0
+    for row in rows.values():
+        assert row["regret_of_all_keys"] == pytest.approx(300 * row["regret"])
+        assert row["mean_loss"] == pytest.approx(0.3 + row["regret"] / (1 << 16))
+        assert row["regret_in_1000_slots"] == pytest.approx(1000 * row["regret"] / (1 << 16))
+        assert 0 < row["interval"] < row["regret"] < 0.2 * (1 << 16)
+    assert rows["growing blocks"]["votes_of_a_key"] < 20 < rows["memory"]["votes_of_a_key"]
+
+
+def test_does_the_command_recommend() -> None:
+    usual = ["plan", "--actions", "3", "--epsilon", "1", "--gap", "0.2", "--horizon", "65536"]
+    told = CliRunner().invoke(application(), [*usual, "--changes-every", "8000", "--keys", "7"])
+    assert told.exit_code == 0, told.output
+    words = " ".join(told.stdout.split())
+    assert "the best action changes every 8,000 slots" in words
+    assert "Recommended: incumbent_leader:schedule=geometric 5/2 to 512, about" in words
+    assert "of 7 keys" in words
+    for wrong, said in (
+        (["--changes-every", "0"], "--changes-every: slots; expected 6 or more, got 0"),
+        (["--changes-every", "9", "--target-regret", "3"], "not together with a target"),
+    ):
+        refused = CliRunner().invoke(application(), [*usual, *wrong])
+        assert isinstance(refused.exception, InvalidConfig)
+        assert said in str(refused.exception)

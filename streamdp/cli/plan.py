@@ -1,4 +1,8 @@
-"""``streamdp plan``: slots until settled, regret and blocks, before there is any data."""
+"""``streamdp plan``: slots until settled, regret and blocks, before there is any data.
+
+With ``--changes-every`` the best action changes, and what is compared is memory, blocks that grow
+for ever, and capped blocks.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from streamdp.replay.cells import Epsilon
+    from streamdp.replay.changing import ChangePlan
     from streamdp.replay.planning import Plan, Wish
 
 
@@ -34,17 +40,43 @@ def plan(
         typer.Option(help="The best action's mean loss, such as 0.97 where 3 in 100 click."),
     ] = None,
     keys: Annotated[int, typer.Option(help="How many keys, each with a learner of its own.")] = 1,
+    changes_every: Annotated[
+        int | None,
+        typer.Option(
+            help="How many slots of a key the best action lasts on average: compares memory,"
+            " growing and capped blocks."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
-    """Say what to expect of a learner in a world of independent losses with one gap."""
+    """Say what to expect of a learner in a world of independent losses with one gap.
+
+    Without --changes-every the best action never changes.
+
+    Example: streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
+    """
     from streamdp.core.calibration import parse_epsilon
+    from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_candidate
     from streamdp.replay.planning import Wish, plan_for
     from streamdp.replay.planning import as_json as for_machines
 
     wish = Wish(parse_candidate(learner), actions, gap, horizon, seed, base, keys)
-    found = plan_for(wish, parse_epsilon(epsilon, "--epsilon"))
+    exact = parse_epsilon(epsilon, "--epsilon")
+    if changes_every is not None:
+        if target_regret is not None or target_slots is not None:
+            raise InvalidConfig(
+                complaint(
+                    "--changes-every",
+                    "not together with a target",
+                    expected="one of them",
+                    got="--target-regret or --target-slots too",
+                )
+            )
+        _plan_changes(wish, exact, changes_every, as_json=as_json)
+        return
+    found = plan_for(wish, exact)
     if as_json:
         import json
 
@@ -57,6 +89,58 @@ def plan(
     _print(found)
     if target_regret is not None or target_slots is not None:
         _print_least(_least(wish, target_regret, target_slots), target_regret, target_slots)
+
+
+def _plan_changes(wish: Wish, epsilon: Epsilon, every: int, *, as_json: bool) -> None:
+    from streamdp.replay.changing import as_json as for_machines
+    from streamdp.replay.changing import plan_changes
+
+    found = plan_changes(wish, epsilon, every=every)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(for_machines(found), indent=1, ensure_ascii=False))
+    else:
+        _print_changes(found)
+
+
+def _print_changes(found: ChangePlan) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamdp.replay.cells import epsilon_text
+    from streamdp.replay.changing import as_json as told_of
+    from streamdp.replay.summary import number
+
+    wish, told = found.wish, told_of(found)
+    table = Table(
+        title=f"K = {wish.actions}, ε = {epsilon_text(found.epsilon)}, gap {wish.gap:g}, the best"
+        f" action changes every {found.changes_every:,} slots",
+        caption=f"Mean of {found.runs} simulated runs of {wish.horizon:,} slots ± 1.96 standard"
+        f" errors; Bernoulli losses: the best action's mean is {wish.best:g}, all others'"
+        f" {wish.others:g}. Regret: losses above the best action of each moment.",
+    )
+    for name in ("learner", "regret of a key", "in 1,000 slots", "mean loss", "votes"):
+        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
+    for row in told["learners"]:
+        table.add_row(
+            f"{row['kind']}: {row['learner']}",
+            f"{number(row['regret'])} ± {number(row['interval'])}",
+            number(row["regret_in_1000_slots"]),
+            f"{row['mean_loss']:.4f}",
+            f"{row['votes_of_a_key']:,}",
+        )
+    console = Console()
+    console.print(table)
+    best = told["learners"][0]
+    tied = f" It cannot be told from {', '.join(told['cannot_be_told_from'])}."
+    console.print(
+        f"Recommended: {told['recommended']}, about {number(best['regret'])} losses of each key"
+        f" above what was possible, {number(best['regret_of_all_keys'])} of {wish.keys:,} keys;"
+        f" choosing uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))} of"
+        f" each.{tied if told['cannot_be_told_from'] else ''}",
+        highlight=False,
+    )
 
 
 def _least(wish: Wish, regret: float | None, slots: int | None) -> Plan | None:

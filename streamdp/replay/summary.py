@@ -122,9 +122,9 @@ def _best(replay: Replay) -> Iterator[Statement]:
     uniform = float(replay.base.uniform_regret[-1])
     text = (
         f"Of those asked for, {best.cell.name} has the least regret at ε ="
-        f" {epsilon_text(epsilon)}: {interval(best)} losses over {replay.slots:,} slots, against {number(uniform)} for"
-        f" choosing uniformly and {number(replay.leader.mean)} for following the leader block by"
-        " block without privacy."
+        f" {epsilon_text(epsilon)}: {interval(best)} losses over {replay.slots:,} slots, against"
+        f" {number(uniform)} for choosing uniformly and {number(replay.leader.mean)} for following"
+        " the leader block by block without privacy."
     )
     near = [answer.cell.name for answer in rivals if answer is not best and _alike(answer, best)]
     if near:
