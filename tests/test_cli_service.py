@@ -176,6 +176,39 @@ def test_does_check_say_what_each_stream_costs(shop: Path, streamdp: Streamdp) -
     assert found["streams"][0]["charges"] == {"action": "1/2", "block_regret": "1/4"}
 
 
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        ('epsilon = "0.5"', None),
+        ('epsilon = "0.5"\nschedule = "capped 3"', None),
+        ('epsilon = "0.5"\nrecipe = "incumbent_leader"', "blocks grow for ever"),
+        ('epsilon = "0.5"\nrecipe = "incumbent_leader"\nschedule = "capped 512"', None),
+        ('epsilon = "0.5"\nrecipe = "prefix_softmax"', "remembering_leader follows within a few"),
+        ('epsilon = "0.5"\nschedule = "dyadic"', "blocks grow for ever"),
+        ('epsilon = "0.5"\nschedule = "restarting 5000"', "begin anew every 5000 events of a key"),
+        ('epsilon = "0.5"\nschedule = "geometric 2 to 100000"', "blocks of 100000 events of a key"),
+    ],
+)
+def test_does_check_warn_where_a_schedule_cannot_follow_change(
+    tmp_path: Path, streamdp: Streamdp, learner: str, said: str | None
+) -> None:
+    """In text and in JSON; the default and short blocks get no warning."""
+    path = written(tmp_path)
+    text, usual = path.read_text(), 'epsilon = "1/2"\nschedule = "capped 3"'
+    assert usual in text
+    path.write_text(text.replace(usual, learner))
+    (stream,) = streamdp("check", "-c", str(path), "--json").json["streams"]
+    lines = streamdp("check", "-c", str(path)).out
+    if said is None:
+        assert stream["warnings"] == []
+        assert "the best action changes" not in lines
+    else:
+        (warning,) = stream["warnings"]
+        assert said in warning
+        assert "if the best action changes" in warning
+        assert warning in lines
+
+
 def test_does_check_print_what_to_begin_with(tmp_path: Path, streamdp: Streamdp) -> None:
     """An example that passes, and a schema."""
     path = tmp_path / "streamdp.toml"

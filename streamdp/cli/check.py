@@ -132,14 +132,33 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
     }
 
 
+_LONG_BLOCK = 1 << 16
+"""Slots of a block from which on a key may well be slow to follow a change: its 65,536 events."""
+
+
 def _warnings(spec: StreamSpec) -> list[str]:
-    """What is allowed and may not be what was meant."""
-    if spec.learner.schedule.longest is not None:
-        return []
-    return [
-        "blocks grow for ever: if the best action changes, the stream follows only after about as"
-        " many events as it has seen; remembering_leader follows within a few blocks"
-    ]
+    """What is allowed and may not be what was meant: a schedule that is slow to follow change."""
+    from streamdp.core.learners import Leader
+
+    schedule = spec.learner.schedule
+    if schedule.longest is None:
+        losses = isinstance(spec.learner, Leader)
+        better = "; remembering_leader follows within a few blocks" if losses else ""
+        return [
+            "blocks grow for ever: if the best action changes, the stream follows only after about"
+            f" as many events as it has seen{better}"
+        ]
+    if len(schedule.tail) > 1:
+        return [
+            f"blocks begin anew every {sum(schedule.tail)} events of a key and grow in between: if"
+            " the best action changes, the stream may follow only after the next beginning"
+        ]
+    if schedule.longest >= _LONG_BLOCK:
+        return [
+            f"blocks of {schedule.longest} events of a key: if the best action changes, the stream"
+            " follows after one or two of them"
+        ]
+    return []
 
 
 def _print(told: dict[str, Any]) -> None:
