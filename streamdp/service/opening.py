@@ -377,8 +377,9 @@ def _check_waiting(
         ledgers = ", ".join(past.ahead(partition.number, oldest)) or "streams that are configured"
         raise _halt(
             partition,
-            f"{len(waiting)} recorded releases wait to be published, and others charge the same"
-            " records; no epoch takes the releases back: raise the topic's budget",
+            f"{len(waiting)} "
+            "recorded releases wait to be published, and others charge the same records;"
+            " no epoch takes the releases back: raise the topic's budget",
             f"a budget of at least {total} on records from {oldest} on",
             f"{budget}, of which others charge {charged}: {ledgers}",
         )
