@@ -1,0 +1,210 @@
+"""Runs one of the papers' feedback learners for one key: sums are kept here, and noise is drawn.
+
+Rules:
+
+1. Every record takes a slot. It is credited to the arm that it names, whatever is in force; one
+   that names no arm, or an arm without an open part, is entered nowhere and charged nothing (that
+   follows from headers and releases alone). Content that is unusable is the null loss, 1/2.
+2. An arm's sum is an exact integer on the grid. When a part ends, its charge is booked in the arm's
+   account first, then its sum is released with discrete Laplace noise of scale 1/ε, once.
+3. The course of play is told noisy sums and nothing else.
+
+Where a release has to outlive a crash, record it before anything that follows from it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from streamdp.core import calibration
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.grid import UNIT, as_float32, quantise
+from streamdp.core.learners.bandits import Bandit, Part
+from streamdp.core.learners.bandits.chance import BitsChance
+from streamdp.core.ledger import Ledger
+from streamdp.core.ledger.runs import Run
+from streamdp.core.noise import discrete_laplace
+from streamdp.core.randomness import Bits, Purpose, Randomness
+
+
+@dataclass(frozen=True, slots=True)
+class BanditRelease:
+    """The noisy sum of a run of one arm's observations, and what it cost each of them."""
+
+    arm: int
+    action: str
+    start: int  # the first observation of the arm, numbered from 1
+    stop: int  # the first one after it
+    slot: int  # at which it was released
+    epsilon: Fraction | None
+    units: int  # the noisy sum of losses, in parts of 2^20
+
+    @property
+    def mean(self) -> float:
+        """The noisy mean loss."""
+        return self.units / UNIT / (self.stop - self.start)
+
+
+class BanditEngine:
+    """One run of a learner.
+
+    >>> from streamdp.core.learners.bandits import BANDIT_RECIPES
+    >>> from streamdp.core.randomness import SeededRandomness
+    >>> learner = BANDIT_RECIPES["lazy_ucb"](actions=["a", "b"], epsilon="1")
+    >>> engine = BanditEngine(learner, budget="1", randomness=SeededRandomness(1))
+    >>> engine.action()
+    'a'
+    >>> [release.action for release in engine.observe("a", 0.25)]
+    ['a']
+    >>> engine.spent("a", 1), engine.action()
+    (Fraction(1, 1), 'b')
+    """
+
+    def __init__(
+        self,
+        learner: Bandit,
+        *,
+        budget: str | Fraction | int | None,
+        randomness: Randomness,
+        stream: str = "bandit",
+    ) -> None:
+        if (budget is None) != (learner.charge is None):
+            expected = "a budget, and None for a learner that is not private"
+            raise InvalidConfig(complaint("budget", "missing", expected=expected, got=budget))
+        self.learner = learner
+        self.slot = 1
+        self._arms = {name: arm for arm, name in enumerate(learner.actions)}
+        self._course = learner.begin()
+        self._randomness, self._stream = randomness, stream
+        self._tag = np.frombuffer(randomness.tag(stream, 0, None, 0, 0), np.uint8)[None]
+        self._entered = [0] * len(learner.actions)
+        self._sums = [_Sums() for _ in learner.actions]
+        self._ledger = None if budget is None else Ledger(parse_epsilon(budget, "budget"))
+        if self._ledger is not None:
+            self._ledger.grow(len(learner.actions))
+        self._draws = 0
+        self._course.begin_slot(1, self._entered)
+        self._playing: int | None = None
+
+    def __repr__(self) -> str:
+        """Say how far, never what."""
+        return f"BanditEngine({self.learner}, slot {self.slot})"
+
+    def action(self) -> str:
+        """What is played at the next slot; asked twice, the same."""
+        if self._playing is None:
+            chance = self._chance(Purpose.SELECTION)
+            self._playing = int(self._course.plays(self.slot, 1, chance)[0])
+        return self.learner.actions[self._playing]
+
+    def observe(self, action: str | None, loss: object) -> list[BanditRelease]:
+        """Take a record: the action that it names and what that lost. What is released by it."""
+        arm = self._arms.get(action) if isinstance(action, str) else None
+        releases = [] if arm is None else self._enter(arm, on_grid(loss))
+        self.slot += 1
+        self._playing = None
+        self._course.begin_slot(self.slot, self._entered)
+        return releases
+
+    def observe_all(self, records: Iterable[tuple[str | None, object]]) -> list[BanditRelease]:
+        """Take many records in their order."""
+        return [release for action, loss in records for release in self.observe(action, loss)]
+
+    def spent(self, action: str, observation: int) -> Fraction:
+        """What one observation of an action was charged in total."""
+        if self._ledger is None:
+            return Fraction(0)
+        return self._ledger.spent(self._arms[action], observation)
+
+    def accounts(self) -> Mapping[str, list[Run]]:
+        """The charges of each action's observations, as runs."""
+        ledger = self._ledger
+        if ledger is None:
+            return {}
+        return {name: list(ledger.export(arm)) for name, arm in self._arms.items()}
+
+    def _enter(self, arm: int, units: int) -> list[BanditRelease]:
+        due = self._course.due(arm)
+        if due is None:
+            return []
+        sums = self._sums[arm]
+        sums.keep(self._course.open_from(arm))
+        sums.add(units)
+        self._entered[arm] += 1
+        if self._entered[arm] < due:
+            return []
+        parts = self._course.parts(arm)
+        releases = [self._released(arm, part, sums.between(part)) for part in parts]
+        told = [release.units / UNIT for release in releases]
+        self._course.released(self.slot, arm, told, self._chance(Purpose.RESAMPLE))
+        return releases
+
+    def _released(self, arm: int, part: Part, units: int) -> BanditRelease:
+        """Book the charge, then draw."""
+        if part.epsilon is not None:
+            if self._ledger is None:
+                raise InvalidConfig(
+                    complaint("learner", "a charge without budget", expected="a budget", got="none")
+                )
+            ends = np.array([part.start]), np.array([part.stop])
+            self._ledger.book(np.array([arm]), *ends, epsilon=part.epsilon)
+            scale = calibration.laplace_scale(calibration.SUMS_SENSITIVITY, part.epsilon) * UNIT
+            units += int(discrete_laplace(scale, self._bits(Purpose.NOISE))[0])
+        name = self.learner.actions[arm]
+        return BanditRelease(arm, name, part.start, part.stop, self.slot, part.epsilon, units)
+
+    def _bits(self, purpose: Purpose) -> Bits:
+        self._draws += 1
+        return self._randomness.bits(self._stream, purpose, self._tag, np.array([self._draws]))
+
+    def _chance(self, purpose: Purpose) -> BitsChance:
+        return BitsChance(self._bits(purpose))
+
+
+class _Sums:
+    """One arm's sums up to the observations where an open part may begin."""
+
+    __slots__ = ("_count", "_total", "_until")
+
+    def __init__(self) -> None:
+        self._total, self._count = 0, 0
+        self._until: dict[int, int] = {}  # by a part's first observation: the sum before it
+
+    def __repr__(self) -> str:
+        return f"_Sums({self._count} observations)"
+
+    def keep(self, starts: Sequence[int]) -> None:
+        """Of all sums, those before these observations: earlier ones, or the next."""
+        following = self._count + 1
+        until = {start: self._until[start] for start in starts if start in self._until}
+        if following in starts:
+            until[following] = self._total
+        self._until = until
+
+    def add(self, units: int) -> None:
+        """The next observation."""
+        self._total, self._count = self._total + units, self._count + 1
+
+    def between(self, part: Part) -> int:
+        """The part's sum. It ends with the latest observation."""
+        if part.stop != self._count + 1 or part.start not in self._until:
+            expected = f"one that ends with observation {self._count} and was open"
+            got = f"{part.start} to {part.stop - 1}"
+            raise InvalidConfig(complaint("learner", "no such part", expected=expected, got=got))
+        return self._total - self._until[part.start]
+
+
+def on_grid(loss: object) -> int:
+    """A loss as an integer of the grid; 1/2 for what is none (P1).
+
+    >>> on_grid(0.5), on_grid(7.0), on_grid(float("nan")), on_grid("x")
+    (524288, 1048576, 524288, 524288)
+    """
+    number = isinstance(loss, int | float | np.floating | np.integer)
+    units, _ = quantise(as_float32([loss if number else float("nan")], actions=1))
+    return int(units[0, 0])

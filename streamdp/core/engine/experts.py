@@ -1,0 +1,140 @@
+"""Runs one of the papers' learners with expert advice for one key, a batch after another.
+
+Rules:
+
+1. Advice comes with the choice, before any loss, and is public. A choice carries all that is public
+   of it; the observation names the choice and brings the loss.
+2. An observation of an earlier batch's choice is entered nowhere and charged nothing.
+3. A batch ends after τ entered observations: it is charged first, then each of its cells is
+   released once, with discrete Laplace noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.engine.bandit import on_grid
+from streamdp.core.errors import BudgetExceeded, InvalidConfig, complaint
+from streamdp.core.grid import UNIT
+from streamdp.core.learners.bandits.bandit import Floats
+from streamdp.core.learners.bandits.bases import drawn
+from streamdp.core.learners.bandits.chance import BitsChance
+from streamdp.core.learners.bandits.experts import (
+    PARTS,
+    ExpertLearner,
+    advice_digest,
+    read_advice,
+)
+from streamdp.core.noise import discrete_laplaces
+from streamdp.core.randomness import Bits, Purpose, Randomness
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertChoice:
+    """What was played, and all that is public of why."""
+
+    action: str
+    probability: float
+    batch: int
+    advice: Floats
+    chances: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRelease:
+    """The noisy cells of a batch, and what they cost each of its observations."""
+
+    batch: int
+    epsilon: Fraction
+    delta: Fraction
+    advice: tuple[str, ...]  # the digests of the batch's advice, in order
+    units: Mapping[Hashable, int]  # loss × weight, in parts of 2^32
+
+
+class ExpertEngine:
+    """One run of a learner with expert advice.
+
+    >>> from streamdp.core.learners.bandits import EXPERT_RECIPES
+    >>> from streamdp.core.randomness import SeededRandomness
+    >>> make = EXPERT_RECIPES["batched_exp4"]
+    >>> learner = make(actions=["a", "b"], experts=2, epsilon="1", tau=2)
+    >>> engine = ExpertEngine(learner, budget="1", randomness=SeededRandomness(1))
+    >>> for loss in (0.0, 1.0):
+    ...     release = engine.observe(engine.choose([[1, 0], [0, 1]]), loss)
+    >>> release.epsilon, len(release.advice)
+    (Fraction(1, 1), 2)
+    """
+
+    def __init__(
+        self,
+        learner: ExpertLearner,
+        *,
+        budget: str | Fraction | int,
+        randomness: Randomness,
+        stream: str = "experts",
+    ) -> None:
+        self.learner = learner
+        self.budget = parse_epsilon(budget, "budget")
+        self.batch = 0
+        self._course = learner.begin()
+        self._randomness, self._stream = randomness, stream
+        self._tag = np.frombuffer(randomness.tag(stream, 0, None, 0, 0), np.uint8)[None]
+        self._arms = {name: arm for arm, name in enumerate(learner.actions)}
+        self._sums: dict[Hashable, int] = {}
+        self._advice: list[str] = []
+        self._draws = 0
+
+    def __repr__(self) -> str:
+        """Say how far, never what."""
+        return f"ExpertEngine({self.learner}, batch {self.batch})"
+
+    def choose(self, advice: object) -> ExpertChoice:
+        """Draw an action under this advice: a row of chances for each expert."""
+        experts, names = self.learner.experts, self.learner.actions
+        rows = read_advice(advice, experts=experts, actions=len(names))
+        chance = BitsChance(self._bits(Purpose.SELECTION))
+        chances = self._course.chances(rows, chance)
+        arm = int(drawn(chances[None], chance)[0])
+        return ExpertChoice(names[arm], float(chances[arm]), self.batch, rows, chances)
+
+    def observe(self, choice: ExpertChoice, loss: object) -> ExpertRelease | None:
+        """Enter what a choice lost; the batch's release if this was its last observation."""
+        if choice.batch != self.batch:
+            return None
+        cells = self._course.cells(choice.advice, choice.chances, self._arms[choice.action])
+        units = on_grid(loss)
+        for cell, weight in cells.items():
+            self._sums[cell] = self._sums.get(cell, 0) + units * weight
+        self._advice.append(advice_digest(choice.advice))
+        return self._released() if len(self._advice) == self._course.tau else None
+
+    def _released(self) -> ExpertRelease:
+        charge = self.learner.charge
+        if charge > self.budget:
+            what = f"batch {self.batch} charged"
+            raise BudgetExceeded(complaint("learner", what, expected=self.budget, got=charge))
+        noises = self._course.noises()
+        if not self._sums.keys() <= noises.keys():
+            raise InvalidConfig(
+                complaint("learner", "a cell without noise", expected="one for each", got="fewer")
+            )
+        bits = self._bits(Purpose.NOISE)
+        units = {}
+        for place, (cell, noise) in enumerate(noises.items()):
+            scale = Fraction(noise.largest * UNIT) / noise.epsilon
+            drawn_noise = int(discrete_laplaces(scale, bits, 1, position=2 * place)[0, 0])
+            units[cell] = self._sums.get(cell, 0) + drawn_noise
+        told = {cell: value / (UNIT * PARTS) for cell, value in units.items()}
+        self._course.released(told, BitsChance(self._bits(Purpose.RESAMPLE)))
+        release = ExpertRelease(self.batch, charge, self.learner.delta, tuple(self._advice), units)
+        self.batch, self._sums, self._advice = self.batch + 1, {}, []
+        return release
+
+    def _bits(self, purpose: Purpose) -> Bits:
+        self._draws += 1
+        return self._randomness.bits(self._stream, purpose, self._tag, np.array([self._draws]))

@@ -1,0 +1,58 @@
+"""Public random draws from addressed bits: what posterior sampling and random play read.
+
+They are no secret, so floats are good enough: a uniform is the middle of one of 2^52 cells, and a
+beta draw is a ratio of gamma draws by rejection.
+
+# Marsaglia & Tsang 2000, "A simple method for generating gamma variables", for shapes ≥ 1
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.randomness import Bits
+
+Floats = NDArray[np.float64]
+
+
+class BitsChance:
+    """The draws that follow from one row of bits, in the order in which they are asked for."""
+
+    __slots__ = ("_at", "_bits")
+
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
+        self._at = 0
+
+    def uniform(self, *shape: int) -> Floats:
+        """Uniform draws in (0, 1)."""
+        count = int(np.prod(shape))
+        words = self._bits.words(self._at, count)[0]
+        self._at += count
+        cells = np.right_shift(words, np.uint64(12)).astype(np.float64)
+        uniform: Floats = ((cells + 0.5) * 2.0**-52).reshape(shape)
+        return uniform
+
+    def beta(self, alpha: Floats, beta: Floats) -> Floats:
+        """A draw of each Beta(α, β); α, β ≥ 1."""
+        one = self._gamma(np.asarray(alpha, dtype=np.float64))
+        other = self._gamma(np.asarray(beta, dtype=np.float64))
+        draws: Floats = one / (one + other)
+        return draws
+
+    def _gamma(self, shape: Floats) -> Floats:
+        """A draw of each Gamma(shape), shape ≥ 1."""
+        d = (shape - 1 / 3).ravel()
+        out = np.empty_like(d)
+        open_ = np.arange(len(d))
+        while len(open_):
+            u = self.uniform(3, len(open_))
+            normal = np.sqrt(-2 * np.log(u[0])) * np.cos(2 * np.pi * u[1])
+            scale = d[open_]
+            v = (1 + normal / np.sqrt(9 * scale)) ** 3
+            with np.errstate(invalid="ignore", divide="ignore"):
+                accepted = (v > 0) & (np.log(u[2]) < 0.5 * normal**2 + scale * (1 - v + np.log(v)))
+            out[open_[accepted]] = (scale * v)[accepted]
+            open_ = open_[~accepted]
+        return out.reshape(shape.shape)
