@@ -13,12 +13,13 @@ Four layers, of which `audit_learner` goes through those that need no service:
 4. *Non-interference* (`interference`): what is no charged release does not depend on content.
 
 `audit_feedback_learner` goes through the same questions for learners that see the shown action's
-loss only (`feedback`).
+loss only (`feedback`), and `audit_bandit` for the papers' learners of that kind (`bandits`).
 
 A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by broken variants in
 `tests/test_audit_*.py`.
 """
 
+from streamdp.audit.bandits import audit_bandit
 from streamdp.audit.blackbox import CONFIDENCE, Bound, lower_bound, pairs
 from streamdp.audit.feedback import audit_feedback_learner
 from streamdp.audit.interference import leaks
@@ -40,6 +41,7 @@ __all__ = [
     "Bound",
     "Chi2",
     "Memo",
+    "audit_bandit",
     "audit_feedback_learner",
     "audit_learner",
     "flaws_of_races",

@@ -1,4 +1,4 @@
-"""The papers' full-information claims, measured: one function each, found in `CLAIMS`.
+"""The papers' claims, measured: one function each, found by `claims`.
 
 A claim is measured on made-up losses with the shipped mechanisms, in our calibrations (`learners`
 says where these differ from the papers': noise twice as wide). Its verdict follows from an interval
@@ -116,9 +116,13 @@ def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:
     return value, value - half, value + half
 
 
+LONG = ("panels",)
+"""Claims that take long: measured only where they are named."""
+
+
 def claims() -> Sequence[tuple[str, Claim]]:
     """Every claim by its name."""
-    from streamdp.replay.claims import bounds, growth, resampling
+    from streamdp.replay.claims import adversarial, bandits, bounds, growth, resampling
 
     return (
         ("horizon", growth.horizon),
@@ -128,4 +132,13 @@ def claims() -> Sequence[tuple[str, Claim]]:
         ("example", resampling.example),
         ("monotonicity", resampling.monotonicity),
         ("bound", bounds.never_exceeded),
+        ("figure-1", bandits.figure(1, bandits.FIRST)),
+        ("figure-2", bandits.figure(2, bandits.SECOND)),
+        ("flat", bandits.flat),
+        ("hybrid", bandits.hybrid),
+        ("leak", adversarial.leak),
+        ("conversions", adversarial.bounds),
+        ("order", adversarial.order),
+        ("experts", adversarial.experts),
+        ("panels", bandits.panels),
     )

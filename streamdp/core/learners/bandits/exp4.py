@@ -170,7 +170,7 @@ def _batched(
                 complaint("learner.delta", "unused", expected="it for printed noise", got=delta)
             )
         length = batch or max(1, round(sqrt(slots) / 10))
-        step, share = _given(*given, _cell_rates(slots, length, len(names), count))
+        step, share = _given(*given, _cell_rates(slots, length, len(names), count, float(exact)))
         return ExpertLearner(
             names, count, exact, Fraction(0),
             _checked(lambda: CellCourse(Weights(count, step, share), exact, length)),
@@ -196,9 +196,17 @@ def _batched(
     )  # fmt: skip
 
 
-def _cell_rates(horizon: int, tau: int, actions: int, experts: int) -> tuple[float, float]:
-    """η for the number of batches, and a tenth of the plays at random."""
-    return sqrt(2 * log(max(2, experts)) * tau / (horizon * actions)), 0.1
+def _cell_rates(
+    horizon: int, tau: int, actions: int, experts: int, epsilon: float
+) -> tuple[float, float]:
+    """η for B batches, and a tenth of the plays at random.
+
+    A batch's estimate of an expert's mean loss has a second moment of about 1 + K/τ from what was
+    seen and 2·(K/(ετ))² from noise.
+    """
+    batches = max(1, horizon // tau)
+    moment = 1 + actions / tau + 2 * (actions / (epsilon * tau)) ** 2
+    return sqrt(2 * log(max(2, experts)) / (batches * moment)), 0.1
 
 
 def _given(eta: Number, gamma: Number, rates: tuple[float, float]) -> tuple[float, float]:

@@ -1,0 +1,300 @@
+"""The audit of the papers' bandit learners: their *releases*, enumerated; their noise, sampled.
+
+Actions are looked at nowhere in the first line: that a learner is played by its actions hides a
+flaw in what it releases (Hybrid-UCB's, as printed, costs 1.5 ε, and no action shows it).
+
+1. *Exact.* All sequences of headers over a few slots, every replacement of one content (both
+   extremes, unusable, beyond every bound), through the shipped engine. The course of play is told
+   the same numbers on both sides (a script), as given a transcript it would be, and its noise is
+   taken away. A part's sum that moves by d under Lap(1/ε) costs dε, exactly, and parts add up. What
+   is public (which parts there are, when, and what is played) must be equal, else the ratio is
+   infinite.
+2. *Long runs*: every released sum behind the noise is that of a loop over the log, an arm's parts
+   charge no observation more than the learner says, and the account books what the parts say.
+3. *Sampler*: the noise of releases follows its law (χ²).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from math import exp, inf
+
+import numpy as np
+from numpy.random import default_rng  # noqa: TID251 - contents are made up: no secret
+
+from streamdp.audit.sampler import chi2
+from streamdp.audit.transcripts import TOLERANCE
+from streamdp.audit.verdict import Audit
+from streamdp.core.engine.bandit import BanditEngine, BanditRelease, on_grid
+from streamdp.core.grid import UNIT
+from streamdp.core.learners.bandits import Bandit, Chance, Course, Part, bandit_of
+from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
+
+_ARMS = 2
+_SLOTS = 5
+_LONG = 1_500
+_CONTENTS: tuple[object, ...] = (0.0, 1.0, float("nan"), "text", 1e9)
+_SCRIPTS = ((0.1, 0.9), (0.9, 0.1), (0.5, 0.5, 0.9, 0.2))
+_QUANTILES = (-2.5, -1.5, -0.8, -0.35, 0.0, 0.35, 0.8, 1.5, 2.5)
+
+Factory = Callable[..., BanditEngine]
+
+
+def audit_bandit(
+    learner: Bandit,
+    *,
+    samples: int = 4_000,
+    randomness: Randomness | None = None,
+    engine: Factory = BanditEngine,
+) -> Audit:
+    """Check that what a bandit learner releases costs each observation at most what it says.
+
+    `engine` makes the engine that is looked at: the shipped one unless tests break another.
+
+    >>> from streamdp.core.learners.bandits import BANDIT_RECIPES
+    >>> audit = audit_bandit(BANDIT_RECIPES["lazy_ucb"](actions=["a", "b"], epsilon="1/2"))
+    >>> audit.verdict, audit.worst
+    ('holds', 0.5)
+    """
+    few = learner
+    if len(learner.actions) > _ARMS:
+        few = bandit_of(learner.to_config(), actions=learner.actions[:_ARMS])
+    worst, failures = exposure(few, engine=engine), []
+    if learner.charge is not None:
+        if not worst <= float(learner.charge) + TOLERANCE:
+            failures.append(f"log-ratio {worst:.4g} > {float(learner.charge):.4g}")
+        if not noise_follows_its_law(few, samples, randomness or SystemRandomness(), engine):
+            failures.append("noise of another law than its charge")
+    failures += long_run_failures(few, engine)
+    return Audit(
+        learner=str(learner),
+        actions=len(learner.actions),
+        configured=dict(learner.options).get("epsilon", "∞"),
+        charged=learner.charge,
+        worst=worst,
+        samples=samples if learner.private else 0,
+        failures=tuple(failures),
+    )
+
+
+# -- exact ---------------------------------------------------------------------------------------
+
+
+class _Fixed:
+    """Public chance that is always the same, so that plays are compared and not drawn."""
+
+    def uniform(self, *shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        count = int(np.prod(shape))
+        return (((np.arange(count) * 0.618 + 0.31) % 1.0) * 0.98 + 0.01).reshape(shape)
+
+    def beta(
+        self,
+        alpha: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+        beta: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        mean: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = alpha / (alpha + beta)
+        return mean
+
+
+@dataclass(slots=True)
+class Scripted:
+    """A course that is told a script instead of the sums, and whose parts have no noise.
+
+    What its parts would have cost is in `costs`, one for each part that was released.
+    """
+
+    course: Course
+    script: Sequence[float]
+    costs: list[Fraction | None]
+    told: int = 0
+
+    def begin_slot(self, slot: int, entered: Sequence[int]) -> None:
+        """The course's."""
+        self.course.begin_slot(slot, entered)
+
+    def plays(
+        self, slot: int, most: int, chance: Chance
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """The course's, with fixed chance."""
+        return self.course.plays(slot, most, _Fixed())
+
+    def due(self, arm: int) -> int | None:
+        """The course's."""
+        return self.course.due(arm)
+
+    def open_from(self, arm: int) -> Sequence[int]:
+        """The course's."""
+        return self.course.open_from(arm)
+
+    def parts(self, arm: int) -> Sequence[Part]:
+        """The course's, without noise."""
+        parts = self.course.parts(arm)
+        self.costs += [part.epsilon for part in parts]
+        return [replace(part, epsilon=None) for part in parts]
+
+    def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
+        """Tell the script, as means of the parts."""
+        parts = self.course.parts(arm)
+        means = [self.script[(self.told + at + arm) % len(self.script)] for at in range(len(parts))]
+        self.told += len(parts)
+        lengths = [part.stop - part.start for part in parts]
+        told = [mean * length for mean, length in zip(means, lengths, strict=True)]
+        self.course.released(slot, arm, told, _Fixed())
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One run: what is public of it, and what the releases say exactly, with their charges."""
+
+    public: tuple[object, ...]
+    units: tuple[int, ...]
+    costs: tuple[Fraction | None, ...]
+
+
+def transcript(
+    learner: Bandit,
+    records: Sequence[tuple[str | None, object]],
+    script: Sequence[float],
+    engine: Factory = BanditEngine,
+) -> Transcript:
+    """Run records through the engine without noise."""
+    costs: list[Fraction | None] = []
+    bare = replace(learner, charge=None, begin=lambda: Scripted(learner.begin(), script, costs))
+    machine = engine(bare, budget=None, randomness=SeededRandomness(1))
+    public: list[object] = []
+    units: list[int] = []
+    for action, content in records:
+        public.append(machine.action())
+        releases = machine.observe(action, content)
+        public += [(each.arm, each.start, each.stop, each.slot) for each in releases]
+        units += [each.units for each in releases]
+    return Transcript(tuple(public), tuple(units), tuple(costs))
+
+
+def exposure(learner: Bandit, *, slots: int = _SLOTS, engine: Factory = BanditEngine) -> float:
+    """The largest log-ratio of transcripts of two streams that differ in one content."""
+    worst = 0.0
+    for headers in product(learner.actions, repeat=slots):
+        script = _SCRIPTS[hash_of(headers) % len(_SCRIPTS)]
+        base: list[tuple[str | None, object]] = [
+            (name, _CONTENTS[at * 3 % 2]) for at, name in enumerate(headers)
+        ]
+        whole = transcript(learner, base, script, engine)
+        for slot in range(slots):
+            for content in _CONTENTS:
+                changed = [*base[:slot], (headers[slot], content), *base[slot + 1 :]]
+                worst = max(worst, price(whole, transcript(learner, changed, script, engine)))
+    return worst
+
+
+def hash_of(headers: Sequence[str]) -> int:
+    """A number that is the same in every process."""
+    return sum(
+        (at + 1) * len(name) + (at * at + 1) * ord(name[-1]) for at, name in enumerate(headers)
+    )
+
+
+def price(one: Transcript, other: Transcript) -> float:
+    """What the difference of two transcripts costs."""
+    if one.public != other.public or one.costs != other.costs:
+        return inf
+    total = 0.0
+    for left, right, cost in zip(one.units, other.units, one.costs, strict=True):
+        if left != right:
+            total += inf if cost is None else abs(left - right) / UNIT * float(cost)
+    return total
+
+
+# -- long runs -----------------------------------------------------------------------------------
+
+
+def long_run_failures(learner: Bandit, engine: Factory) -> list[str]:
+    """What a long run with its own actions does otherwise than its parts say."""
+    drawn = default_rng(5)
+    losses: list[object] = [float(each) for each in drawn.random(_LONG)]
+    losses[7::31] = [float("nan")] * len(losses[7::31])
+    headers = drawn.integers(0, _ARMS + 1, _LONG)
+    records: list[tuple[str | None, object]] = [
+        (learner.actions[arm] if arm < _ARMS else None, loss)
+        for arm, loss in zip(headers.tolist(), losses, strict=True)
+    ]
+    found = transcript(learner, records, _SCRIPTS[2], engine)
+    failures = []
+    if list(found.units) != _by_hand(learner, records, found):
+        failures.append("other sums than the log's")
+    machine = engine(learner, budget=learner.charge, randomness=SeededRandomness(2))
+    releases = machine.observe_all(records)
+    if not _accounts_agree(machine, releases, learner):
+        failures.append("the accounts are not what the releases charge")
+    return failures
+
+
+def _by_hand(
+    learner: Bandit, records: Sequence[tuple[str | None, object]], found: Transcript
+) -> list[int]:
+    """The sums of the released parts, from a log of entered observations."""
+    course = Scripted(learner.begin(), _SCRIPTS[2], [])
+    entered: dict[int, list[int]] = {arm: [] for arm in range(_ARMS)}
+    sums = []
+    course.begin_slot(1, [0] * _ARMS)
+    for slot, (action, content) in enumerate(records, 1):
+        course.plays(slot, 1, _Fixed())
+        arm = learner.actions.index(action) if action in learner.actions else None
+        due = None if arm is None else course.due(arm)
+        if arm is not None and due is not None:
+            entered[arm].append(on_grid(content))
+            if len(entered[arm]) == due:
+                parts = course.parts(arm)
+                sums += [sum(entered[arm][part.start - 1 : part.stop - 1]) for part in parts]
+                course.released(slot, arm, [0.0] * len(parts), _Fixed())
+        course.begin_slot(slot + 1, [len(entered[each]) for each in range(_ARMS)])
+    return sums
+
+
+def _accounts_agree(
+    machine: BanditEngine, releases: Sequence[BanditRelease], learner: Bandit
+) -> bool:
+    """Whether each observation was charged what the parts that hold it cost, and no more."""
+    if learner.charge is None:
+        return True
+    for action in learner.actions:
+        own = [each for each in releases if each.action == action]
+        last = max((each.stop for each in own), default=1)
+        for observation in range(1, min(last, 200)):
+            holding = [each for each in own if each.start <= observation < each.stop]
+            cost = sum((each.epsilon or Fraction(0) for each in holding), Fraction(0))
+            if machine.spent(action, observation) != cost or cost > learner.charge:
+                return False
+    return True
+
+
+# -- sampler -------------------------------------------------------------------------------------
+
+
+def noise_follows_its_law(
+    learner: Bandit, samples: int, randomness: Randomness, engine: Factory
+) -> bool:
+    """χ² of what first releases say beyond their sums, in units of their scales."""
+    residuals = []
+    while len(residuals) < samples:
+        machine = engine(
+            learner, budget=learner.charge, randomness=randomness, stream=f"{len(residuals)}"
+        )
+        for _ in range(4 * _ARMS):
+            for release in machine.observe(machine.action(), 0.25):
+                if release.epsilon is not None:
+                    exact = (release.stop - release.start) * UNIT // 4
+                    residuals.append((release.units - exact) / UNIT * float(release.epsilon))
+        if not residuals:
+            return True  # its first release comes later than a sampler waits
+    counts = np.histogram(residuals, [-inf, *_QUANTILES, inf])[0]
+    expected = np.diff([0.0, *(_below(each) for each in _QUANTILES), 1.0]) * len(residuals)
+    return bool(chi2(counts, expected).passed)
+
+
+def _below(edge: float) -> float:
+    """P(Y < edge) of the Laplace law of scale 1; the grid is finer than any sample sees."""
+    return exp(edge) / 2 if edge < 0 else 1 - exp(-edge) / 2

@@ -1,0 +1,247 @@
+"""The papers' claims about bandit feedback with independent rewards: figures of regret, and a flaw.
+
+No number can be read off the papers' plots, so the claims are what their texts say of them: which
+learner lies below which. A ratio's interval is that of two independent sets of runs (99 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from streamdp.audit.bandits import exposure
+from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit
+from streamdp.replay.bandits import BanditOutcome, Bernoulli, simulate_bandit
+from streamdp.replay.cells import epsilon_text
+from streamdp.replay.charts import Curve
+from streamdp.replay.claims import Finding, Measured, Picture, Size, Z, ratio, verdict
+
+HORIZON = 10**6
+FIRST = (0.75, 0.625, 0.5, 0.375, 0.25)
+SECOND = (0.5, 0.4, 0.4, 0.4, 0.4)
+BUDGETS = (Fraction(1, 4), Fraction(1, 2), Fraction(1))
+
+NEWEST = "Hu et al., bandit feedback"
+OLDER = "Hu et al., longer version"
+
+_EACH = 100  # one run here for so many of the full-information claims: each takes much longer
+_COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A learner of a figure."""
+
+    name: str
+    recipe: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def made(self, epsilon: Fraction, arms: int, horizon: int) -> Bandit:
+        """The learner at an ε."""
+        options = dict(self.options)
+        if self.recipe == "dp_se":
+            options["horizon"] = str(horizon)
+        actions = [str(arm) for arm in range(arms)]
+        return BANDIT_RECIPES[self.recipe](actions=actions, epsilon=epsilon, **options)
+
+
+LAZY_UCB = Shown("Anytime-Lazy-UCB", "lazy_ucb")
+THOMPSON_2 = Shown("Lazy-DP-TS, log₂", "lazy_thompson", (("log", "2"),))
+THOMPSON = Shown("Lazy-DP-TS, ln", "lazy_thompson")
+HELD = Shown("Lazy-DP-TS, ln, held", "lazy_thompson", (("play", "held"),))
+KLUCB = Shown("AdaP-KLUCB", "adap_klucb")
+SUCCESSIVE = Shown("DP-SE", "dp_se")
+FIGURE = (LAZY_UCB, THOMPSON_2, THOMPSON, HELD, KLUCB, SUCCESSIVE)
+
+
+def runs_of(size: Size) -> int:
+    """How many runs of each learner: 20 as in the papers at the usual size."""
+    return max(4, size.runs // _EACH)
+
+
+Regrets = Mapping[tuple[str, Fraction], BanditOutcome]
+
+
+def regrets(
+    learners: Sequence[Shown],
+    budgets: Sequence[Fraction],
+    means: Sequence[float],
+    size: Size,
+    *,
+    horizon: int = HORIZON,
+) -> Regrets:
+    """Every learner at every ε, with the regret at ten marks."""
+    marks = np.unique(np.geomspace(1_000, horizon, 12).astype(int)).tolist()
+    world = Bernoulli(tuple(means))
+    return {
+        (shown.name, epsilon): simulate_bandit(
+            shown.made(epsilon, len(means), horizon),
+            world,
+            runs=runs_of(size),
+            horizon=horizon,
+            seed=(size.seed, at),
+            marks=marks,
+        )
+        for at, shown in enumerate(learners)
+        for epsilon in budgets
+    }
+
+
+def figure(number: int, means: Sequence[float]) -> Callable[[Size], Measured]:
+    """A figure of regret over slots: five arms, a million slots, three ε."""
+
+    def measured(size: Size) -> Measured:
+        found = regrets(FIGURE, BUDGETS, means, size)
+        source = f"{NEWEST}, Fig. {number}"
+        findings = []
+        for epsilon in BUDGETS:
+            said = f"at ε = {epsilon_text(epsilon)}"
+            findings += [
+                _below(found, THOMPSON_2, other, epsilon, source, f"is below {other.name}")
+                for other in (SUCCESSIVE, LAZY_UCB)
+            ]
+            findings.append(
+                _compared(
+                    found,
+                    THOMPSON_2,
+                    KLUCB,
+                    epsilon,
+                    ("is similar to AdaP-KLUCB", source),
+                    rule=f"the ratio is 0.8 … 1.25 {said}",
+                    at_least=0.8,
+                    at_most=1.25,
+                )
+            )
+            findings.append(
+                _below(
+                    found,
+                    LAZY_UCB,
+                    SUCCESSIVE,
+                    epsilon,
+                    f"{OLDER}, §5",
+                    "is competitive with DP-SE",
+                )
+            )
+        return Measured(tuple(findings), _picture(found, number))
+
+    return measured
+
+
+def _below(
+    found: Regrets, one: Shown, other: Shown, epsilon: Fraction, source: str, claim: str
+) -> Finding:
+    rule = f"the ratio to {other.name} is at most 1 at ε = {epsilon_text(epsilon)}"
+    return _compared(found, one, other, epsilon, (claim, source), rule=rule, at_most=1.0)
+
+
+def _compared(
+    found: Regrets,
+    one: Shown,
+    other: Shown,
+    epsilon: Fraction,
+    said: tuple[str, str],
+    *,
+    rule: str,
+    at_least: float = -np.inf,
+    at_most: float = np.inf,
+) -> Finding:
+    top, bottom = found[one.name, epsilon], found[other.name, epsilon]
+    value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
+    return Finding(
+        said[0],
+        said[1],
+        one.name,
+        rule,
+        f"{top} against {bottom}: {value:.2f}",
+        low,
+        high,
+        len(top.regrets),
+        verdict(low, high, at_least=at_least, at_most=at_most),
+    )
+
+
+def _picture(found: Regrets, number: int) -> Picture:
+    curves = []
+    for shown, colour in zip(FIGURE, _COLOURS, strict=True):
+        outcome = found[shown.name, Fraction(1)]
+        mean = outcome.regrets.mean(axis=0)
+        half = Z * outcome.regrets.std(axis=0, ddof=1) / np.sqrt(len(outcome.regrets))
+        slots = np.array(outcome.marks, dtype=np.float64)
+        low = np.maximum(mean - half, 1.0)
+        curves.append(Curve(shown.name, slots, mean, colour, low=low, high=mean + half))
+    return Picture(f"Figure {number}, at ε = 1", "slots", "regret", tuple(curves))
+
+
+def flat(size: Size) -> Measured:
+    """DP-SE's regret does not depend on ε in the range of the figures."""
+    found = regrets((SUCCESSIVE,), BUDGETS, FIRST, size)
+    value, low, high = ratio(
+        found[SUCCESSIVE.name, BUDGETS[0]].regrets[:, -1],
+        found[SUCCESSIVE.name, BUDGETS[-1]].regrets[:, -1],
+    )
+    return Measured(
+        (
+            Finding(
+                "the regret of DP-SE is flat in ε",
+                f"{OLDER}, §5",
+                SUCCESSIVE.name,
+                "regret at ε = 1/4 over that at ε = 1 is 0.8 … 1.25",
+                f"{value:.2f}",
+                low,
+                high,
+                runs_of(size),
+                verdict(low, high, at_least=0.8, at_most=1.25),
+            ),
+        )
+    )
+
+
+def hybrid(size: Size) -> Measured:
+    """What Hybrid-UCB's releases cost, exactly: as printed, and with the array as the root."""
+    findings = []
+    for root in ("printed", "array"):
+        learner = BANDIT_RECIPES["hybrid_ucb"](actions=["a", "b"], epsilon="1", root=root)
+        worst = exposure(learner)
+        printed = root == "printed"
+        findings.append(
+            Finding(
+                "Hybrid-UCB is ε-differentially private",
+                f"{OLDER}, Theorem on Hybrid-UCB" if printed else "ours: the array is the root",
+                f"hybrid_ucb:root={root}",
+                "the largest log-ratio of releases over all headers and replacements of five slots"
+                " is at most ε = 1",
+                f"{worst:.4f} ε",
+                worst,
+                worst,
+                1,
+                verdict(worst, worst, at_most=1.0 + 1e-9),
+            )
+        )
+    return Measured(tuple(findings))
+
+
+PANELS = (
+    (0.75, 0.7, 0.7, 0.7, 0.7),
+    FIRST,
+    (0.75, 0.15, 0.15, 0.15, 0.15),
+)
+PANEL_BUDGETS = tuple(Fraction(each) for each in ("0.1", "0.25", "0.5", "1", "8", "64", "128"))
+PANEL_HORIZON = 1 << 22
+
+
+def panels(size: Size) -> Measured:
+    """The longer version's 21 panels: seven ε in three settings. Takes long; asked for by name."""
+    shown = (LAZY_UCB, THOMPSON, KLUCB, SUCCESSIVE)
+    findings = []
+    for number, means in enumerate(PANELS, 1):
+        found = regrets(shown, PANEL_BUDGETS, means, size, horizon=PANEL_HORIZON)
+        for epsilon in PANEL_BUDGETS:
+            source = f"{OLDER}, setting {number}"
+            findings.append(
+                _below(found, LAZY_UCB, SUCCESSIVE, epsilon, source, "is competitive with DP-SE")
+            )
+            findings.append(_below(found, THOMPSON, SUCCESSIVE, epsilon, source, "is below DP-SE"))
+    return Measured(tuple(findings))

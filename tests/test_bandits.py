@@ -1,0 +1,217 @@
+"""Do the papers' bandit learners run as their papers say, and is each arm's account exact?"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from streamdp.core.engine.bandit import BanditEngine
+from streamdp.core.engine.experts import ExpertEngine
+from streamdp.core.errors import BudgetExceeded, InvalidConfig
+from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandit, bandit_of
+from streamdp.core.learners.bandits.bases import exp3_rates, printed_exp3_rates, tsallis
+from streamdp.core.learners.bandits.chance import BitsChance
+from streamdp.core.learners.bandits.dp_se import Elimination
+from streamdp.core.learners.bandits.lazy_ucb import Optimism
+from streamdp.core.learners.bandits.phases import Known
+from streamdp.core.randomness import SeededRandomness, SystemRandomness
+
+ARMS = ["a", "b", "c"]
+
+
+def engine_of(name: str, seed: int = 1, **options: str) -> BanditEngine:
+    learner = BANDIT_RECIPES[name](actions=ARMS, epsilon="1/2", **options)
+    return BanditEngine(learner, budget="1/2", randomness=SeededRandomness(seed))
+
+
+@pytest.mark.parametrize("name", sorted(BANDIT_RECIPES))
+def test_is_a_learner_its_table_of_options(name: str) -> None:
+    """What a recipe makes is what its written options make."""
+    learner = BANDIT_RECIPES[name](actions=ARMS, epsilon="0.5")
+    again = bandit_of(learner.to_config(), actions=ARMS)
+    assert (again.recipe, again.options, again.charge) == (
+        learner.recipe,
+        learner.options,
+        learner.charge,
+    )
+
+
+def test_are_phases_of_one_two_and_four_observations() -> None:
+    """Anytime-Lazy-UCB: phases double each other; AdaP: each doubles all that came before."""
+    for name, expected in (("lazy_ucb", [1, 2, 4, 8]), ("adap_ucb", [1, 1, 2, 4, 8])):
+        engine = engine_of(name)
+        releases = engine.observe_all([("a", 0.5)] * 16)
+        lengths = [release.stop - release.start for release in releases]
+        assert lengths == expected
+        assert [release.start for release in releases] == np.cumsum([1, *expected[:-1]]).tolist()
+
+
+def test_is_a_late_record_credited_to_the_arm_that_it_names() -> None:
+    """The header decides, not what is in force; unknown names take a slot and nothing else."""
+    engine = engine_of("lazy_thompson")
+    assert [release.action for release in engine.observe("c", 1.0)] == ["c"]
+    assert engine.observe("who", 1.0) == [] == engine.observe(None, 1.0)
+    assert engine.slot == 4
+    assert engine.spent("c", 1) == Fraction(1, 2)
+    assert engine.accounts()["a"] == []
+
+
+def test_is_an_arm_without_an_open_part_charged_nothing() -> None:
+    """DP-SE: an arm that had its share of the epoch is not entered until the next one."""
+    engine = engine_of("dp_se", horizon="2")
+    length = Elimination(3, Fraction(1, 2), 0.5).length
+    engine.observe_all([("a", 0.5)] * (length + 50))
+    (run,) = engine.accounts()["a"]
+    assert (run.start, run.stop) == (1, length + 1)
+
+
+def test_does_a_budget_refuse_before_anything_is_drawn() -> None:
+    """Hybrid-UCB as printed reads an observation too often for ε."""
+    learner = BANDIT_RECIPES["hybrid_ucb"](actions=ARMS, epsilon="1/2", root="printed")
+    engine = BanditEngine(learner, budget="1/2", randomness=SeededRandomness(1))
+    with pytest.raises(BudgetExceeded, match="expected at most 1/2, got 3/4"):
+        engine.observe_all([("a", 0.5)] * 3)
+
+
+def test_do_nodes_and_array_add_up_to_epsilon_at_most() -> None:
+    """Hybrid-UCB: exactly ε for the first observation of each full array, less for others."""
+    engine = engine_of("hybrid_ucb")
+    engine.observe_all([("b", 0.25)] * 63)
+    spent = [engine.spent("b", at) for at in range(1, 64)]
+    assert max(spent) == Fraction(1, 2)
+    assert {spent[at] for at in (0, 1, 3, 7, 15, 31)} == {Fraction(1, 2)}
+    assert min(spent) > Fraction(1, 4) - Fraction(1, 100)
+
+
+def test_are_the_slots_at_which_another_arm_overtakes_right() -> None:
+    """Between releases the computed plays are those of comparing indices slot by slot."""
+    drawn = np.random.default_rng(3)
+    rule, chance = Optimism(), BitsChance(SeededRandomness(1).bits("s", 0, _tag(), np.array([0])))
+    for _ in range(60):
+        known = Known(2 ** drawn.integers(0, 6, 4), drawn.normal(0.5, 0.4, 4), 0.5)
+        slot, plays = 5, list[int]()
+        while len(plays) < 400:
+            plays += rule.chosen(known, slot + len(plays), 400 - len(plays), chance).tolist()
+        expected = [int(rule.index(known, slot + at).argmax()) for at in range(400)]
+        assert plays == expected
+
+
+def _tag() -> np.ndarray:  # type: ignore[type-arg]
+    return np.zeros((1, 16), np.uint8)
+
+
+def test_do_public_draws_have_their_law() -> None:
+    """Beta draws: mean and variance within five standard errors; false alarm below 1e-6 each."""
+    bits = SeededRandomness(2).bits("s", 0, _tag(), np.array([0]))
+    chance, count = BitsChance(bits), 20_000
+    for alpha, beta in ((1.0, 1.0), (1.0, 40.0), (30.0, 3.5)):
+        draws = chance.beta(np.full(count, alpha), np.full(count, beta))
+        mean = alpha / (alpha + beta)
+        variance = mean * (1 - mean) / (alpha + beta + 1)
+        assert abs(draws.mean() - mean) < 5 * (variance / count) ** 0.5
+        assert abs(draws.var() / variance - 1) < 5 * (10 / count) ** 0.5
+
+
+def test_are_the_printed_constants_those_for_noise_of_one() -> None:
+    """EXP3: the general η and γ are the printed ones where λ = 1, up to the term 1 + 10 ln²."""
+    general, printed = exp3_rates(10**6, 5, 1.0), printed_exp3_rates(10**6, 5)
+    assert general == pytest.approx(printed, rel=0.06)
+    with pytest.raises(InvalidConfig, match="more batches"):
+        BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", base="exp3", horizon="1")
+
+
+def test_do_htinf_rows_add_up() -> None:
+    """x_i = (s_i − λ)^−2 with one λ for each row."""
+    scaled = np.array([[0.0, 1.0, 5.0], [3.0, 3.0, 3.0], [0.0, 1e8, 2e8], [-7.0, 40.0, -7.5]])
+    chances = tsallis(scaled)
+    assert chances.sum(axis=1) == pytest.approx(1)
+    shift = scaled - chances**-0.5
+    assert shift == pytest.approx(shift[:, :1].repeat(3, axis=1), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dp_se", "converted"])
+def test_is_what_is_open_abandoned_where_the_horizon_doubles(name: str) -> None:
+    """Observations of a part that a restart cuts are charged nothing, and those after it are."""
+    options = {"base": "exp3", "tau": "3"} if name == "converted" else {}
+    engine = engine_of(name, **options)
+    first = 1024
+    released = []
+    for _ in range(2 * first + 40):
+        released += engine.observe(engine.action(), 0.25)
+    assert all(release.stop - release.start >= 3 for release in released)
+    crossing = [release for release in released if release.slot > first >= release.slot - 2]
+    assert not crossing or name == "dp_se"
+
+
+def test_is_a_learner_deterministic_under_a_seed_and_fresh_without() -> None:
+    """The same seed plays and releases the same; system bits do not."""
+
+    def played(engine: BanditEngine) -> list[int]:
+        return [r.units for _ in range(40) for r in engine.observe(engine.action(), 0.3)]
+
+    assert played(engine_of("lazy_thompson")) == played(engine_of("lazy_thompson"))
+    assert played(engine_of("lazy_thompson")) != played(engine_of("lazy_thompson", seed=2))
+    learner = BANDIT_RECIPES["lazy_thompson"](actions=ARMS, epsilon="1/2")
+    two = [BanditEngine(learner, budget=1, randomness=SystemRandomness()) for _ in range(2)]
+    assert played(two[0]) != played(two[1])
+
+
+def test_does_an_engine_hide_its_sums() -> None:
+    engine = engine_of("lazy_ucb")
+    engine.observe("a", 0.123)
+    assert repr(engine) == "BanditEngine(lazy_ucb(epsilon=1/2, play=slot) of 3 actions, slot 2)"
+
+
+# -- experts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(EXPERT_RECIPES))
+def test_does_a_learner_with_advice_release_a_batch_at_a_time(name: str) -> None:
+    """Every τ entered observations one release; a choice of an earlier batch is not entered."""
+    options = {} if name in ("local_exp4", "experts_converted") else {"tau": 4}
+    learner = EXPERT_RECIPES[name](actions=ARMS, experts=2, epsilon="1/2", **options)
+    engine = ExpertEngine(learner, budget="1/2", randomness=SeededRandomness(1))
+    advice = [[1, 0, 0], [0, 0.5, 0.5]]
+    stale = engine.choose(advice)
+    releases = []
+    for _ in range(12):
+        choice = engine.choose(advice)
+        assert 0 < choice.probability <= 1
+        releases.append(engine.observe(choice, 0.25))
+    tau = {"local_exp4": 1, "experts_converted": 2}.get(name, 4)
+    assert [each is not None for each in releases] == [(at + 1) % tau == 0 for at in range(12)]
+    assert engine.observe(stale, 0.0) is None
+    assert engine.batch == 12 // tau
+
+
+@pytest.mark.parametrize(
+    "advice", [[[1, 0, 0]], [[1, 0], [0, 1]], [[2, -1, 0]] * 2, [["x"] * 3] * 2, [[0.2] * 3] * 2]
+)
+def test_is_advice_that_is_none_refused(advice: object) -> None:
+    learner = EXPERT_RECIPES["local_exp4"](actions=ARMS, experts=2, epsilon="1/2")
+    engine = ExpertEngine(learner, budget="1/2", randomness=SeededRandomness(1))
+    with pytest.raises(InvalidConfig, match=r"advice: .*expected 2 rows of 3 chances"):
+        engine.choose(advice)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lazy_ucb", {"play": "often"}),
+        ("lazy_thompson", {"log": "10"}),
+        ("converted", {"base": "ucb"}),
+        ("converted", {"gamma": "0.1"}),
+        ("dp_se", {"horizon": "soon"}),
+    ],
+)
+def test_is_a_wrong_option_refused(name: str, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfig, match="learner"):
+        BANDIT_RECIPES[name](actions=ARMS, epsilon="1", **options)
+
+
+def test_is_a_bandit_without_budget_refused() -> None:
+    learner: Bandit = BANDIT_RECIPES["lazy_ucb"](actions=ARMS, epsilon="1")
+    with pytest.raises(InvalidConfig, match="budget"):
+        BanditEngine(learner, budget=None, randomness=SeededRandomness(1))
