@@ -25,7 +25,8 @@ from streamdp.core.learners.bandits import (
     Course,
     Part,
 )
-from streamdp.core.learners.bandits.experts import printed_share
+from streamdp.core.learners.bandits.bandit import Ints
+from streamdp.core.learners.bandits.experts import CellNoise, printed_share
 from streamdp.core.randomness import SeededRandomness
 
 ARMS = ["a", "b"]
@@ -85,7 +86,7 @@ class Around:
     def begin_slot(self, slot: int, entered: Sequence[int]) -> None:
         self.course.begin_slot(slot, entered)
 
-    def plays(self, slot: int, most: int, chance: Chance) -> np.ndarray:  # type: ignore[type-arg]
+    def plays(self, slot: int, most: int, chance: Chance) -> Ints:
         return self.course.plays(slot, most, chance)
 
     def due(self, arm: int) -> int | None:

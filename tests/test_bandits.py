@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from streamdp.core.engine.bandit import BanditEngine
 from streamdp.core.engine.experts import ExpertEngine
@@ -21,7 +22,7 @@ from streamdp.core.randomness import SeededRandomness, SystemRandomness
 ARMS = ["a", "b", "c"]
 
 
-def engine_of(name: str, seed: int = 1, **options: str) -> BanditEngine:
+def engine_of(name: str, *, seed: int = 1, **options: str) -> BanditEngine:
     learner = BANDIT_RECIPES[name](actions=ARMS, epsilon="1/2", **options)
     return BanditEngine(learner, budget="1/2", randomness=SeededRandomness(seed))
 
@@ -98,7 +99,7 @@ def test_are_the_slots_at_which_another_arm_overtakes_right() -> None:
         assert plays == expected
 
 
-def _tag() -> np.ndarray:  # type: ignore[type-arg]
+def _tag() -> NDArray[np.uint8]:
     return np.zeros((1, 16), np.uint8)
 
 
@@ -134,8 +135,7 @@ def test_do_htinf_rows_add_up() -> None:
 @pytest.mark.parametrize("name", ["dp_se", "converted"])
 def test_is_what_is_open_abandoned_where_the_horizon_doubles(name: str) -> None:
     """Observations of a part that a restart cuts are charged nothing, and those after it are."""
-    options = {"base": "exp3", "tau": "3"} if name == "converted" else {}
-    engine = engine_of(name, **options)
+    engine = engine_of(name, base="exp3", tau="3") if name == "converted" else engine_of(name)
     first = 1024
     released = []
     for _ in range(2 * first + 40):

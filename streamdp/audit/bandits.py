@@ -31,6 +31,7 @@ from streamdp.audit.verdict import Audit
 from streamdp.core.engine.bandit import BanditEngine, BanditRelease, on_grid
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import Bandit, Chance, Course, Part, bandit_of
+from streamdp.core.learners.bandits.bandit import Floats, Ints
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 
 _ARMS = 2
@@ -86,16 +87,17 @@ def audit_bandit(
 class _Fixed:
     """Public chance that is always the same, so that plays are compared and not drawn."""
 
-    def uniform(self, *shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        count = int(np.prod(shape))
-        return (((np.arange(count) * 0.618 + 0.31) % 1.0) * 0.98 + 0.01).reshape(shape)
+    def uniform(self, *shape: int) -> Floats:
+        steps = np.arange(int(np.prod(shape)), dtype=np.float64) * 0.618 + 0.31
+        draws: Floats = ((steps % 1.0) * 0.98 + 0.01).reshape(shape)
+        return draws
 
     def beta(
         self,
-        alpha: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-        beta: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        mean: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = alpha / (alpha + beta)
+        alpha: Floats,
+        beta: Floats,
+    ) -> Floats:
+        mean: Floats = alpha / (alpha + beta)
         return mean
 
 
@@ -115,9 +117,7 @@ class Scripted:
         """The course's."""
         self.course.begin_slot(slot, entered)
 
-    def plays(
-        self, slot: int, most: int, chance: Chance
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def plays(self, slot: int, most: int, chance: Chance) -> Ints:
         """The course's, with fixed chance."""
         return self.course.plays(slot, most, _Fixed())
 
@@ -278,7 +278,7 @@ def noise_follows_its_law(
     learner: Bandit, samples: int, randomness: Randomness, engine: Factory
 ) -> bool:
     """χ² of what first releases say beyond their sums, in units of their scales."""
-    residuals = []
+    residuals: list[float] = []
     while len(residuals) < samples:
         machine = engine(
             learner, budget=learner.charge, randomness=randomness, stream=f"{len(residuals)}"

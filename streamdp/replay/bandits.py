@@ -97,6 +97,44 @@ class Table:
         return regret
 
 
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """Independent rewards whose means change at known slots, in equal stretches of a horizon."""
+
+    stretches: tuple[tuple[float, ...], ...]
+    horizon: int
+    concentration: float | None = None  # of beta rewards; None: 0 or 1
+
+    @property
+    def arms(self) -> int:
+        """How many."""
+        return len(self.stretches[0])
+
+    def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
+        """Binomial draws, or beta draws one by one."""
+        means = np.array(self.stretches)[:, arm]
+        counts = np.bincount(self._stretch(slots), minlength=len(means))
+        if self.concentration is None:
+            return float(generator.binomial(counts, 1 - means).sum())
+        each = np.repeat(1 - means, counts) * self.concentration
+        return float(generator.beta(each, self.concentration - each).sum())
+
+    def regret(self, played: Ints, marks: Sequence[int]) -> Floats:
+        """Against the best mean of each moment."""
+        means = np.array(self.stretches)
+        gaps = means.max(axis=1, keepdims=True) - means
+        own = gaps[self._stretch(np.arange(len(played))), played]
+        regret: Floats = np.cumsum(own)[np.asarray(marks) - 1]
+        return regret
+
+    def _stretch(self, slots: Ints) -> Ints:
+        borders = np.array(
+            [self.horizon * at // len(self.stretches) for at in range(1, len(self.stretches))]
+        )
+        stretch: Ints = np.searchsorted(borders, slots, side="right")
+        return stretch
+
+
 class NumpyChance:
     """Public draws from numpy's generator."""
 

@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
+from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, bandit_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
+from streamdp.replay.bandits import Changing, simulate_bandit
 from streamdp.replay.cells import Epsilon
 
 Ints = NDArray[np.int64]
@@ -133,6 +135,9 @@ def simulate_feedback(
     for number, environment in enumerate(environments):
         progress(environment)
         for text in learners:
+            if text.split(":")[0] in BANDIT_RECIPES:
+                yield from _phased(text, epsilons, environment, runs, horizon, (seed, number))
+                continue
             private = text.split(":")[0] not in BASELINES
             for epsilon in epsilons if private else (None,):
                 learner = feedback_candidate(text, epsilon, arms=environment.arms)
@@ -143,6 +148,41 @@ def simulate_feedback(
                     epsilon,
                     _regrets(environment, learner, runs, horizon, generator),
                 )
+
+
+def _phased(
+    text: str,
+    epsilons: Sequence[Epsilon],
+    environment: Environment,
+    runs: int,
+    horizon: int,
+    seed: tuple[int, int],
+) -> Iterator[FeedbackOutcome]:
+    """A paper's learner, whose phases follow counts: feedback at once, so no late worlds."""
+    if environment.late:
+        return
+    concentration = None if environment.rewards == "bernoulli" else _CONCENTRATION
+    world = Changing(environment.stretches, horizon, concentration)
+    for epsilon in epsilons:
+        learner = bandit_candidate(text, epsilon, arms=environment.arms)
+        found = simulate_bandit(learner, world, runs=runs, horizon=horizon, seed=seed)
+        yield FeedbackOutcome(environment, text, epsilon, found.regrets[:, -1])
+
+
+def bandit_candidate(text: str, epsilon: Epsilon, *, arms: int) -> Bandit:
+    """A paper's learner in writing, at an ε.
+
+    >>> str(bandit_candidate("lazy_thompson:play=held", Fraction(1), arms=2))
+    'lazy_thompson(epsilon=1, play=held, log=e) of 2 actions'
+    """
+    name, *parts = (part.strip() for part in text.split(":"))
+    options = dict(part.partition("=")[::2] for part in parts)
+    if epsilon is None:
+        raise InvalidConfig(complaint("epsilon", "no phase without noise", expected="ε", got=name))
+    return bandit_of(
+        {"recipe": name, "epsilon": str(epsilon), **options},
+        actions=[str(arm) for arm in range(arms)],
+    )
 
 
 def feedback_candidate(text: str, epsilon: Epsilon, *, arms: int) -> PolicyLearner:

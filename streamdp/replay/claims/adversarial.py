@@ -112,14 +112,14 @@ def _bound(base: str, horizon: int, arms: int, epsilon: float) -> float:
 
 def order(size: Size) -> Measured:
     """√(T/ε): the regret of HTINF at gaps that shrink with the rate, over a factor of 16 in T."""
-    short, long, epsilon = 2_000, 32_000, Fraction(1)
+    short, long, epsilon = 1_000, 16_000, Fraction(1)
     found = {}
     for horizon in (short, long):
         gap = 2 * sqrt(len(ARMS) / horizon)
         world = Bernoulli((0.5 + gap / 2, *(0.5 - gap / 2,) * 4))
         learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon=epsilon)
         found[horizon] = simulate_bandit(
-            learner, world, runs=4 * runs_of(size), horizon=horizon, seed=size.seed
+            learner, world, runs=2 * runs_of(size), horizon=horizon, seed=size.seed
         )
     value, low, high = ratio(found[long].regrets[:, -1], found[short].regrets[:, -1])
     return Measured(
@@ -132,7 +132,7 @@ def order(size: Size) -> Measured:
                 f"{value:.2f}",
                 low,
                 high,
-                4 * runs_of(size),
+                2 * runs_of(size),
                 verdict(low, high, at_least=3.0, at_most=5.0),
             ),
         )

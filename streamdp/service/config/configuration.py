@@ -158,6 +158,10 @@ class Configuration:
         with self._within(name):
             if stream.observes == "losses":
                 return learner_of(_options(stream.learner), actions=actions)
+            # here: streams of losses need not load the papers' bandit learners
+            from streamdp.core.learners.bandits import refuse_in_blocks
+
+            refuse_in_blocks(_options(stream.learner).get("recipe", ""))
             return feedback_learner_of(_options(stream.learner), actions=actions)
 
     def _earlier(self, name: str) -> Leader | None:

@@ -20,6 +20,7 @@ from streamdp.core.learners.bandits.bandit import (
     Part,
     bandit_of,
     bandit_recipe,
+    refuse_in_blocks,
 )
 from streamdp.core.learners.bandits.experts import (
     EXPERT_RECIPES,
@@ -45,4 +46,5 @@ __all__ = [
     "bandit_recipe",
     "expert_learner_of",
     "expert_recipe",
+    "refuse_in_blocks",
 ]
