@@ -86,3 +86,10 @@ def test_what_cannot_be_run_is_one_line_and_exit_code_2(
     assert told.count("\n") == 1
     assert main("audit", "--epsilon", "1e5") == 2
     assert main("--help") == 0
+
+
+def test_is_a_papers_bandit_learner_audited_where_it_is_named() -> None:
+    """Its releases cost ε."""
+    code, out = run("audit", "--recipe", "lazy_ucb", *QUICK)
+    assert code == 0
+    assert "lazy_ucb" in out and "holds" in out

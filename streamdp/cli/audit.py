@@ -35,6 +35,7 @@ SHIPPED = (
 """Every private recipe with the options that change its mechanism; recipes added later follow."""
 
 _BLACK_BOX_ACTIONS = 2
+_BANDITS = 10  # a sample of a bandit learner is an engine of its own: one for so many keys
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +73,8 @@ def audit(
     logs, real commits, and a lower bound on ε that must not exceed what is charged. Learners of
     losses are looked at with two actions, those of feedback with any number.
 
+    The papers' bandit learners, which the service does not run, are audited where they are named.
+
     With --config the feedback streams of a configuration are audited, as they are configured.
 
     Example: streamdp audit --recipe incumbent_leader --epsilon 0.5 --black-box
@@ -97,14 +100,19 @@ def _of_recipes(
     runs: int | None,
 ) -> Iterator[Audit]:
     """Each recipe's options, with so many actions, at that ε."""
-    from streamdp.audit import Memo, audit_feedback_learner, audit_learner
+    from streamdp.audit import Memo, audit_bandit, audit_feedback_learner, audit_learner
     from streamdp.cli._black_box import seen_from_outside
     from streamdp.core.learners import learner_of
+    from streamdp.core.learners.bandits import BANDIT_RECIPES, bandit_of
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 
     memo = Memo()
     for options, many, size in chosen:
         names = [f"action {i}" for i in range(1, many + 1)]
+        if options["recipe"] in BANDIT_RECIPES:
+            bandit = bandit_of({**options, "epsilon": size}, actions=names)
+            yield audit_bandit(bandit, samples=samples // _BANDITS, randomness=randomness)
+            continue
         if options["recipe"] in FEEDBACK_RECIPES:
             policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
             found = audit_feedback_learner(policies, samples=samples, randomness=randomness)
@@ -158,6 +166,7 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
     """The shipped configurations, and those of private recipes that were added."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.learners import RECIPES
+    from streamdp.core.learners.bandits import BANDIT_RECIPES
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 
     named = [options["recipe"] for options in SHIPPED]
@@ -168,7 +177,8 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
         if name not in named and _takes(made, "epsilon")
         for options in ([{}, {"played": "value"}] if _takes(made, "played") else [{}])
     ]
-    known = [*SHIPPED, *added]
+    bandits = [{"recipe": name} for name in BANDIT_RECIPES if name in (recipes or ())]
+    known = [*SHIPPED, *added, *bandits]
     for name in recipes or []:
         if all(options["recipe"] != name for options in known):
             expected = ", ".join(dict.fromkeys(options["recipe"] for options in known))
