@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from streamdp.replay.planning import Wish, least_epsilon, plan_for
 from streamdp.replay.planning import as_json as planned
 from streamdp.replay.replaying import Question, replay_log, seeds_of
 from streamdp.replay.simulate import Bench, simulate
+from tests.calling import written
 
 
 @pytest.mark.parametrize("learner", ["incumbent_leader", "prefix_softmax"])
@@ -214,8 +216,21 @@ def test_does_the_command_recommend() -> None:
     assert "of 7 keys" in words
     for wrong, said in (
         (["--changes-every", "0"], "--changes-every: slots; expected 6 or more, got 0"),
-        (["--changes-every", "9", "--target-regret", "3"], "not together with a target"),
+        (["--changes-every", "9", "--target-regret", "3"], "expected no target beside it"),
+        (["--config", "x.toml"], "expected no --actions and --epsilon beside it"),
+        (["--stream", "home"], "expected --actions and --epsilon, or --config"),
     ):
         refused = CliRunner().invoke(application(), [*usual, *wrong])
         assert isinstance(refused.exception, InvalidConfig)
         assert said in str(refused.exception)
+
+
+def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path) -> None:
+    """ε is the action's own, without what estimates cost; three actions at 1/2."""
+    ask = ["plan", "--gap", "0.2", "--horizon", "20000", "--changes-every", "9000", "--json"]
+    configured = [*ask, "--config", str(written(tmp_path))]
+    plain = [*ask, "--actions", "3", "--epsilon", "1/2"]
+    told = [CliRunner().invoke(application(), words) for words in (configured, plain)]
+    assert [each.exit_code for each in told] == [0, 0]
+    assert told[0].stdout == told[1].stdout
+    assert json.loads(told[0].stdout)["epsilon"] == "0.5"

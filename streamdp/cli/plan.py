@@ -6,11 +6,16 @@ for ever, and capped blocks.
 
 from __future__ import annotations
 
+from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamdp.cli.common import OneStream, chosen, load
+
 if TYPE_CHECKING:
+    from streamdp.core.errors import InvalidConfig
     from streamdp.replay.cells import Epsilon
     from streamdp.replay.changing import ChangePlan
     from streamdp.replay.planning import Plan, Wish
@@ -22,11 +27,17 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    actions: Annotated[int, typer.Option(help="How many actions.")],
-    epsilon: Annotated[str, typer.Option(help="ε of an event, exactly, such as 0.5.")],
     gap: Annotated[
         float, typer.Option(help="How much worse a slot all other actions are in the mean.")
     ],
+    actions: Annotated[int | None, typer.Option(help="How many actions.")] = None,
+    epsilon: Annotated[
+        str | None, typer.Option(help="ε of an event for the action, exactly, such as 0.5.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Take actions and ε from here instead.")
+    ] = None,
+    stream: OneStream = None,
     learner: Annotated[str, typer.Option(help="A recipe with options.")] = "incumbent_leader",
     horizon: Annotated[int, typer.Option(help="Slots of one key.")] = 1_000_000,
     target_regret: Annotated[
@@ -54,26 +65,19 @@ def plan(
 
     Without --changes-every the best action never changes.
 
-    Example: streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
+    Examples:
+    streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
+    streamdp plan --config streamdp.toml --gap 0.1 --changes-every 50000
     """
-    from streamdp.core.calibration import parse_epsilon
-    from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_candidate
     from streamdp.replay.planning import Wish, plan_for
     from streamdp.replay.planning import as_json as for_machines
 
-    wish = Wish(parse_candidate(learner), actions, gap, horizon, seed, base, keys)
-    exact = parse_epsilon(epsilon, "--epsilon")
+    many, exact = _asked(actions, epsilon, config, stream)
+    wish = Wish(parse_candidate(learner), many, gap, horizon, seed, base, keys)
     if changes_every is not None:
         if target_regret is not None or target_slots is not None:
-            raise InvalidConfig(
-                complaint(
-                    "--changes-every",
-                    "not together with a target",
-                    expected="one of them",
-                    got="--target-regret or --target-slots too",
-                )
-            )
+            raise _refused("--changes-every", expected="no target beside it", got="a target")
         _plan_changes(wish, exact, changes_every, as_json=as_json)
         return
     found = plan_for(wish, exact)
@@ -89,6 +93,31 @@ def plan(
     _print(found)
     if target_regret is not None or target_slots is not None:
         _print_least(_least(wish, target_regret, target_slots), target_regret, target_slots)
+
+
+def _asked(
+    actions: int | None, epsilon: str | None, config: Path | None, stream: str | None
+) -> tuple[int, Fraction]:
+    """How many actions at which ε: as the options say, or as a stream is configured."""
+    from streamdp.core.calibration import parse_epsilon
+
+    if config is not None:
+        if actions is not None or epsilon is not None:
+            raise _refused("--config", expected="no --actions and --epsilon beside it", got="one")
+        configuration = load(config)
+        leader = configuration.leader(chosen(configuration, stream).stream)
+        if leader.charge is None:
+            raise _refused(f"--config {config}", expected="a learner with ε", got=leader.recipe)
+        return len(leader.actions), leader.charge
+    if actions is None or epsilon is None or stream is not None:
+        raise _refused("plan", expected="--actions and --epsilon, or --config", got="neither")
+    return actions, parse_epsilon(epsilon, "--epsilon")
+
+
+def _refused(where: str, *, expected: str, got: str) -> InvalidConfig:
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    return InvalidConfig(complaint(where, "cannot be planned", expected=expected, got=got))
 
 
 def _plan_changes(wish: Wish, epsilon: Epsilon, every: int, *, as_json: bool) -> None:
