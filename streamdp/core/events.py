@@ -91,6 +91,9 @@ class FeedbackBatch:
     played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
     gain: NDArray[np.int64]  # n: grid units
     offsets: NDArray[np.int64]  # n
+    unusable: NDArray[np.bool_] | None = None
+    """Which slots' contents could not be read, where that is known. NOT PRIVATE: no engine reads
+    it; a quarantine, as sensitive as the input, does, since a gain of 0 may be a loss of 1/2."""
 
     @classmethod
     def by_key(

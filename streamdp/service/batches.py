@@ -52,7 +52,10 @@ def decode(
     if isinstance(format_, FeedbackFormat):
         observed = observe(format_, values, headers)
         index, offsets = _spread(index, offsets, observed.slots_per_record)
-        return FeedbackBatch(distinct, index, observed.played, observed.gain, offsets), refused
+        batch = FeedbackBatch(
+            distinct, index, observed.played, observed.gain, offsets, observed.unusable
+        )
+        return batch, refused
     decoded = format_.decode(values)
     index, offsets = _spread(index, offsets, decoded.slots_per_record)
     return LossBatch(distinct, index, decoded.losses, offsets), refused

@@ -85,6 +85,7 @@ class Observed:
     played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
     gain: NDArray[np.int64]  # n: 1/2 − loss in grid units
     slots_per_record: NDArray[np.int64]
+    unusable: NDArray[np.bool_]  # n. NOT PRIVATE: what the payload says cannot be used
 
     def __repr__(self) -> str:
         """Say how many, never what."""
@@ -162,7 +163,10 @@ def observe(
     gain = centred_gains(outcomes.numbers)
     if feedback.content == "reward":
         gain = -gain  # 1/2 − loss is reward − 1/2
-    return Observed(_played(format_, outcomes, headers), gain, slots)
+    unusable = np.isnan(outcomes.numbers)
+    if outcomes.played is not None:
+        unusable |= outcomes.played == NO_ARM
+    return Observed(_played(format_, outcomes, headers), gain, slots, unusable)
 
 
 def _played(
