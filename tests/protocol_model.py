@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import streamdp as sd
-from streamdp.ports import Commit, Key, Partition, Published, Records, Taken, Value
+from streamdp.ports import Commit, Headers, Key, Partition, Published, Records, Taken, Value
 from streamdp.service.batches import decode
 from streamdp.service.past import ALONE, Past
 from streamdp.service.protocol import Cut, Pace, PartitionWork, Restoring
@@ -36,6 +36,8 @@ class Store:
     seen: list[bytes] = field(default_factory=list)
     group: int | None = None
     input_id: str | None = None
+    headers: Sequence[Headers] = ()  # of each record, for streams that read them
+    made_at: int = 0  # when the records were appended
 
     @property
     def end(self) -> int:
@@ -52,6 +54,8 @@ class Store:
             [self.input[place][0] for place in at],
             [self.input[place][1] for place in at],
             min(stop, self.end),
+            [self.headers[place] for place in at] if self.headers else (),
+            [self.made_at + place for place in at] if self.headers else (),
         )
 
     def send(self, commit: Commit) -> None:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from streamdp.core.errors import StateMismatch
-from streamdp.ports import Key, Partition, Value
+from streamdp.ports import Key, Partition, Records, Value
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
@@ -25,11 +26,11 @@ from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.entries import Entries
 from streamdp.wire.published import Mode
-from streamdp.wire.state import Checkpoint, decode_checkpoint, encode_checkpoint
+from streamdp.wire.state import Checkpoint, LastRecord, decode_checkpoint, encode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.protocol_model import HOME, Store, finish, restore
 from tests.services import QUICK, Lines, Room
-from tests.streams import events, spec
+from tests.streams import events, feedback_spec, shown, spec
 
 POINT = Entries("home", 0).checkpoint
 STREAM = spec()
@@ -45,6 +46,11 @@ def lived(*, input_id: str | None, saved: str = "all") -> Store:
     else:
         store.decide(work.cut(now=0, pace=Pace(records=10**6, seconds=10**6)).commit)
     return store
+
+
+def digest(offset: int, key: Key, value: Value) -> LastRecord:
+    """Of a record of which key and value are all."""
+    return fingerprint(Records(HOME, offset, [offset], [key], [value], offset + 1), 0, whole=False)
 
 
 def point(store: Store) -> Checkpoint:
@@ -118,7 +124,59 @@ def test_does_the_same_input_go_on(saved: str) -> None:
     store.input += events(20, seed=2)
     finish(store, restore(store, STREAM))
     assert point(store).next_offset == 60
-    assert point(store).last_record == fingerprint(59, *store.input[59])
+    assert point(store).last_record == digest(59, *store.input[59])
+
+
+CLICKS = feedback_spec(name="home")
+SAME = [(b"fr", b'{"reward":0}')] * 40  # as feedback mostly looks
+
+
+def clicked(*, saved: str = "all") -> Store:
+    """A feedback stream's store: only headers and timestamps tell its records apart."""
+    store = Store(list(SAME), headers=shown(60)[1], made_at=1000)
+    work = restore(store, CLICKS)
+    work.absorb([store.records(0, 40)], mode=Mode.LIVE)
+    if saved == "all":
+        finish(store, work)
+    else:
+        store.decide(work.cut(now=0, pace=Pace(records=10**6, seconds=10**6)).commit)
+    return store
+
+
+@pytest.mark.parametrize("what", ["headers", "timestamps"])
+@pytest.mark.parametrize("saved", ["all", "little"])
+def test_is_another_input_of_feedback_known_by_headers_and_timestamps(
+    saved: str, what: str
+) -> None:
+    """Key and value of its records are nearly always the same."""
+    store = clicked(saved=saved)
+    restore(store, CLICKS)
+    if what == "headers":
+        named, others = list(store.headers), [[("streamdp-action", name)] for name in (b"a", b"b")]
+        named[39] = next(each for each in others if list(named[39]) != each)
+        store.headers = named
+    else:
+        store.made_at += 1
+    with pytest.raises(StateMismatch, match="the input was replaced"):
+        restore(store, CLICKS)
+
+
+def test_is_a_feedback_checkpoint_of_the_version_before_compared_as_it_was_made() -> None:
+    """By key and value; the next one knows headers and timestamp."""
+    store = clicked()
+    before = structs.replace(point(store), last_record=digest(39, *SAME[39]))
+    store.state[POINT] = encode_checkpoint(before)
+    assert b"whole" not in store.state[POINT]
+    store.made_at += 1
+    work = restore(store, CLICKS)
+    store.input += [(b"fr", b'{"reward":1}')]
+    finish(store, work)
+    last = point(store).last_record
+    assert last is not None
+    assert (last.offset, last.whole) == (40, True)
+    store.input[39], store.state[POINT] = (b"fr", b"another"), encode_checkpoint(before)
+    with pytest.raises(StateMismatch, match="the input was replaced"):
+        restore(store, CLICKS)
 
 
 def test_does_an_expired_record_prove_nothing() -> None:
@@ -143,7 +201,7 @@ def test_are_different_records_told_apart() -> None:
     """No key runs into a value, and nothing is not empty; the size says nothing of content."""
     parts: list[bytes | None] = [None, b"", b"-", b"0:", b"ab", b"a", b"b", b"x" * 10_000]
     records: list[tuple[Key, Value]] = [(key, value) for key in parts for value in parts]
-    digests = [fingerprint(7, *record).digest for record in records]
+    digests = [digest(7, *record).digest for record in records]
     assert len(set(digests)) == len(records)
     assert {len(digest) for digest in digests} == {32}
 
@@ -158,7 +216,7 @@ def test_is_the_digest_shown_to_nobody() -> None:
     with pytest.raises(StateMismatch) as halted:
         restore(store, STREAM)
     assert last.digest not in str(halted.value)
-    assert fingerprint(39, *store.input[39]).digest not in str(halted.value)
+    assert digest(39, *store.input[39]).digest not in str(halted.value)
 
 
 @pytest.mark.parametrize("has_ids", [True, False])

@@ -1,14 +1,18 @@
 """Is the input still the one that was read? Known by the last record of it, where there are no ids.
 
 The checkpoint, which is trusted like the input, keeps the offset of the newest record that was read
-and a digest of its key and value. A taking looks whether that record is still there:
+and a digest of its key and value; of its headers and timestamp too where the stream reads headers,
+because a feedback record's key and value are nearly always the same. (Checkpoints of the version
+before have key and value only, and are compared so.) A taking looks whether that record is still
+there:
 
 1. Where the topic has an id and it is the checkpoint's, nothing has to be read for it. The record
    is compared all the same if a rebuild reads it anyway: a log that was cut back and filled again
    keeps its id.
 2. Where nothing else tells, the record is read by itself, before a rebuild finds other things wrong
    with what is not the same input.
-3. A record that has expired proves nothing, and neither does a checkpoint that has none.
+3. A record that has expired proves nothing, and neither does a checkpoint that has none, nor one
+   that knows headers where the stream reads none any more.
 
 The digest is never logged or shown, and no message says what a record holds. Its length is fixed,
 so the size of a checkpoint does not depend on content.
@@ -16,10 +20,14 @@ so the size of a checkpoint does not depend on content.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import blake2b
 
+from msgspec import UNSET
+
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.ports import Key, Partition, Records, Taken, Value
+from streamdp.ports import Partition, Records, Taken
 from streamdp.wire.state import Checkpoint, LastRecord
 
 
@@ -28,17 +36,18 @@ class Newest:
 
     def __init__(self, known: LastRecord | None) -> None:
         self._known = known
-        self._record: tuple[int, Key, Value] | None = None
+        self._record: Records | None = None  # it alone
 
     def read(self, records: Records) -> None:
         """These came after all that were remembered."""
         if len(records):
-            self._record = (records.offsets[-1], records.keys[-1], records.values[-1])
+            self._record = _last_of(records)
 
     def last_record(self) -> LastRecord | None:
         """For a checkpoint."""
         if self._record is not None:
-            self._known, self._record = fingerprint(*self._record), None
+            record, self._record = self._record, None
+            self._known = fingerprint(record, 0, whole=len(record.headers) > 0)
         return self._known
 
 
@@ -66,9 +75,12 @@ class Sameness:
         if last is None or not records.start <= last.offset < records.next_offset:
             return
         self._last = None
+        whole = last.whole is True
+        if whole and len(records) and not len(records.headers):
+            return  # the stream reads none now
         for at, offset in enumerate(records.offsets):
             if offset == last.offset:
-                found = fingerprint(offset, records.keys[at], records.values[at])
+                found = fingerprint(records, at, whole=whole)
                 if found.digest == last.digest:
                     return
         raise StateMismatch(
@@ -82,10 +94,34 @@ class Sameness:
         )
 
 
-def fingerprint(offset: int, key: Key, value: Value) -> LastRecord:
-    """What a record is known again by."""
+def _last_of(records: Records) -> Records:
+    """The last record alone: the others need not be kept for it."""
+    return replace(
+        records,
+        offsets=records.offsets[-1:],
+        keys=records.keys[-1:],
+        values=records.values[-1:],
+        headers=records.headers[-1:],
+        timestamps=records.timestamps[-1:],
+    )
+
+
+def fingerprint(records: Records, at: int, *, whole: bool) -> LastRecord:
+    """What one of the records is known again by; `whole` with its headers and timestamp."""
     told = blake2b(digest_size=16, person=b"streamdp record")
-    for part in (key, value):  # a length first, so that no two records are told the same
+    for part in _parts(records, at, whole=whole):
         told.update(b"-" if part is None else b"%d:" % len(part))
         told.update(part or b"")
-    return LastRecord(offset=offset, digest=told.hexdigest())
+    digest, offset = told.hexdigest(), records.offsets[at]
+    return LastRecord(offset=offset, digest=digest, whole=True if whole else UNSET)
+
+
+def _parts(records: Records, at: int, *, whole: bool) -> Iterator[bytes | None]:
+    """What is digested, each with its length first, so that no two records are told the same."""
+    yield records.keys[at]
+    yield records.values[at]
+    if whole:
+        yield b"%d" % records.timestamps[at]
+        for name, value in records.headers[at]:
+            yield name.encode()
+            yield value

@@ -65,6 +65,7 @@ class LastRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     offset: Natural
     digest: Annotated[str, Meta(min_length=32, max_length=32)]
+    whole: bool | UnsetType = UNSET  # whether headers and timestamp are in it too
 
     def __repr__(self) -> str:
         """Say where, never what."""
