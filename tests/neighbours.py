@@ -20,14 +20,14 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import structlog
 
 import streamdp as sd
 from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
-from streamdp.ports import Commit, Key, Partition, Technology, Transport, Value
+from streamdp.ports import Commit, Headers, Key, Partition, Technology, Transport, Value
 from streamdp.service import logs
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
@@ -142,13 +142,42 @@ class Course:
 
     def records(self, *, at: int, content: Value) -> list[tuple[Key, Value]]:
         """Many records, of which one is the neighbours' own; the null key and a long one too."""
-        keys: list[Key] = [None, *(key_of(run) for run in range(1, RUNS)), b"longer than is taken"]
         rows = (np.arange(4 * RECORDS * len(ACTIONS)) * 37 % 101 / 100).astype(np.float32)
         each = rows.reshape(RECORDS, 4, len(ACTIONS))
         frames = 1 if self.format == "json" else 4
         values: list[Value] = [self.layout.encode(row[:frames]) for row in each]
         values[at] = content
-        return [(keys[number * 5 % 11 % len(keys)], value) for number, value in enumerate(values)]
+        return [(key_at(number), value) for number, value in enumerate(values)]
+
+    def headers(self) -> None:
+        """Records of losses have none."""
+
+
+class AnyCourse(Protocol):
+    """What a life needs to know of a stream, whichever kind it is."""
+
+    @property
+    def aside(self) -> Callable[[Technology], Technology] | None:
+        """Where unusable records go, if anywhere."""
+        ...
+
+    def spec(self, *, epoch: int = 1, epsilon: str = "1/2") -> StreamSpec:
+        """A stream whose chance is scripted."""
+        ...
+
+    def records(self, *, at: int, content: Value) -> list[tuple[Key, Value]]:
+        """Many records, of which one is the neighbours' own."""
+        ...
+
+    def headers(self) -> Sequence[Headers] | None:
+        """Those of the records, which neighbours share."""
+        ...
+
+
+def key_at(number: int) -> Key:
+    """The key of a record: many, the null key and one that is too long among them."""
+    keys: list[Key] = [None, *(key_of(run) for run in range(1, RUNS)), b"longer than is taken"]
+    return keys[number * 5 % 11 % len(keys)]
 
 
 @dataclass
@@ -168,25 +197,32 @@ class Witness(Between):
 class Life:
     """One life of a stream on one technology, and what it let be seen."""
 
-    def __init__(self, course: Course, technology: Technology, faulty: Technology) -> None:
+    def __init__(self, course: AnyCourse, technology: Technology, faulty: Technology) -> None:
         self.course, self.technology, self.faulty = course, technology, faulty
         self.seen: Observed = {}
         self._log = io.StringIO()
         self._commits: list[object] = []
 
-    async def lived(self, records: Sequence[tuple[Key, Value]]) -> Observed:
+    async def lived(
+        self, records: Sequence[tuple[Key, Value]], headers: Sequence[Headers] | None
+    ) -> Observed:
         """Work, lose a commit, rebuild, begin an epoch in shadow mode, and halt."""
         first = self.course.spec()
         tools = self.technology.administrator()
         await tools.create([first.topics], partitions=1)
         await tools.close()
         producer = self.technology.producer()
-        await producer.send(first.topics.input, records[:HALF], partition=0)
+
+        async def send(part: slice) -> None:
+            named = None if headers is None else headers[part]
+            await producer.send(first.topics.input, records[part], headers=named, partition=0)
+
+        await send(slice(HALF))
         await self.work("first", first, until=HALF)
-        await producer.send(first.topics.input, records[HALF:-20], partition=0)
+        await send(slice(HALF, -20))
         await self.work("lost and again", first, until=RECORDS - 20, on=self.faulty)
         await self.work("again", first, until=RECORDS - 20)
-        await producer.send(first.topics.input, records[-20:], partition=0)
+        await send(slice(-20, None))
         await producer.close()
         await self.work("another ε", self.course.spec(epsilon="1/3"), until=RECORDS)
         await self.work("epoch", self.course.spec(epoch=2), until=RECORDS, mode=Mode.SHADOW)
@@ -284,14 +320,14 @@ def _clean_logs() -> Iterator[None]:
         structlog.reset_defaults()
 
 
-def on_memory(course: Course, *, at: int, content: Value) -> Observed:
+def on_memory(course: AnyCourse, *, at: int, content: Value) -> Observed:
     """A life on the memory transport, and what uncommitted readers saw of it."""
     log = MemoryLog(gap=1)
     lost = Memory(log, reached=Plan({"commit: sent": {3}, "take: read": {2}}))
 
     async def work() -> Observed:
         life = Life(course, Memory(log), lost)
-        seen = await life.lived(course.records(at=at, content=content))
+        seen = await life.lived(course.records(at=at, content=content), course.headers())
         topics = course.spec().topics
         for isolation in Isolation:
             seen[f"actions, {isolation}"] = log.actions(topics, isolation)
@@ -318,14 +354,14 @@ def _broken(state: Mapping[bytes, bytes]) -> Iterator[tuple[str, dict[bytes, byt
     yield "foreign", {**state, b"foreign": b"1"}
 
 
-def on_sqlite(course: Course, folder: Path, *, at: int, content: Value) -> Observed:
+def on_sqlite(course: AnyCourse, folder: Path, *, at: int, content: Value) -> Observed:
     """A life on SQLite's files, and how large they are."""
     settings = Settings.from_mapping({"path": str(folder / "trusted.db"), "actions": "all"})
     lost = Sqlite(settings, reached=Plan({"commit: recorded": {3}, "take: drained": {2}}))
 
     async def work() -> Observed:
         life = Life(course, Sqlite(settings), lost)
-        return await life.lived(course.records(at=at, content=content))
+        return await life.lived(course.records(at=at, content=content), course.headers())
 
     seen = _run(work)
     names = (

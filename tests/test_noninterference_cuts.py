@@ -17,6 +17,7 @@ import pytest
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Releases
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.ports import Published
 from streamdp.service import protocol
 from streamdp.service.protocol import Pace, PartitionWork
@@ -29,13 +30,22 @@ from streamdp.wire.recording import Entry, record_all
 from streamdp.wire.state import _FirstCheckpoint, read_state
 from tests.golden_wire import SHOWN
 from tests.protocol_model import Store, evidence, finish, fold, restore
-from tests.streams import events, spec
+from tests.streams import ACTIONS, events, feedback_spec, shown, spec
 
 SCHEMA_1 = Path(__file__).parent / "golden" / "wire" / "schema1"
 
 STREAM = spec(
     learner=sd.prefix_softmax(actions=("a", "b", "c"), epsilon="1/2", schedule="capped 3"),
     estimates=[sd.estimate("block_regret", epsilon="1/4", min_length=2)],
+    most_keys=3,
+)
+CLICKS = replace(
+    feedback_spec(
+        name="home",
+        learner=FEEDBACK_RECIPES["policy_elimination"](
+            actions=ACTIONS, epsilon="1/2", schedule="capped 3"
+        ),
+    ),
     most_keys=3,
 )
 RECORDS = events(150, keys=[b"fr", b"de", b"it", b"beyond the limit", None])
@@ -57,11 +67,14 @@ def go_on(store: Store, work: PartitionWork, stream: StreamSpec, *, cuts: int, t
         store.decide(work.cut(now=now, pace=pace).commit)
 
 
-def published(*, cuts: int) -> tuple[list[Published], list[Published]]:
+def published(*, cuts: int, of: str = "losses") -> tuple[list[Published], list[Published]]:
     """All that is public after two epochs, the second one from record 75 on."""
-    store = Store(RECORDS)
-    go_on(store, restore(store, STREAM), STREAM, cuts=cuts, to=75)
-    second = replace(STREAM, epoch=2)
+    stream, store = STREAM, Store(RECORDS)
+    if of == "feedback":
+        records, headers = shown(150, keys=[b"fr", b"de", b"it", b"beyond the limit", None])
+        stream, store = CLICKS, Store(records, headers=headers)
+    go_on(store, restore(store, stream), stream, cuts=cuts, to=75)
+    second = replace(stream, epoch=2)
     go_on(store, restore(store, second), second, cuts=cuts + 1, to=150)
     assert judge(evidence(store)) == []
     return store.actions, store.ledger
@@ -71,6 +84,12 @@ def published(*, cuts: int) -> tuple[list[Published], list[Published]]:
 def test_changes_no_public_byte_with_how_batches_and_commits_were_cut(cuts: int) -> None:
     """Actions and ledger, in their order, with crashes between."""
     assert published(cuts=cuts) == published(cuts=0)
+
+
+@pytest.mark.parametrize("cuts", range(1, 7))
+def test_changes_no_public_byte_of_feedback_either(cuts: int) -> None:
+    """Policies and sums, in their order, with crashes between."""
+    assert published(cuts=cuts, of="feedback") == published(cuts=0, of="feedback")
 
 
 def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) -> None:

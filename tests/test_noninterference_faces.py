@@ -111,9 +111,16 @@ async def worked(log: MemoryLog, made: StreamSpec, lines: Lines) -> View:
     return view
 
 
-async def seen(log: MemoryLog, made: StreamSpec, view: View, lines: Lines) -> Mapping[str, object]:
+Asked = Sequence[tuple[str, bytes]]
+"""Addresses, each with what is posted there; nothing is posted where that is empty."""
+
+BATCH = ("/v1/streams/home/actions", b'{"keys":["a",null,{"base64":"AAAAAAAAAAE="}]}')
+
+
+async def seen(
+    log: MemoryLog, about: About, view: View, lines: Lines, asked: Asked
+) -> Mapping[str, object]:
     """Everything that may be seen of it."""
-    about = About(HOME, made.learner, ESTIMATES, made.budget, 1, seeded=True, fallback="a")
     steps = Steps(lambda: 0.0)
     steps.observe("poll", 0.01)
     publications = Memory(log).publications()
@@ -126,12 +133,9 @@ async def seen(log: MemoryLog, made: StreamSpec, view: View, lines: Lines) -> Ma
         snapshot = status_of(view, steps, now=5.0).encode()
         face.knowledge.hear(snapshot)
         found["snapshot"] = snapshot
-        for target in TARGETS:
-            answer = await face.ask(target)
+        for target, body in asked:
+            answer = await face.ask(target, method="POST" if body else "GET", body=body)
             found[target] = (answer.status, dict(answer.headers), answer.body)
-        body = b'{"keys":["a",null,{"base64":"AAAAAAAAAAE="}]}'
-        batch = await face.ask("/v1/streams/home/actions", method="POST", body=body)
-        found["batch"] = (dict(batch.headers), batch.body)
     return found
 
 
@@ -146,7 +150,9 @@ async def observed(content: bytes) -> tuple[Sequence[Mapping[str, object]], list
         exact = Exact(len(ACTIONS))
         made = stream(exact)
         view = await worked(log, made, lines)
-        shown.append(await seen(log, made, view, lines))
+        about = About(HOME, made.learner, ESTIMATES, made.budget, 1, seeded=True, fallback="a")
+        asked = [*((target, b"") for target in TARGETS), BATCH]
+        shown.append(await seen(log, about, view, lines, asked))
         operator += exact.lines()
     return shown, operator
 

@@ -1,0 +1,260 @@
+"""Does anything of a feedback stream's service, but the charged sums, depend on content?
+
+Layer 4 of the audit on the whole service, for streams that see the shown action's loss only
+(`tests.neighbours` tells what a life is and what is seen of it). Inputs that differ in one record's
+content must be the same to the byte in everything: policies, ledger, sizes and order of commits,
+logs, the view, how it ends, errors, reprs, warnings, files; and in what HTTP answers, choices and
+the experiment page among it. And two lives with other sums must have commits of the same sizes and
+order (P5).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+from numpy.typing import NDArray
+
+from streamdp.core import snapshot
+from streamdp.core.bank import CLEAN, Bank
+from streamdp.core.engine import Engine, Rebuilding
+from streamdp.core.engine.draws import Fresh
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import FeedbackBatch
+from streamdp.ports import Records, Value
+from streamdp.service import protocol
+from streamdp.service.protocol import PartitionWork
+from streamdp.wire.published import Mode
+from tests.feedback_mutants import MUTANTS
+from tests.feedback_neighbours import FeedbackCourse, sums_by_script
+from tests.neighbours import Observed, differences, on_memory, on_sqlite
+from tests.test_noninterference_service import EARLY, LAST, LATE, OPEN, shape
+
+Ints = NDArray[np.int64]
+Patch = pytest.MonkeyPatch
+
+LENGTH = 48
+HEADER: dict[str, Value] = {
+    "a loss": b'{"loss":0.25}'.ljust(LENGTH),
+    "another": b'{"loss":1}'.ljust(LENGTH),
+    "one half": b'{"loss":0.5}'.ljust(LENGTH),
+    "out of range": b'{"loss":-1e300}'.ljust(LENGTH),
+    "infinite": b'{"loss":1e999}'.ljust(LENGTH),
+    "not a number": b'{"loss":NaN}'.ljust(LENGTH),
+    "of another kind": b'{"reward":0.25}'.ljust(LENGTH),
+    "with an action": b'{"action":"a","loss":0.75}'.ljust(LENGTH),
+    "deep": b"[" * LENGTH,
+    "garbage": b"\xff" * LENGTH,
+    "no value": None,
+}
+VALUE: dict[str, Value] = {
+    "a loss": b'{"action":"a","loss":0.25}'.ljust(LENGTH),
+    "another action": '{"action":"ü","loss":1}'.encode().ljust(LENGTH),
+    "an unknown action": b'{"action":"b","loss":0.25}'.ljust(LENGTH),
+    "no action": b'{"loss":0.25}'.ljust(LENGTH),
+    "garbage": b"\xff" * LENGTH,
+}
+FRAMES: dict[str, Value] = {
+    name: np.array([0.1, 0.2, middle, 0.9], dtype="<f4").tobytes()
+    for name, middle in (("a row", 0.5), ("another", 0.0), ("NaN", np.nan), ("infinite", np.inf))
+}
+
+LIVES: list[tuple[FeedbackCourse, dict[str, Value], int]] = [
+    (FeedbackCourse(), HEADER, EARLY),
+    (FeedbackCourse(recipe="policy_blocks"), dict(list(HEADER.items())[:2]), LATE),
+    (FeedbackCourse(), dict(list(HEADER.items())[-2:]), LAST),
+    (FeedbackCourse(played="value"), VALUE, EARLY),
+    (FeedbackCourse(format="float32"), FRAMES, LATE),
+]
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: Patch) -> None:
+    """Sums are charged releases: what is drawn comes from a script here."""
+    sums_by_script(monkeypatch)
+
+
+@pytest.mark.parametrize(("course", "contents", "at"), LIVES, ids=lambda part: str(part)[:60])
+def test_are_neighbours_the_same_to_the_byte(
+    course: FeedbackCourse, contents: dict[str, Value], at: int
+) -> None:
+    first, *others = contents
+    plain = on_memory(course, at=at, content=contents[first])
+    for name in others:
+        assert differences(plain, on_memory(course, at=at, content=contents[name])) == [], name
+
+
+def test_are_neighbours_the_same_on_files(tmp_path: Path) -> None:
+    told = []
+    for number, name in enumerate(("a loss", "another", "garbage")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        told.append(on_sqlite(FeedbackCourse(), folder, at=LATE, content=HEADER[name]))
+    assert [differences(told[0], other) for other in told[1:]] == [[], []]
+
+
+def test_are_neighbours_the_same_with_a_quarantine() -> None:
+    """Only the quarantine itself may tell what was unusable, or a loss of exactly 1/2."""
+    course = FeedbackCourse(aside=lambda technology: technology)
+    plain, *others = (
+        on_memory(course, at=EARLY, content=HEADER[name]) for name in ("a loss", "one half", "deep")
+    )
+    assert [differences(plain, other) for other in others] == [[], []]
+
+
+def test_is_a_life_told_in_full() -> None:
+    """The comparison would be worth little if little happened."""
+    seen = on_memory(FeedbackCourse(), at=EARLY, content=HEADER["a loss"])
+    log, commits = str(seen["log"]), seen["commits"]
+    assert isinstance(commits, list)
+    assert len(commits) > 20
+    for event in ("partition_lost", "partition_drained", "partition_halted", "stopped"):
+        assert event in log
+    for told in ("needs a new epoch", "2 or a later one", "damaged", "rows; expected", "foreign"):
+        assert told in log, told
+    assert "withheld" in str(seen["ledger"])
+    assert str(seen["actions"]).count('"policy"') > 20
+
+
+def test_is_nothing_larger_for_some_sums_than_for_others(monkeypatch: Patch) -> None:
+    lives = []
+    for script in range(3):
+        sums_by_script(monkeypatch, script)
+        lives.append(on_memory(FeedbackCourse(), at=EARLY, content=HEADER["a loss"]))
+    assert differences(lives[0], lives[1]) != []
+    assert [differences(shape(lives[0]), shape(other)) for other in lives[1:]] == [[], []]
+
+
+# What leaks is caught
+
+
+def redecode(patch: Patch, change: Callable[[FeedbackBatch], FeedbackBatch]) -> None:
+    """Do something with what was decoded."""
+    decode = protocol.decode  # type: ignore[attr-defined]
+
+    def changed(format_: Any, records: Sequence[Records], **limits: Any) -> tuple[object, int]:
+        batch, refused = decode(format_, records, **limits)
+        assert isinstance(batch, FeedbackBatch)
+        return change(batch), refused
+
+    patch.setattr(protocol, "decode", changed)
+
+
+def bad_slots(batch: FeedbackBatch) -> int:
+    """How many slots of a batch could not be read."""
+    assert batch.unusable is not None
+    return int(batch.unusable.sum())
+
+
+def logs_bad_records(patch: Patch) -> None:
+    """A warning for operators in the public log."""
+
+    def told(batch: FeedbackBatch) -> FeedbackBatch:
+        structlog.get_logger().warning("library", bad=bad_slots(batch))
+        return batch
+
+    redecode(patch, told)
+
+
+def drops_bad_records(patch: Patch) -> None:
+    """Unusable contents take no slot."""
+
+    def without(batch: FeedbackBatch) -> FeedbackBatch:
+        assert batch.unusable is not None
+        keep = ~batch.unusable
+        columns = batch.index[keep], batch.played[keep], batch.gain[keep], batch.offsets[keep]
+        return FeedbackBatch(batch.keys, *columns)
+
+    redecode(patch, without)
+
+
+def halts_on_bad_records(patch: Patch) -> None:
+    """A partition that stands still over content."""
+
+    def strict(batch: FeedbackBatch) -> FeedbackBatch:
+        if bad_slots(batch):
+            raise InvalidConfig("input: a record is unusable")
+        return batch
+
+    redecode(patch, strict)
+
+
+def publishes_the_sums(patch: Patch) -> None:
+    """Sums without noise."""
+    patch.setattr(Fresh, "sums", lambda self, bank, rows: (bank.sums[rows], bank.shown[rows]))
+
+
+def compresses_rows(patch: Patch) -> None:
+    """Saved rows whose size says how simple their sums are."""
+    sealed = snapshot._sealed
+    patch.setattr(snapshot, "_sealed", lambda key, body: zlib.compress(sealed(key, body)))
+
+
+def saves_losers_first(patch: Patch) -> None:
+    """Rows saved in the order of what is in them."""
+
+    def by_content(self: Bank, most: int) -> Ints:
+        rows = np.flatnonzero(self.first_unsaved[: len(self)] != CLEAN)
+        return rows[np.argsort(-self.sums[rows].sum(axis=1), kind="stable")][:most]
+
+    patch.setattr(Bank, "longest_unsaved", by_content)
+
+
+def quotes_sums_in_errors(patch: Patch) -> None:
+    """An error that tells what it was about."""
+    finish = Rebuilding.finish
+
+    def quoting(self: Rebuilding, *, position: int, rows: int) -> Engine:
+        try:
+            return finish(self, position=position, rows=rows)
+        except StateMismatch as error:
+            raise StateMismatch(f"{error}; sums {self._bank.sums.sum()}") from None
+
+    patch.setattr(Rebuilding, "finish", quoting)
+
+
+def counts_what_it_refuses(patch: Patch) -> None:
+    """A public counter of keys to which unusable contents are added."""
+    absorb = PartitionWork.absorb
+
+    def counting(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
+        absorb(self, records, mode=mode)
+        values = [value for part in records for value in part.values]
+        self.keys_refused += sum(self.spec.format.explain(value) is not None for value in values)
+
+    patch.setattr(PartitionWork, "absorb", counting)
+
+
+@pytest.mark.parametrize(
+    ("leaks", "at", "where"),
+    [
+        (logs_bad_records, EARLY, "log"),
+        (drops_bad_records, EARLY, "ledger"),
+        (halts_on_bad_records, EARLY, "log"),
+        (publishes_the_sums, EARLY, "ledger"),
+        (MUTANTS["counts_usable_events_instead_of_shown_ones"][2], EARLY, "ledger"),
+        (MUTANTS["reads_an_exact_sum_for_the_policy"][2], EARLY, "actions"),
+        (compresses_rows, OPEN, "commits"),
+        (saves_losers_first, EARLY, "commits"),
+        (quotes_sums_in_errors, LAST, "log"),
+        (counts_what_it_refuses, EARLY, "first: view"),
+    ],
+)
+def test_is_a_leak_caught(
+    monkeypatch: Patch, leaks: Callable[[Patch], None], at: int, where: str
+) -> None:
+    """Perhaps not wherever the record is: what is kept of it depends on when rows are saved."""
+    leaks(monkeypatch)
+    for place in range(at, at - 9, -1):
+        lives: list[Observed] = [
+            on_memory(FeedbackCourse(), at=place, content=HEADER[name])
+            for name in ("a loss", "another", "garbage")
+        ]
+        if any(where in differences(lives[0], other) for other in lives[1:]):
+            return
+    pytest.fail("not caught")
