@@ -1,7 +1,10 @@
 """Broken variants of the engine's feedback, and what the audit says of each.
 
 Each is a patch; `MUTANTS` holds it with the learner that it breaks and a pattern that the failure
-must match.
+must match. `CHOOSING` holds broken draws from a policy, and what the sampler of `choose` says.
+
+Beside them stand in `tests/test_audit_bandits.py` the mutants of learners that the service does not
+run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ beyond the usual range.
 """
 
 from __future__ import annotations
@@ -9,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from hashlib import blake2b
+from itertools import count
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 
+from streamdp.client import Answer, Choice, choosing
 from streamdp.core import calibration
 from streamdp.core.bank import Bank
 from streamdp.core.engine import draws
@@ -22,6 +29,7 @@ from streamdp.core.engine.feedback import FeedbackBlocks
 from streamdp.core.engine.plan import Batch, Plan, plan
 from streamdp.core.engine.waves import Ended, Wave
 from streamdp.core.events import NO_ARM, FeedbackBatch
+from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
 from streamdp.core.noise import discrete_laplaces
@@ -204,3 +212,78 @@ def adds_no_noise_to_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> Non
         return np.where(bank.shown[rows] == 0, 0, gains), shown
 
     patch.setattr(Fresh, "sums", sparing)
+
+
+# -- draws from a policy -------------------------------------------------------------------------
+
+CHOOSING: dict[str, tuple[str, Patch]] = {}
+
+
+def broken_draw(said: str) -> Callable[[Patch], Patch]:
+    """Register a broken way to choose, and what the audit says of it."""
+
+    def registered(patch: Patch) -> Patch:
+        CHOOSING[patch.__name__] = said, patch
+        return patch
+
+    return registered
+
+
+def _with_probability(
+    patch: pytest.MonkeyPatch, said: Callable[[Answer, str, Choice], float]
+) -> None:
+    """Say another probability than the draw's."""
+    drawn = choosing.choose
+
+    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+        choice = drawn(answer, request, actions)
+        return structs.replace(choice, probability=said(answer, request, choice))
+
+    patch.setattr(choosing, "choose", choose)
+
+
+@broken_draw("a probability is said that the action was not drawn with")
+def says_the_likeliest_actions_probability(patch: pytest.MonkeyPatch) -> None:
+    def likeliest(answer: Answer, request: str, choice: Choice) -> float:
+        assert answer.held is not None
+        return float(np.diff([0, *answer.held.ends]).max()) / PARTS
+
+    _with_probability(patch, likeliest)
+
+
+@broken_draw("a probability is said that the action was not drawn with")
+def says_the_probability_as_if_play_were_uniform(patch: pytest.MonkeyPatch) -> None:
+    def uniform(answer: Answer, request: str, choice: Choice) -> float:
+        assert answer.held is not None
+        return 1 / len(answer.held.ends)
+
+    _with_probability(patch, uniform)
+
+
+@broken_draw("actions do not follow the policy")
+def draws_uniformly_and_says_the_policy(patch: pytest.MonkeyPatch) -> None:
+    """An override that nobody logs: what is said is the policy's, and it was not drawn from it."""
+
+    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+        assert answer.held is not None
+        arm = int.from_bytes(blake2b(request.encode()).digest(), "little") % len(actions)
+        share = np.diff([0, *answer.held.ends])[arm]
+        return Choice(actions[arm], float(share) / PARTS, answer.why)
+
+    patch.setattr(choosing, "choose", choose)
+
+
+@broken_draw("draws of one request under two releases are not independent")
+def hashes_the_request_alone(patch: pytest.MonkeyPatch) -> None:
+    """A request keeps its part for ever: who was unlucky once is so under every policy."""
+    patch.setattr(choosing, "hashed_prefix", lambda salt, release: salt.encode())
+
+
+@broken_draw("a request gets another action when it is asked again")
+def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    drawn, tosses = choosing.choose, count()
+
+    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+        return drawn(answer, f"{request}-{next(tosses)}", actions)
+
+    patch.setattr(choosing, "choose", choose)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from functools import partial
 from math import inf
 from re import search
 
 import pytest
 from typer.testing import CliRunner
 
-from streamdp.audit import Audit, audit_feedback_learner
+from streamdp.audit import Audit, audit_feedback_learner, flaws_of_choosing
 from streamdp.audit.feedback import designs, exposure
 from streamdp.cli import application
+from streamdp.cli.audit import _flaws_of_choices
+from streamdp.client import choosing
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
-from tests.feedback_mutants import MUTANTS, made
+from tests.feedback_mutants import CHOOSING, MUTANTS, made
 from tests.golden_engine import POLICIES
 
 
@@ -54,6 +57,31 @@ def test_a_broken_variant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     found = audited(subject)
     assert not found.passed
     assert any(search(said, failure) for failure in found.failures), found
+
+
+@pytest.mark.parametrize("name", [None, *CHOOSING])
+def test_is_a_broken_draw_from_a_policy_caught(
+    name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shipped one passes; salts for which it would not are one in 10⁸."""
+    said = []
+    if name is not None:
+        wanted, patch = CHOOSING[name]
+        patch(monkeypatch)
+        said = [wanted]
+    flaws = flaws_of_choosing(partial(choosing.chosen_arm, salt="pepper"), samples=5000)
+    assert flaws[:1] == said, flaws
+
+
+def test_the_command_tells_of_a_broken_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`choose` is part of what `streamdp audit` looks at."""
+    CHOOSING["says_the_probability_as_if_play_were_uniform"][1](monkeypatch)
+    _flaws_of_choices.cache_clear()
+    asked = ["audit", "--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2"]
+    result = CliRunner().invoke(application(), [*asked, "--samples", "1000", "--json"])
+    _flaws_of_choices.cache_clear()
+    assert result.exit_code == 1
+    assert "a probability is said" in json.loads(result.stdout)[0]["failures"][0]
 
 
 def test_the_command_audits_policies() -> None:

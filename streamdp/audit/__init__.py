@@ -13,7 +13,9 @@ Four layers, of which `audit_learner` goes through those that need no service:
 4. *Non-interference* (`interference`): what is no charged release does not depend on content.
 
 `audit_feedback_learner` goes through the same questions for learners that see the shown action's
-loss only (`feedback`), and `audit_bandit` for the papers' learners of that kind (`bandits`).
+loss only (`feedback`); `feedback_blackbox` looks at their released sums from outside, and
+`flaws_of_choosing` at how requests draw from their policies (`choosing`). `audit_bandit` is for the
+papers' learners of that kind (`bandits`).
 
 A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by broken variants in
 `tests/test_audit_*.py`.
@@ -21,6 +23,7 @@ A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by br
 
 from streamdp.audit.bandits import audit_bandit
 from streamdp.audit.blackbox import CONFIDENCE, Bound, lower_bound, pairs
+from streamdp.audit.choosing import flaws_of_choosing
 from streamdp.audit.feedback import audit_feedback_learner
 from streamdp.audit.interference import leaks
 from streamdp.audit.long_blocks import misdeeds
@@ -44,6 +47,7 @@ __all__ = [
     "audit_bandit",
     "audit_feedback_learner",
     "audit_learner",
+    "flaws_of_choosing",
     "flaws_of_races",
     "flaws_of_system_bits",
     "leaks",

@@ -7,6 +7,7 @@ options, ε, actions and format.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -115,7 +116,9 @@ def _of_recipes(
             continue
         if options["recipe"] in FEEDBACK_RECIPES:
             policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
-            found = audit_feedback_learner(policies, samples=samples, randomness=randomness)
+            found = _with_choices(
+                audit_feedback_learner(policies, samples=samples, randomness=randomness)
+            )
             yield found if runs is None else seen_from_outside(policies, found, runs=runs)
             continue
         learner = learner_of({**options, "epsilon": size}, actions=names)
@@ -146,11 +149,29 @@ def _of_configuration(
     for spec in specs:
         if not isinstance(spec.learner, PolicyLearner):
             continue
-        found = audit_feedback_learner(spec.learner, samples=samples, randomness=randomness)
+        found = _with_choices(
+            audit_feedback_learner(spec.learner, samples=samples, randomness=randomness)
+        )
         if runs is not None:
             fresh = replace(spec, randomness=SystemRandomness())
             found = seen_from_outside(spec.learner, found, runs=runs, spec=fresh)
         yield replace(found, learner=f"{spec.name}: {found.learner}")
+
+
+def _with_choices(found: Audit) -> Audit:
+    """The audit with what is wrong with the draws from policies, if anything is."""
+    from dataclasses import replace
+
+    return replace(found, failures=(*found.failures, *_flaws_of_choices()))
+
+
+@lru_cache(maxsize=1)
+def _flaws_of_choices() -> tuple[str, ...]:
+    """Of the client's `choose`, which every cache and the service answer by."""
+    from streamdp.audit import flaws_of_choosing
+    from streamdp.client import choosing
+
+    return tuple(flaws_of_choosing(partial(choosing.chosen_arm, salt="audit")))
 
 
 def _refuse_beside_config(*given: object) -> None:

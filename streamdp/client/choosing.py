@@ -69,6 +69,19 @@ def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
     return Choice(actions[arm], share / PARTS, answer.why, *where)
 
 
+def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) -> tuple[int, float]:
+    """The place of the drawn action and its probability, for audits of this very draw.
+
+    >>> policy = np.array([0, PARTS], dtype=np.uint32)
+    >>> chosen_arm(policy, Identity("home", 0, b"fr", 1, 0, 0, "sums"), "r-1", salt="s")
+    (1, 1.0)
+    """
+    names = tuple(map(str, range(len(policy))))
+    kept = held(policy, hashed_prefix(salt, release))
+    choice = choose(Answer("", Why.PUBLISHED, held=kept), request, names)
+    return int(choice.action), choice.probability
+
+
 def hashed_prefix(salt: str, release: Identity) -> bytes:
     """What is hashed before the request's id: the same for all requests under one release."""
     stream, partition, key, epoch, born, block, kind = release

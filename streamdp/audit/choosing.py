@@ -1,0 +1,77 @@
+"""The sampler of `choose`: do requests get their actions by the policy, and is that what they say?
+
+Whatever is audited draws an action for a request from a policy under a release, and says the
+probability that it was drawn with: the client's own `choose`, or a broken one. Recommenders log
+that probability, and every off-policy estimate divides by it; and a draw that does not follow the
+policy makes what is shown depend on something that is not public. Held against a few policies:
+
+1. The probability that is said is that of the action that was drawn, in the policy that it was
+   drawn from, exactly.
+2. The actions follow the policy (χ²).
+3. The draws of one request under two releases are independent (χ²), so that a new policy is drawn
+   from and not only told.
+4. A request gets the same action again.
+
+Requests are numbered and draws are a hash, so a verdict never comes and goes. Of the salts that
+somebody could configure, each χ² would accuse a sound draw for one in 10⁹ (`FALSE_ALARM`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.audit.sampler import chi2
+from streamdp.core.events import SUMS, Identity
+from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
+
+Draw = Callable[[Policy, Identity, str], tuple[int, float]]
+"""The action's place and the probability that is said, for a policy, its release and a request."""
+
+_SKEWED = (PARTS // 2, PARTS // 4, 0, PARTS // 8, 1, PARTS // 8 - 1)
+_AGAIN = 100  # requests that are asked a second time
+
+
+def flaws_of_choosing(draw: Draw, *, samples: int = 20_000) -> list[str]:
+    """What is wrong with how requests are answered; nothing if all is well."""
+    return list(dict.fromkeys(_flaws(draw, samples)))
+
+
+def _flaws(draw: Draw, samples: int) -> Iterator[str]:
+    policies = [np.array(_SKEWED, dtype=np.uint32), uniform_policy(2), uniform_policy(7)]
+    for number, policy in enumerate(policies):
+        chances = policy / PARTS
+        key = None if number == 1 else b"k%d" % number
+        releases = [Identity("audit", 0, key, 1, 5, block, SUMS) for block in (3, 4)]
+        then, now = (_drawn(draw, policy, release, samples) for release in releases)
+        for arms, said in (then, now):
+            if (said * PARTS != policy[arms]).any():
+                yield "a probability is said that the action was not drawn with"
+            if not _follows(np.bincount(arms, minlength=len(policy)), chances * samples):
+                yield "actions do not follow the policy"
+        joint = np.outer(chances, chances).ravel() * samples
+        both = np.bincount(then[0] * len(policy) + now[0], minlength=len(joint))
+        if not _follows(both, joint):
+            yield "draws of one request under two releases are not independent"
+        again, _ = _drawn(draw, policy, releases[0], _AGAIN)
+        if (again != then[0][:_AGAIN]).any():
+            yield "a request gets another action when it is asked again"
+
+
+def _follows(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> bool:
+    """Whether counts follow their law; what has no chance must not come at all."""
+    possible = expected > 0
+    if observed[~possible].any() or len(observed) > len(expected):
+        return False
+    return chi2(observed[possible], expected[possible]).passed
+
+
+def _drawn(
+    draw: Draw, policy: Policy, release: Identity, requests: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """What so many requests get: actions, and the probabilities that are said."""
+    drawn = [draw(policy, release, f"r-{at}") for at in range(requests)]
+    arms, said = zip(*drawn, strict=True)
+    return np.array(arms, dtype=np.int64), np.array(said)
