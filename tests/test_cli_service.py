@@ -383,8 +383,25 @@ def test_does_verify_prove_the_guarantee(shop: Path, streamdp: Streamdp) -> None
     assert told.code == 0
     assert "the highest charge on any record is ε = 3/4, of a budget of 3/4" in told.out
     assert told.out.strip().endswith("kept")
+    assert "published actions are those that the ledger puts in force" in told.out
     found = streamdp("ledger", "verify", "-c", str(shop), "--json").json
     assert (found["violations"], found["topics"][0]["kept"]) == ([], True)
+    assert found["compared"]["actions"] > 0
+    assert found["compared"]["not_read"] == []
+
+
+def test_does_verify_find_what_readers_were_told_and_no_line_tells_of(
+    shop: Path, streamdp: Streamdp
+) -> None:
+    """Who changes what is published is found by the ledger."""
+    with closing(sqlite3.connect(shop.with_name("shop.published.db"))) as file, file:
+        file.execute(
+            """UPDATE action SET value =
+            CAST(replace(CAST(value AS TEXT), '"block":', '"block":1') AS BLOB)"""
+        )
+    told = streamdp("ledger", "verify", "-c", str(shop))
+    assert (told.code, "NOT PROVEN, see the violations" in told.out) == (1, True)
+    assert "which no ledger line tells of" in told.out
 
 
 def test_does_verify_refuse_more_than_the_budget(shop: Path, streamdp: Streamdp) -> None:

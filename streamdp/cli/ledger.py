@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -126,14 +127,17 @@ def verify(
     configured = [topics for each in configurations for topics in each.topics()]
     read: set[str] = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
+    unread: list[str] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
+        unread += wait_for(partial(_read_told, technology, configuration.topics(), verification))
         wait_for(partial(_read, technology, configuration.topics(), verification))
         found = wait_for(partial(_others, technology, configuration.app, read))
         wait_for(partial(_read, technology, found, verification))
         read |= {topics.ledger for topics in found}
         retired += found
     foreign = {each.app for each in retired} - {each.app for each in configurations}
+    verification.finish()
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = told(verification.violations)
     if verification.unjudged and not as_json:
@@ -141,7 +145,8 @@ def verify(
             f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"
             " which action they put in force cannot be computed from the ledger."
         )
-    _report(verdicts, violations, [each.ledger for each in retired], as_json)
+    held = {**asdict(verification.compared), "not_read": unread}
+    _report(verdicts, violations, [each.ledger for each in retired], held, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -157,6 +162,29 @@ async def _read(
                 verification.read(topics, batch)
     finally:
         await publications.close()
+
+
+async def _read_told(
+    technology: Technology, streams: Sequence[StreamTopics], verification: Verification
+) -> list[str]:
+    """What the actions topics of one application still have; why some could not be read.
+
+    The proof is in the ledgers: who may read nothing else gets it all the same, and is told what
+    was not compared with it.
+    """
+    from streamdp.core.errors import InvalidConfig
+
+    publications, unread = technology.publications(), list[str]()
+    try:
+        for topics in streams:
+            try:
+                async for batch in publications.actions(topics, follow=False):
+                    verification.told(topics, batch)
+            except InvalidConfig as error:
+                unread.append(f"{topics.actions}: {error}")
+    finally:
+        await publications.close()
+    return unread
 
 
 async def _others(technology: Technology, app: str, read: set[str]) -> list[StreamTopics]:
@@ -202,7 +230,11 @@ def _budgets(
 
 
 def _report(
-    verdicts: Sequence[TopicVerdict], violations: list[str], retired: list[str], as_json: bool
+    verdicts: Sequence[TopicVerdict],
+    violations: list[str],
+    retired: list[str],
+    compared: dict[str, Any],
+    as_json: bool,
 ) -> None:
     """What was found, for programs or for people."""
     if as_json:
@@ -211,11 +243,13 @@ def _report(
                 "topics": [_as_dict(each, violations) for each in verdicts],
                 "violations": violations,
                 "not_configured": retired,
+                "compared": compared,
             }
         )
         return
     for ledger in retired:
         typer.echo(f"counted too: {printable(ledger)}, of a stream that is not configured")
+    _tell_compared(compared)
     for violation in violations:
         typer.echo(f"VIOLATION  {printable(violation)}")
     for each in verdicts:
@@ -226,6 +260,25 @@ def _report(
             f"topic {each.topic}: the highest charge on any record is ε = {each.highest}{beside},"
             f" of a budget of {each.budget}, by {each.lines} lines: {_verdict(each, violations)}"
         )
+
+
+def _tell_compared(compared: dict[str, Any]) -> None:
+    """What was held against the ledgers, so that nobody takes it for more."""
+    for reason in compared["not_read"]:
+        typer.echo(f"not compared with the ledger: {printable(reason)}")
+    if compared["policies"]:
+        typer.echo(
+            f"{compared['policies']} published policies were computed again from the ledger's sums:"
+            " they are the same"
+        )
+    if compared["unjudged"]:
+        typer.echo(
+            f"{compared['unjudged']} published policies come after sums that were withheld (shadow"
+            " mode): they cannot be computed from the ledger"
+        )
+    if compared["actions"]:
+        count = compared["actions"]
+        typer.echo(f"{count} published actions are those that the ledger puts in force")
 
 
 def _verdict(verdict: TopicVerdict, violations: list[str]) -> str:

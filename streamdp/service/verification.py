@@ -11,7 +11,11 @@ What is held against the ledgers of the streams that were given:
    topic's budget. The sum is over slots, so overlapping ranges of records count at their worst.
 5. δ is 0 in every line: the promise is pure, and no budget would pay for anything else.
 6. Lines drawn from a seed guarantee nothing.
-7. Where a learner has a memory, what is in force follows from its votes (`standings`).
+7. Where a learner has a memory, what is in force follows from its votes (`standings`). A feedback
+   stream's lines name a learner that releases so, and its policies follow from its sums
+   (`streamdp.wire.retracing`).
+8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
+   lines put in force, and nothing was told that no line tells of (`told`).
 
 Nothing here reads the configuration but budgets: a ledger is proof on its own.
 """
@@ -22,14 +26,31 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from hashlib import blake2b
+from typing import NamedTuple
 
-from streamdp.core.errors import StateMismatch
-from streamdp.core.events import ACTION, OPENING, Identity, Key
+from msgspec import UNSET
+
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.standings import Follower
-from streamdp.wire.lines import ENDS_BLOCK, Charge, EpochMark, ordinal_of
-from streamdp.wire.published import decode_ledger
+from streamdp.wire.lines import (
+    ENDS_BLOCK,
+    ActionLine,
+    Charge,
+    EpochMark,
+    InForce,
+    from_base64,
+    ordinal_of,
+)
+from streamdp.wire.published import decode_in_force, decode_ledger
+from streamdp.wire.retracing import Retraced
+
+MOST_COMPARED = 1_000_000
+"""Records of a partition's actions topic that are held against its ledger: the newest. A topic that
+has not been compacted for long has many more."""
 
 MOST_TOLD = 20
 """Violations of one kind of place that are told in full; the rest are counted."""
@@ -37,6 +58,8 @@ MOST_TOLD = 20
 LONGEST = 1000
 """Characters of an ε: far above all that we charge, below what Python refuses to read (4,300)."""
 
+
+_PART_BYTES = 4  # of a policy for each action
 
 _OfApp = tuple[str, TopicCharge]
 """A charge, and the application that it is of."""
@@ -63,6 +86,23 @@ class TopicVerdict:
         return max(self.highest, self.own + self.elsewhere) <= self.budget and not self.seeded
 
 
+class _Told(NamedTuple):
+    """What a record of an actions topic told readers."""
+
+    what: bytes | int  # a policy's fingerprint, or an action's place
+    actions: int  # that the policy is about
+    fallback: bool
+
+
+@dataclass(slots=True)
+class Compared:
+    """How many records of actions topics were held against the ledger's lines."""
+
+    actions: int = 0  # in force, as the lines say
+    policies: int = 0  # computed again from the sums, and equal
+    unjudged: int = 0  # policies after withheld sums: they cannot be computed
+
+
 @dataclass(slots=True)
 class _Learner:
     """How far one learner's lines were read."""
@@ -73,6 +113,7 @@ class _Learner:
     block: int = 0  # of the latest line
     kinds: set[str] = field(default_factory=set)  # of that block's lines
     follower: Follower = field(default_factory=Follower)
+    policies: Retraced = field(default_factory=Retraced)
 
 
 @dataclass(slots=True)
@@ -86,6 +127,8 @@ class _Part:
     last: int = -1  # the last record that any line has read
     unjudged: int = 0  # lines after withheld votes: what they put in force cannot be computed
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
+    told: dict[Identity, _Told] = field(default_factory=dict)  # to readers, by lines to come
+    compared: Compared = field(default_factory=Compared)
 
 
 class Verification:
@@ -98,6 +141,23 @@ class Verification:
         self._parts: defaultdict[tuple[str, str, int], _Part] = defaultdict(_Part)
         self._lines: defaultdict[str, int] = defaultdict(int)
         self._seeded: defaultdict[str, int] = defaultdict(int)
+
+    def told(self, stream: StreamTopics, records: Iterable[Published]) -> None:
+        """What is on a stream's actions topic, all of it before any line of its ledger is read.
+
+        In this order a service that runs meanwhile publishes lines that are not on the topic yet,
+        and never a policy that is not in the ledger yet.
+        """
+        for record in records:
+            part = self._parts[stream.app, stream.stream, record.partition]
+            try:
+                line = decode_in_force(record.value)
+                part.told[line.identity] = _what(line)
+                if len(part.told) > MOST_COMPARED:
+                    del part.told[next(iter(part.told))]
+            except StateMismatch as error:
+                where = f"{stream.actions} partition {record.partition} offset {record.offset}"
+                self._tell(where, str(error))
 
     def read(self, stream: StreamTopics, records: Iterable[Published]) -> None:
         """Some of a stream's ledger, each partition in its order."""
@@ -123,6 +183,27 @@ class Verification:
     def unjudged(self) -> int:
         """Lines whose action in force cannot be computed, since votes before them were withheld."""
         return sum(part.unjudged for part in self._parts.values())
+
+    @property
+    def compared(self) -> Compared:
+        """How much of what readers were told was held against the ledgers."""
+        parts = [part.compared for part in self._parts.values()]
+        return Compared(
+            actions=sum(each.actions for each in parts),
+            policies=sum(each.policies for each in parts),
+            unjudged=sum(each.unjudged for each in parts),
+        )
+
+    def finish(self) -> None:
+        """Every ledger was read: whatever was told and no line tells of is a violation."""
+        for (app, stream, number), part in self._parts.items():
+            for identity in part.told:
+                self._tell(
+                    f"{app}.{stream} partition {number}",
+                    f"readers were told of block {identity.block} ({identity.kind}, born at"
+                    f" {identity.born}, epoch {identity.epoch}), which no ledger line tells of",
+                )
+            part.told.clear()
 
     def verdicts(
         self,
@@ -226,9 +307,12 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         yield f"block {line.block} ({line.kind}) again"
         return
     learner.kinds.add(line.kind)
-    if line.kind in (OPENING, ACTION):
+    if line.learner is not UNSET or line.kind == SUMS:
+        yield from learner.policies.read(line)
+    elif line.kind in (OPENING, ACTION):
         yield from learner.follower.read(line)
         part.unjudged += learner.follower.unjudged
+    yield from _as_told(part, learner, line)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"
     if line.kind in ENDS_BLOCK:
@@ -242,6 +326,52 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
                 f" but {learner.last} was read"
             )
         learner.blocks, learner.stop, learner.last = line.block + 1, line.stop, line.last_offset
+
+
+def _what(line: InForce) -> _Told:
+    """What is held against the ledger of a record of an actions topic."""
+    fallback = line.fallback is True
+    if isinstance(line, ActionLine):
+        return _Told(line.index, 0, fallback)
+    policy = from_base64(line.policy, "policy")
+    return _Told(_fingerprint(policy), len(policy) // _PART_BYTES, fallback)
+
+
+def _fingerprint(policy: bytes) -> bytes:
+    """Sixteen bytes in place of K parts: a topic has a policy for every key."""
+    return blake2b(policy, digest_size=16).digest()
+
+
+def _as_told(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]:
+    """Whether readers were told what this line puts in force, if the topic still has it."""
+    told_ = part.told.pop(line.identity, None)
+    if told_ is None:
+        return
+    if line.withheld is True:
+        yield f"block {line.block} ({line.kind}) was withheld, but readers were told of it"
+        return
+    if told_.fallback != (line.fallback is True):
+        yield f"block {line.block}: readers were told another mode than the ledger"
+    if isinstance(told_.what, int):
+        standing = line.index if line.in_force is UNSET else line.in_force
+        if told_.what != standing:
+            yield f"block {line.block}: readers were told action {told_.what}, not {standing}"
+        part.compared.actions += told_.what == standing
+        return
+    try:
+        policy = learner.policies.policy(told_.actions)
+    except InvalidConfig as error:
+        yield f"block {line.block}: {error}"
+        return
+    if policy is None:
+        if learner.policies.unjudged:
+            part.compared.unjudged += 1
+        else:
+            yield f"block {line.block}: readers were told a policy that no sums can give"
+    elif _fingerprint(policy) != told_.what:
+        yield f"block {line.block}: the sums give another policy than readers were told"
+    else:
+        part.compared.policies += 1
 
 
 def told(violations: Sequence[str]) -> list[str]:

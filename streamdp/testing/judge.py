@@ -10,8 +10,10 @@ input with an engine of its own. What it holds against a partition:
 3. Ledger lines have the ordinals 1, 2, 3 …, those of schema 1 before them a `commit_seq` that never
    falls.
 4. Under seeded randomness the ledger is the offline fold of the input, byte for byte and in the
-   same order over all keys.
+   same order over all keys; so are the policies that a feedback stream publishes.
 5. Whoever looked at uncommitted data never saw two different releases of one identity.
+6. Each policy of a feedback stream is the one that follows from the released sums before it.
+7. Whatever was drawn, a feedback stream's counts are those of the input's headers, block by block.
 """
 
 from __future__ import annotations
@@ -26,8 +28,20 @@ from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
 from streamdp.core.events import OPENING, Identity
 from streamdp.ports import Partition, Published
-from streamdp.wire.lines import ENDS_BLOCK, ActionLine, Charge, InForce, LedgerLine, ordinal_of
+from streamdp.wire.lines import (
+    ENDS_BLOCK,
+    ActionLine,
+    Charge,
+    InForce,
+    LedgerLine,
+    PolicyLine,
+    from_base64,
+    ordinal_of,
+)
 from streamdp.wire.published import Lines, Mode, decode_in_force, decode_ledger
+from streamdp.wire.retracing import Retraced
+
+_PART_BYTES = 4  # of a policy for each action
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +55,13 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> list[str]:
-    """What is wrong by rules 1, 2, 3 and 5; nothing if the promise held."""
+    """What is wrong by rules 1, 2, 3, 5 and 6; nothing if the promise held."""
     lines = [decode_ledger(record.value) for record in evidence.ledger]
     charges = [line for line in lines if isinstance(line, Charge)]
     records = [decode_in_force(record.value) for record in evidence.actions]
     return [
         *_once(charges, records),
+        *_policies(charges, records),
         *_tiles(charges),
         *_numbered(lines),
         *_one_face([*evidence.seen, *(record.value for record in evidence.ledger)]),
@@ -57,21 +72,74 @@ def judge_fold(
     evidence: Evidence, *, engine: Engine, lines: Lines, log: Iterable[Batch], whole: str
 ) -> list[str]:
     """What differs from the offline fold (rule 4); `whole` is "whole" or "prefix"."""
-    expected: list[bytes] = []
+    charged: list[bytes] = []
+    told: list[bytes] = []
     for batch in log:
         for release in engine.apply_batch(batch):
-            ordinal = len(expected) + 1
-            expected.append(lines.ledger(release, mode=Mode.LIVE, ordinal=ordinal))
-    found = [record.value for record in evidence.ledger]
+            charged.append(lines.ledger(release, mode=Mode.LIVE, ordinal=len(charged) + 1))
+            shown = lines.action(release, mode=Mode.LIVE)
+            told += [] if shown is None else [shown]
+    topics = [("ledger", charged, evidence.ledger)]
+    if lines.observes == "feedback":
+        topics.append(("actions topic", told, evidence.actions))
+    return [
+        f"{evidence.partition}: the {topic} is not the fold of the input from line {at + 1} on:"
+        f" {len(expected)} lines expected, {len(records)} found"
+        for topic, expected, records in topics
+        for at in _first_difference(expected, [record.value for record in records], whole=whole)
+    ]
+
+
+def _first_difference(expected: list[bytes], found: list[bytes], *, whole: str) -> list[int]:
+    """Where two lists of lines begin to differ, if they do."""
     if (expected[: len(found)] if whole == "prefix" else expected) == found:
         return []
     pairs = enumerate(zip(expected, found, strict=False))
     first = next((at for at, (wanted, got) in pairs if wanted != got), None)
-    where = min(len(expected), len(found)) if first is None else first
+    return [min(len(expected), len(found)) if first is None else first]
+
+
+def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) -> list[str]:
+    """Where counts are not those of the input (rule 7), for streams that draw from the system.
+
+    `engine` is one of the same learner; what it draws is not looked at.
+    """
+    wanted: dict[Identity, list[int]] = {}
+    for batch in log:
+        for release in engine.apply_batch(batch):
+            if release.sums is not None:
+                wanted[release.identity] = release.sums.arrays()[1].tolist()
+    found = {}
+    for record in evidence.ledger:
+        line = decode_ledger(record.value)
+        sums = line.block_sums() if isinstance(line, Charge) else None
+        if isinstance(line, Charge) and sums is not None:
+            found[line.identity] = sums.arrays()[1].tolist()
     return [
-        f"{evidence.partition}: the ledger is not the fold of the input from line {where + 1} on:"
-        f" {len(expected)} lines expected, {len(found)} found"
+        f"{identity}: counts that are not the input's"
+        for identity, counts in found.items()
+        if wanted.get(identity) != counts
     ]
+
+
+def _policies(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str]:
+    """Policies, computed again from the sums of the same learner."""
+    told = {
+        record.identity: from_base64(record.policy, "policy")
+        for record in records
+        if isinstance(record, PolicyLine)
+    }
+    learners: defaultdict[Identity, Retraced] = defaultdict(Retraced)
+    for line in charges:
+        if line.learner is UNSET:
+            continue
+        retraced = learners[line.identity._replace(block=0, kind="")]
+        yield from (f"{line.identity}: {wrong}" for wrong in retraced.read(line))
+        policy = told.get(line.identity)
+        if policy is None or retraced.unjudged:
+            continue
+        if retraced.policy(len(policy) // _PART_BYTES) != policy:
+            yield f"{line.identity}: a policy that does not follow from the sums"
 
 
 def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str]:

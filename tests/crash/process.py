@@ -1,9 +1,11 @@
-"""A service to be killed: one process that runs two streams of one input, and says where it was.
+"""A service to be killed: one process that runs three streams of one input, and says where it was.
 
 `tests.crash.nursery` starts it, with what is asked of it as a mapping.
 
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
 ``wide`` draws from the system among many equal actions, so that a redraw would almost surely show.
+The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
+system on Kafka, where a redraw of its sums would show to whoever looks at aborted data.
 The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL.
 """
 
@@ -21,6 +23,7 @@ from typing import Any
 
 import streamdp as sd
 from streamdp.core.learners import earlier_learner_of
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
 from streamdp.service.loop import Service
@@ -34,7 +37,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.technology import KafkaTechnology
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.crash.mutants import MUTANTS
-from tests.streams import ACTIONS, spec
+from tests.streams import ACTIONS, feedback_spec, spec
 
 STEPS = {
     "kafka": ("take: fenced", "take: owned", "take: read", "poll", "commit: begun", "commit: sent",
@@ -78,7 +81,7 @@ class Place:
         return KafkaTechnology(KafkaSettings.parse(self.settings), reached=hook)
 
     def specs(self) -> list[StreamSpec]:
-        """Both streams, or the one."""
+        """All streams, or the one."""
         if self.upgraded:
             return [upgraded(self.app)]
         narrow = sd.prefix_softmax(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 3")
@@ -91,7 +94,19 @@ class Place:
         return [
             self._spec("fold", narrow, sd.SeededRandomness(7)),
             self._spec("wide", wide, sd.SystemRandomness()),
+            self._shown(),
         ]
+
+    def _shown(self) -> StreamSpec:
+        """The feedback stream: it reads the same records, and their headers."""
+        learner = policy_blocks(actions=ACTIONS, epsilon="1/4", schedule="capped 3")
+        seeded = self.kind == "sqlite"
+        randomness = sd.SeededRandomness(7) if seeded else sd.SystemRandomness()
+        return replace(
+            feedback_spec(learner=learner, randomness=randomness),
+            topics=StreamTopics(self.app, "shown", self.input, headers=True),
+            budget=Fraction(1),
+        )
 
     def _spec(self, name: str, learner: sd.Leader, randomness: Randomness) -> StreamSpec:
         return StreamSpec(

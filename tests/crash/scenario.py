@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from streamdp.ports import Key, Partition, Published, Records, Value
+from streamdp.core.learners import PolicyLearner
+from streamdp.ports import Headers, Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
 from streamdp.service.spec import StreamSpec
-from streamdp.testing.judge import Evidence, judge, judge_fold
+from streamdp.testing.judge import Evidence, judge, judge_counts, judge_fold
 from tests.crash.nursery import Victim, nursery
 from tests.crash.process import STEPS, Place
 
@@ -30,6 +31,7 @@ class Input:
     """What was sent, partition by partition: the judge's own copy."""
 
     sent: dict[int, list[tuple[Key, Value]]] = field(default_factory=dict)
+    headers: dict[int, list[Headers]] = field(default_factory=dict)
 
     def more(self, chance: random.Random, *, partitions: int, each: int) -> Iterator[int]:
         """Make up records for every partition; one in twenty is garbage."""
@@ -37,9 +39,17 @@ class Input:
             rows = self.sent.setdefault(number, [])
             for _ in range(each):
                 losses = {name: round(chance.random(), 3) for name in ("a", "b", "c")}
-                value = json.dumps({"losses": losses}).encode()
+                event = {"losses": losses, "reward": int(losses["a"] < 0.3)}
+                value = json.dumps(event).encode()
                 rows.append((chance.choice(KEYS), b"\x00" if chance.random() < 0.05 else value))
+                self.headers.setdefault(number, []).append(_shown(len(rows)))
             yield number
+
+
+def _shown(number: int) -> Headers:
+    """Which action the record with this number says was shown; some say none, or one too many."""
+    action = (b"a", b"b", b"c")[number * 5 % 7 % 3]
+    return [("streamdp-action", action)] * (1 if number % 9 else number // 9 % 3)
 
 
 @dataclass
@@ -72,8 +82,10 @@ class Scenario:
         async def append() -> None:
             producer = self.place.technology().producer()
             for number in self.input.more(self.chance, partitions=self.place.partitions, each=each):
-                rows = self.input.sent[number][-each:]
-                await producer.send(self.place.input, rows, partition=number)
+                rows, headers = self.input.sent[number], self.input.headers[number]
+                await producer.send(
+                    self.place.input, rows[-each:], headers=headers[-each:], partition=number
+                )
             await producer.close()
 
         asyncio.run(append())
@@ -184,12 +196,18 @@ class Scenario:
                 found += self._counts(spec, number, evidence)
                 if spec.randomness.seeded:
                     found += self._fold(spec, number, evidence, whole)
+                elif isinstance(spec.learner, PolicyLearner):
+                    batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
+                    engine = spec.engine(number)
+                    found += judge_counts(evidence, engine=engine, log=[batch])
         return found
 
     def _log(self, spec: StreamSpec, number: int) -> Records:
         rows = self.input.sent.get(number, [])
         keys, values = [key for key, _ in rows], [value for _, value in rows]
-        return Records(Partition(spec.name, number), 0, range(len(rows)), keys, values, len(rows))
+        headers = self.input.headers.get(number, []) if spec.topics.headers else ()
+        place, offsets = Partition(spec.name, number), range(len(rows))
+        return Records(place, 0, offsets, keys, values, len(rows), headers)
 
     def _fold(self, spec: StreamSpec, number: int, evidence: Evidence, whole: str) -> list[str]:
         batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)

@@ -33,7 +33,7 @@ Seen = dict[tuple[str, int], list[bytes]]
 def scenario(
     bootstrap: str, app: str, folder: Path, *, seed: int, mutant: str | None = None
 ) -> Scenario:
-    """Two streams on four partitions of one input."""
+    """Three streams on four partitions of one input."""
     settings: dict[str, object] = {
         "bootstrap": bootstrap, "single_broker": True, "session_timeout_ms": SESSION_MS,
     }  # fmt: skip

@@ -1,0 +1,162 @@
+"""A feedback learner's policies, computed again from its ledger lines and from nothing else.
+
+A line of a feedback stream names the learner with its options and says the released sums and counts
+of its block. Policies are a function of these (`core.evidence.policy`), so whoever has the ledger
+arrives at the same 2^24 parts. `Retraced` follows the lines of one learner (one key, epoch and
+birth), in their order:
+
+1. The learner is the same in all its lines, and one that a recipe makes.
+2. ε, the block's slots and the number of actions are those that this learner releases with.
+3. Where the action stands in a header, an action was shown no more often than the block has slots.
+4. After each line, `policy` is what must be in force. After a line that was withheld (shadow mode)
+   nothing can be computed: its sums are not told.
+
+The names of the actions are not in the ledger. Policies do not depend on them, only on how many.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import UNSET
+
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.events import OPENING, BlockSums
+from streamdp.core.evidence.policy import Policy
+from streamdp.core.evidence.policy_arithmetic import Floats
+from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
+from streamdp.wire.lines import Charge
+
+_NUMBER_BYTES = 8  # of a sum or a count
+_SHOWN = 80  # characters of a foreign text that are shown
+
+
+class Mark(NamedTuple):
+    """What a policy is computed from: small, so that many can be kept."""
+
+    learner: str  # as the lines have it
+    block: int  # that the policy is in force during
+    state: Floats | None  # 1 × 2 × K; None before any sums
+
+
+class Retraced:
+    """Follows one learner's lines of openings and sums, in order."""
+
+    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld")
+
+    def __init__(self) -> None:
+        self._text: str | None = None  # the learner, as the lines have it
+        self._actions: int | None = None
+        self._state: Floats | None = None  # None: nothing is known yet
+        self._block = 0  # that the policy is in force during
+        self._withheld = False
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether the latest line comes after one that was withheld, or is withheld itself."""
+        return self._withheld
+
+    @property
+    def actions(self) -> int | None:
+        """How many actions the sums are of; None before any."""
+        return self._actions
+
+    def read(self, line: Charge) -> Iterator[str]:
+        """What is wrong with a line, given those before it."""
+        text = "" if line.learner is UNSET else line.learner
+        if self._text is None:
+            self._text = text
+        if text != self._text:
+            yield f"another learner than before: {text[:_SHOWN]!r}, not {self._text[:_SHOWN]!r}"
+            return
+        if line.withheld is True:
+            self._withheld = True
+        if line.kind == OPENING:
+            return
+        try:
+            sums = line.block_sums()
+            yield from self._followed(line, sums)
+        except (InvalidConfig, StateMismatch) as error:
+            self._withheld = True  # what follows from this line cannot be computed
+            yield f"block {line.block}: {error}"
+
+    def _followed(self, line: Charge, sums: BlockSums | None) -> Iterator[str]:
+        self._block = line.block + 1
+        if sums is None:
+            if line.withheld is not True:
+                yield f"block {line.block} tells no sums, though it was not withheld"
+                self._withheld = True
+            return
+        actions, rest = divmod(len(sums.gains), _NUMBER_BYTES)
+        if rest or len(sums.shown) != len(sums.gains) or self._actions not in (None, actions):
+            yield f"block {line.block}: sums and counts of another number of actions"
+            self._withheld = True
+            return
+        self._actions = actions
+        learner = _learner(self._text or "", actions)
+        yield from _released_by(learner, line, sums)
+        if not self._withheld:
+            gains, shown = sums.arrays()
+            before = learner.nothing_known(1) if self._state is None else self._state
+            self._state = learner.learned(before, gains[None], shown[None])
+
+    def policy(self, actions: int) -> bytes | None:
+        """What is in force after the latest line, K little-endian uint32; None: not computable."""
+        mark = self.mark()
+        if mark is None or self._actions not in (None, actions):
+            return None
+        parts: bytes = policies_at([mark], actions)[0].astype("<u4").tobytes()
+        return parts
+
+    def mark(self) -> Mark | None:
+        """What the policy after the latest line is computed from; None: it cannot be."""
+        if self._withheld or self._text is None:
+            return None
+        return Mark(self._text, self._block, self._state)
+
+
+def policies_at(marks: Sequence[Mark], actions: int) -> Sequence[Policy]:
+    """The policies in force at these places of one learner's ledger, for so many actions."""
+    if not marks:
+        return []
+    learner = _learner(marks[0].learner, actions)
+    nothing = learner.nothing_known(1)
+    states = np.concatenate([nothing if mark.state is None else mark.state for mark in marks])
+    return list(learner.policy(states, np.array([mark.block for mark in marks], dtype=np.int64)))
+
+
+def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:
+    """Whether the learner that the line names releases such a block, at this charge."""
+    if line.charge != learner.charge:
+        yield f"block {line.block} is charged ε = {line.epsilon}, its learner's is {learner.charge}"
+    schedule = learner.schedule
+    if (line.start, line.stop) != (schedule.start(line.block), schedule.stop(line.block)):
+        yield (
+            f"block {line.block} has the slots [{line.start}, {line.stop}), its learner's"
+            f" [{schedule.start(line.block)}, {schedule.stop(line.block)})"
+        )
+    _, shown = sums.arrays()
+    if learner.played == "header" and not 0 <= int(shown.sum()) <= line.stop - line.start:
+        yield f"block {line.block}: actions were shown more often than it has slots"
+    elif learner.played == "header" and (shown < 0).any():
+        yield f"block {line.block}: an action was shown less than never"
+
+
+@lru_cache(maxsize=64)
+def _learner(text: str, actions: int) -> PolicyLearner:
+    """The learner that a line names, for so many actions."""
+    try:
+        options = json.loads(text)
+        return feedback_learner_of(options, actions=[str(action) for action in range(actions)])
+    except InvalidConfig:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        got = f"{text[:_SHOWN]!r} ({type(error).__name__})"
+        expected = "a recipe with its options"
+        raise InvalidConfig(
+            complaint("learner", "unreadable", expected=expected, got=got)
+        ) from None

@@ -1,0 +1,234 @@
+"""Does `ledger verify` find a policy that does not follow from the sums, and say what it compared?
+
+Ledger and actions topic come from the real service in every mode; then one thing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.ports import Partition, Published
+from streamdp.service.verification import Compared, Verification
+from streamdp.wire.published import Mode, decode_in_force
+from tests.services import Room
+from tests.streams import ACTIONS, events, feedback_spec, shown, spec
+
+KEYS = tuple(f"key {n}".encode() for n in range(4))
+CLICKS = Partition("clicks", 0)
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What was published by one service."""
+
+    actions: Sequence[Published]
+    ledger: Sequence[Published]
+
+    def verified(self) -> Verification:
+        found, topics = Verification(), feedback_spec().topics
+        found.told(topics, self.actions)
+        found.read(topics, self.ledger)
+        found.finish()
+        return found
+
+
+@lru_cache
+def published(mode: Mode = Mode.LIVE, later: Mode | None = None, played: str = "header") -> Topics:
+    """By a service in one mode, and by its next start in another."""
+    learner = policy_blocks(actions=ACTIONS, epsilon="2", schedule="capped 4", played=played)
+
+    async def run() -> Room:
+        room = Room([feedback_spec(learner=learner)], partitions=1)
+        for number, each in enumerate((mode, later or mode)):
+            async with room.worker(modes={"clicks": each}):
+                room.send("clicks", *shown(80, keys=KEYS, seed=number))
+                await room.until(room.is_read)
+        return room
+
+    evidence = asyncio.run(run()).evidence(CLICKS)
+    return Topics(tuple(evidence.actions), tuple(evidence.ledger))
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+@pytest.mark.parametrize("mode", [Mode.LIVE, Mode.FALLBACK])
+def test_is_every_published_policy_computed_again(mode: Mode, played: str) -> None:
+    told = published(mode, played=played)
+    found = told.verified()
+    assert found.violations == []
+    assert found.compared == Compared(policies=len(told.actions))
+    assert len(told.actions) > 30
+
+
+def test_is_what_compaction_leaves_enough() -> None:
+    """The newest policy of each key stands for all sums before it."""
+    told = published()
+    newest = {record.key: record for record in told.actions}
+    found = replace(told, actions=list(newest.values())).verified()
+    assert (found.violations, found.compared.policies) == ([], len(KEYS))
+
+
+def test_are_policies_after_withheld_sums_counted_and_not_judged() -> None:
+    """A stream in shadow mode that goes live: nobody was told the sums behind its policies."""
+    told = published(Mode.SHADOW, Mode.LIVE)
+    found = told.verified()
+    assert found.violations == []
+    assert found.compared == Compared(unjudged=len(told.actions))
+    assert len(told.actions) > 10
+    before = published(Mode.LIVE, Mode.SHADOW)
+    assert before.verified().compared == Compared(policies=len(before.actions))
+
+
+def test_are_published_actions_of_losses_compared_too() -> None:
+    async def run() -> Room:
+        room = Room([spec()], partitions=1)
+        async with room.worker():
+            room.send("home", events(100))
+            await room.until(room.is_read)
+        return room
+
+    evidence = asyncio.run(run()).evidence(Partition("home", 0))
+    for change, said in ((0, []), (1, ["readers were told action"])):
+        found, topics = Verification(), spec().topics
+        last = json.loads(evidence.actions[-1].value)
+        last["index"] = (last["index"] + change) % len(ACTIONS)
+        record = replace(evidence.actions[-1], value=json.dumps(last).encode())
+        found.told(topics, [*evidence.actions[:-1], record])
+        found.read(topics, evidence.ledger)
+        found.finish()
+        assert [text for text in said if text not in str(found.violations)] == []
+        assert len(found.violations) == change
+        assert found.compared.actions == len(evidence.actions) - change
+
+
+# What is tampered with
+
+Line = dict[str, Any]
+
+
+def numbers(
+    line: Line, name: str, dtype: str, change: Callable[[np.ndarray[Any, Any]], object]
+) -> None:
+    """Change the array in a line's field."""
+    array = np.frombuffer(b64decode(line[name]), dtype).copy()
+    change(array)
+    line[name] = b64encode(array.tobytes()).decode()
+
+
+def moves_a_part(line: Line) -> None:
+    def move(policy: np.ndarray[Any, Any]) -> None:
+        policy[0] += 1
+        policy[1] -= 1
+
+    numbers(line, "policy", "<u4", move)
+
+
+def says_live(line: Line) -> None:
+    line["fallback"] = True
+
+
+def moves_a_sum(line: Line) -> None:
+    numbers(line, "sums", "<i8", lambda sums: sums.__iadd__(1 << 18))
+
+
+def shows_too_often(line: Line) -> None:
+    numbers(line, "shown", "<i8", lambda shown: shown.__iadd__(3))
+
+
+def names_another_learner(line: Line) -> None:
+    line["learner"] = line["learner"].replace('"floor":"8"', '"floor":"9"')
+
+
+def charges_less(line: Line) -> None:
+    line["epsilon"] = "1"
+
+
+def moves_a_border(line: Line) -> None:
+    line["stop"] += 1
+
+
+def tells_no_sums(line: Line) -> None:
+    del line["sums"]
+
+
+@pytest.mark.parametrize(
+    ("where", "change", "said"),
+    [
+        ("actions", moves_a_part, "the sums give another policy than readers were told"),
+        ("actions", says_live, "readers were told another mode"),
+        ("ledger", moves_a_sum, "the sums give another policy than readers were told"),
+        ("ledger", shows_too_often, "shown more often than it has slots"),
+        ("ledger", names_another_learner, "another learner than before"),
+        ("ledger", charges_less, "is charged ε = 1, its learner's is 2"),
+        ("ledger", moves_a_border, "its learner's"),
+        ("ledger", tells_no_sums, "tells no sums, though it was not withheld"),
+    ],
+)
+def test_is_what_was_tampered_with_found(
+    where: str, change: Callable[[Line], None], said: str
+) -> None:
+    """In the middle of the topic, in one line of one key."""
+    told = published()
+    records = list(getattr(told, where))
+    at = next(n for n, each in enumerate(records) if n > 20 and b'"kind":"sums"' in each.value)
+    line = json.loads(records[at].value)
+    change(line)
+    records[at] = replace(records[at], value=json.dumps(line, separators=(",", ":")).encode())
+    found = replace(told, **{where: records}).verified()
+    assert any(said in violation for violation in found.violations), found.violations
+
+
+@pytest.mark.parametrize("learner", ['["policy_blocks"]', "{", '{"recipe":"policy_blocks"}', "3"])
+def test_is_a_learner_that_is_none_found(learner: str) -> None:
+    """In all lines: nothing can be computed, which is no proof."""
+    told = published()
+    lines = [{**json.loads(each.value), "learner": learner} for each in told.ledger]
+    ledger = [
+        replace(each, value=json.dumps(line).encode())
+        for each, line in zip(told.ledger, lines, strict=True)
+    ]
+    found = replace(told, ledger=ledger).verified()
+    assert len(found.violations) > 10
+    assert found.compared.policies == 0
+
+
+def test_is_a_sum_found_whose_own_policy_was_compacted_away() -> None:
+    """Later policies follow from it too."""
+    told = published()
+    newest = {record.key: record for record in told.actions}
+    ledger = list(told.ledger)
+    at = next(n for n, each in enumerate(ledger) if n > 20 and b'"kind":"sums"' in each.value)
+    line = json.loads(ledger[at].value)
+    moves_a_sum(line)
+    ledger[at] = replace(ledger[at], value=json.dumps(line).encode())
+    (violation,) = Topics(list(newest.values()), ledger).verified().violations
+    assert "the sums give another policy" in violation
+
+
+def test_is_a_policy_without_a_line_found() -> None:
+    """One that was published and never charged, and one of a block that was withheld."""
+    told = published()
+    found = replace(told, ledger=told.ledger[:-1]).verified()
+    assert ["which no ledger line tells of" in each for each in found.violations] == [True]
+    hidden = published(Mode.SHADOW)
+    lines = [json.loads(record.value) for record in hidden.ledger]
+    at = next(n for n, line in enumerate(lines) if line["kind"] == "sums")
+    same = next(
+        record
+        for record in told.actions
+        if decode_in_force(record.value).identity.key == hidden.ledger[at].key
+    )
+    policy = {**json.loads(same.value), "kind": "sums", "block": lines[at]["block"]}
+    policy |= {"born": lines[at]["born"], "epoch": lines[at]["epoch"]}
+    shown_ = replace(same, value=json.dumps(policy).encode())
+    found = Topics([shown_], hidden.ledger).verified()
+    assert any("was withheld, but readers were told" in each for each in found.violations)
