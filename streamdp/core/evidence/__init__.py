@@ -9,7 +9,10 @@ not released yet. A contract of import-linter (`pyproject.toml`) refuses such an
 calls in with plain arrays of votes, lengths and what was remembered, never with its bank.
 
 Everything is integer arithmetic, or one correctly rounded operation at a time: a rebuild, a replay
-and ``streamdp ledger verify`` must arrive at the same bits on every platform.
+and ``streamdp ledger verify`` must arrive at the same bits on every platform, and in every later
+version. A ledger names how (a memory's name, a feedback learner's recipe with its options), and **a
+name stands for one arithmetic**: what is computed otherwise, by a single bit, gets a new name, and
+the old name goes on computing the old thing (`tests/golden_arithmetic.py` holds each to it).
 """
 
 from streamdp.core.evidence.memory import NEWEST, Ints, Memory, NewestVote, Standing

@@ -1,0 +1,64 @@
+"""Does every name in a ledger still stand for the arithmetic that it stood for?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdp.core.evidence import vote_filter
+from streamdp.core.evidence.policy_rules import Intervals
+from tests import golden_arithmetic
+from tests.golden_arithmetic import OPTIONS, arithmetics, known, private
+
+RULE = (
+    "a name stands for one arithmetic, because ledgers of other versions are computed again by it:"
+    " give what you changed a new name, keep the old one, run `python -m tests.golden_arithmetic`"
+)
+
+
+def changed() -> list[str]:
+    """The names whose results are not those on record."""
+    now, before = dict(arithmetics()), known()
+    return [name for name in {**now, **before} if now.get(name) != before.get(name)]
+
+
+def test_is_every_named_arithmetic_what_it_was() -> None:
+    assert changed() == [], RULE
+
+
+def test_has_every_recipe_of_the_service_a_name_on_record() -> None:
+    assert set(OPTIONS) == set(private())
+
+
+def test_is_a_changed_filter_of_votes_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one part in a million of a constant that its name does not tell."""
+    monkeypatch.setattr(vote_filter, "_AGREEING", vote_filter._AGREEING + 16)
+    assert all(name.startswith("vote_filter") for name in changed())
+    assert len(changed()) == 3
+
+
+def test_is_a_changed_policy_rule_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here one that takes the actions in another order."""
+    policy = Intervals.policy
+    monkeypatch.setattr(
+        Intervals, "policy", lambda self, *of: np.ascontiguousarray(policy(self, *of)[:, ::-1])
+    )
+    names = changed()
+    assert len(names) == 6
+    assert all('"recipe":"policy_elimination"' in name for name in names)
+
+
+def test_does_writing_the_file_again_never_change_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Names that are new are added; those that are known stay, whatever is computed now."""
+    path = tmp_path / "arithmetic.json"
+    path.write_text(json.dumps({"vote_filter of 2 actions since 3 at 1/100": "before"}))
+    monkeypatch.setattr(golden_arithmetic, "GOLDEN", path)
+    golden_arithmetic.main()
+    written = json.loads(path.read_text())
+    assert written["vote_filter of 2 actions since 3 at 1/100"] == "before"
+    assert set(written) == {name for name, _ in arithmetics()}
