@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypeVar
 
 import jsonschema
 import pytest
 
-from streamdp.client import Names, Source
+from streamdp.client import Choice, HttpActions, Names, Source, Why
 from streamdp.client.choosing import choose
 from streamdp.client.table import Table
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Experiment
+from streamdp.core.evidence.policy import uniform_policy
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.ports import Key
 from streamdp.service.about import About
 from streamdp.service.http.app import description
-from tests.asking import Answer, Face
+from streamdp.service.http.guard import Limits
+from tests.asking import Answer, Face, free_port, listening
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
 from tests.publishing import Topic, action, charge
 from tests.showing import ABOUT
+
+T = TypeVar("T")
 
 LEARNER = policy_blocks(actions=ACTIONS, epsilon="1/2")
 CLICKS = About(
@@ -35,6 +42,7 @@ CLICKS = About(
     salt="pepper",
 )
 SUMMED = SHOWN_FEEDBACK["sums"]
+MIXED = replace(SUMMED, policy=uniform_policy(len(ACTIONS)).astype("<u4").tobytes())
 BYTES = SHOWN_FEEDBACK["sums of a binary key"]
 DESCRIPTION = json.loads(description())
 
@@ -165,6 +173,58 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert sum(told["policy"]) == 1
     (stream,) = status.json["streams"]
     assert (stream["observes"], stream["mechanism"]) == ("feedback", "discrete_laplace")
+
+
+Asks = Callable[[HttpActions], T]
+
+
+async def over_http(asks: Asks[T], *, about: About = CLICKS) -> T:
+    """What a client over a real socket gets."""
+    topic = Topic([action(MIXED, lines=FEEDBACK)] if about is CLICKS else [])
+    face = Face(topic, Topic([]), about=about)
+    limits = Limits(most_connections=50, request_seconds=30)
+    async with face.knowledge.following(), listening(face, limits) as (host, port):
+        await face.knowledge.cache.ready()
+        fallbacks = {"home": "a"}
+        with HttpActions(f"http://{host}:{port}", fallbacks, timeout=30) as actions:
+            return await asyncio.to_thread(asks, actions)
+
+
+def test_does_a_client_over_http_get_the_choices_of_a_cache() -> None:
+    """One by one, in bulk and awaited: action, probability, release, and why."""
+    table = Table(Source(CLICKS.topics, "a", Names(ACTIONS, "pepper")), most_keys=9)
+    list(table.apply([action(MIXED, lines=FEEDBACK)], now=0.0))
+    requests: list[tuple[Key, str]] = [(b"fr", f"r-{at}") for at in range(1100)]
+    expected = [choose(table.answers[b"fr"], name, ACTIONS) for _, name in requests]
+
+    def asks(actions: HttpActions) -> list[Choice]:
+        single = [actions.choose("home", key, name) for key, name in requests[:5]]
+        assert single == expected[:5]
+        awaited = asyncio.run(actions.choose_async("home", b"fr", "r-5"))
+        assert awaited == expected[5]
+        unknown = actions.choose("home", b"\xff unknown", "r-1")
+        assert unknown == Choice("a", 1.0, Why.UNKNOWN_KEY)
+        return actions.choose_all("home", requests)
+
+    assert asyncio.run(over_http(asks)) == expected
+    assert len({choice.action for choice in expected}) > 1
+
+
+def test_does_a_client_over_http_fall_back_where_nobody_answers() -> None:
+    """At once and with probability 1; what is no feedback stream is refused."""
+    address = f"http://127.0.0.1:{free_port()}"
+    with HttpActions(address, {"home": "a"}, timeout=1) as actions:
+        chosen = actions.choose_all("home", [(b"fr", "r-1"), (None, "r-2")])
+        assert chosen == [Choice("a", 1.0, Why.STALE)] * 2
+        assert actions.trouble
+        with pytest.raises(InvalidConfig, match="unknown"):
+            actions.choose("nowhere", b"fr", "r-1")
+
+    def asks(actions: HttpActions) -> None:
+        with pytest.raises(InvalidConfig, match="no policies; expected a stream with observes"):
+            actions.choose("home", b"fr", "r-1")
+
+    asyncio.run(over_http(asks, about=ABOUT))
 
 
 def test_is_it_the_choice_that_a_client_in_memory_draws() -> None:

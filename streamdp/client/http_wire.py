@@ -117,6 +117,23 @@ def chosen(stream: str, key: Key, request: str, choice: Choice) -> ChoiceTold:
     )
 
 
+def chosen_by(told: ChoiceTold) -> Choice:
+    """The choice that came in."""
+    if told.release is None:
+        return Choice(told.action, told.probability, told.source)
+    where = told.release
+    return Choice(
+        told.action,
+        told.probability,
+        told.source,
+        where.partition,
+        where.epoch,
+        where.born,
+        where.block,
+        where.slots,
+    )
+
+
 def told(answer: Answer) -> Told:
     """An answer as it goes out."""
     return Told(answer.action, answer.why, in_force(answer))
@@ -178,3 +195,4 @@ encode = msgspec.json.Encoder().encode
 asked_choices_decoder = msgspec.json.Decoder(AskedChoices)
 asked_decoder = msgspec.json.Decoder(Asked)
 all_told_decoder = msgspec.json.Decoder(AllTold)
+all_chosen_decoder = msgspec.json.Decoder(AllChosen)

@@ -9,17 +9,23 @@ seconds, a thousand at a time over one kept connection. `fetch` asks now and wai
 nobody has asked for during `forget` seconds is forgotten, and no more than `most_keys` are kept.
 
 When the service is out of reach the known answers stay in force, until `stale_after` seconds.
+
+A feedback stream is asked by `choose`, which is a question about one request and therefore waits
+for the service's answer: the one that every cache and process gives for this request under the same
+release. Where none comes in time it is the fallback action with probability 1.
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Self
+from functools import partial
+from typing import Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -27,11 +33,15 @@ import msgspec
 from streamdp.client import http_wire
 from streamdp.client.answers import Answer, Change, Why
 from streamdp.client.cache import Clock, unknown_stream
+from streamdp.client.choosing import Choice
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.ports import Key
 
 _logger = logging.getLogger("streamdp.client")
 
+T = TypeVar("T")
+
+_NO_SUCH_STREAM = 404
 _MOST_BYTES = 16 << 20
 """No answer for a thousand keys is larger."""
 
@@ -116,6 +126,30 @@ class HttpActions:
             found += self._ask(stream, keys[start : start + http_wire.MOST_KEYS_A_BATCH])
         return found
 
+    def choose(self, stream: str, key: Key, request: str) -> Choice:
+        """Have the action for a request of a feedback stream drawn; waits for the service."""
+        (choice,) = self.choose_all(stream, [(key, request)])
+        return choice
+
+    def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Choice]:
+        """The same for many requests, a thousand in one question. Never raises `TransportLost`."""
+        if stream not in self._streams:
+            raise InvalidConfig(unknown_stream(stream, self._streams))
+        found: list[Choice] = []
+        for start in range(0, len(requests), http_wire.MOST_KEYS_A_BATCH):
+            some = requests[start : start + http_wire.MOST_KEYS_A_BATCH]
+            try:
+                found += self._asked(partial(self._wire.choose, stream, some))
+            except TransportLost as error:
+                self.trouble = str(error)
+                fallback = self._streams[stream].stale
+                found += [Choice(fallback.action, 1.0, fallback.why)] * len(some)
+        return found
+
+    async def choose_async(self, stream: str, key: Key, request: str) -> Choice:
+        """`choose` for programs with an event loop: a thread of its own does the waiting."""
+        return await asyncio.to_thread(self.choose, stream, key, request)
+
     @property
     def stale_seconds(self) -> float:
         """How long the service has been out of reach; 0 while it is not."""
@@ -151,15 +185,21 @@ class HttpActions:
                 asked, known.asked = known.asked, set()
                 known.answers = {key: known.answers[key] for key in known.answers if key in asked}
 
-    def _ask(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
+    def _asked(self, question: Callable[[], T]) -> T:
+        """What the service answers; one question at a time."""
         with self._asking:
             try:
-                told = self._wire.ask(stream, keys)
+                told = question()
             except TransportLost:
                 if self._lost_at is None:
                     self._lost_at = self._clock()
                 raise
             self._lost_at, self.trouble = None, ""
+            return told
+
+    def _ask(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
+        told = self._asked(partial(self._wire.ask, stream, keys))
+        with self._asking:
             now, known = self._clock(), self._streams[stream]
             answers = [http_wire.heard(each, now=now) for each in told]
             for key, after in zip(keys, answers, strict=True):
@@ -207,10 +247,37 @@ class _Wire:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def ask(self, stream: str, keys: Iterable[Key]) -> list[http_wire.Told]:
-        """The answers for a batch; a connection that had gone cold is opened once more."""
+        """The answers for a batch of keys."""
         asked = http_wire.Asked([http_wire.written_key(key) for key in keys])
+        answer = self._answer(stream, "actions", asked)
+        try:
+            told = http_wire.all_told_decoder.decode(answer).answers
+        except msgspec.MsgspecError:
+            raise self._lost("something else") from None
+        if len(told) != len(asked.keys):
+            raise self._lost(f"{len(told)} for {len(asked.keys)} keys")
+        return told
+
+    def choose(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Choice]:
+        """The choices for a batch of requests."""
+        asked = http_wire.AskedChoices(
+            [http_wire.AskedChoice(http_wire.written_key(key), name) for key, name in requests]
+        )
+        answer = self._answer(stream, "choices", asked)
+        try:
+            told = http_wire.all_chosen_decoder.decode(answer).choices
+        except msgspec.MsgspecError:
+            raise self._lost("something else") from None
+        if [(each.key, each.request) for each in told] != [
+            (each.key, each.request) for each in asked.requests
+        ]:
+            raise self._lost(f"{len(told)} choices of other requests")
+        return [http_wire.chosen_by(each) for each in told]
+
+    def _answer(self, stream: str, what: str, asked: object) -> bytes:
+        """The body of an answer; a connection that had gone cold is opened once more."""
         body = http_wire.encode(asked)
-        path = f"{self._path}/v1/streams/{quote(stream, safe='')}/actions"
+        path = f"{self._path}/v1/streams/{quote(stream, safe='')}/{what}"
         try:
             status, answer = self._post(path, body)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
@@ -219,15 +286,14 @@ class _Wire:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise self._lost(type(error).__name__) from None
+        if status == _NO_SUCH_STREAM and what == "choices":
+            expected = "a stream with observes = feedback"
+            raise InvalidConfig(
+                complaint(f"stream {stream}", "no policies", expected=expected, got="status 404")
+            )
         if status != 200:
             raise self._lost(f"status {status}")
-        try:
-            told = http_wire.all_told_decoder.decode(answer).answers
-        except msgspec.MsgspecError:
-            raise self._lost("something else") from None
-        if len(told) != len(asked.keys):
-            raise self._lost(f"{len(told)} for {len(asked.keys)} keys")
-        return told
+        return answer
 
     def _again(self, path: str, body: bytes) -> tuple[int, bytes]:
         try:
