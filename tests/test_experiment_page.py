@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.events import BlockSums, Release
+from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.service.http.guard import Limits
 from streamdp.wire.published import Lines
@@ -112,6 +113,28 @@ def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browse
         assert 0 <= float(low) < float(high) <= 1
     assert "guarantees nothing" in window.text(".detail")
     keep("experiment", window.screenshot())
+
+
+def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:
+    """A line for each action, named with its share now; the last points are the published ones."""
+    lines = window.run(
+        "return [...document.querySelectorAll('.policies polyline')].map(e => e.points.length)"
+    )
+    assert lines == [BLOCKS + 1] * len(ACTIONS)
+    told = window.run("return document.querySelector('.policies').getAttribute('aria-label')")
+    assert told.startswith(f"Policy over {BLOCKS} blocks; now coats ")
+    labels = window.run(
+        "return [...document.querySelectorAll('.policies text')].slice(-4)"
+        ".map(e => [e.textContent, +e.getAttribute('y'), getComputedStyle(e).fill])"
+    )
+    assert labels[0][0].startswith("coats")
+    assert min(np.diff([height for _, height, _ in labels])) >= 13.9
+    assert max(height for _, height, _ in labels) <= 194
+    assert len({fill for _, _, fill in labels}) == len(ACTIONS)
+    now = np.frombuffer(releases()[-1].policy or b"", "<u4") / PARTS
+    assert f"coats {now[2] * 100:.1f} %" in told
+    assert "computed from the ledger's sums" in window.text(".detail")
+    keep("policy", window.screenshot())
 
 
 def test_does_it_say_what_the_stream_pays_for(window: Browser) -> None:

@@ -11,7 +11,8 @@ function of published lines.
 4. Memory is bounded: so many keys, so many of them with a history, so many blocks of a curve.
 5. So is the time that a start takes: of a long ledger the newest lines are read, and what is told
    is of them and what came since (`Told.whole` says whether that is everything). Whoever wants the
-   whole ledger's proof asks ``streamdp ledger verify``.
+   whole ledger's proof asks ``streamdp ledger verify``. An experiment says from which slot on it
+   knows (`KeyHistory.since`); policies are computed only where their learner's opening was read.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
+from streamdp.service.policy_history import MARKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, Charge, EpochMark
 from streamdp.wire.published import decode_ledger
 
@@ -42,6 +44,10 @@ MOST_HISTORIES = 2_000
 POINTS_A_KEY = 256
 ACTIONS_A_KEY = 20
 BLOCKS_A_CURVE = 512
+MOST_POLICY_BYTES = 16 << 20
+"""What the policies of a feedback stream's first keys may take: 3,200 keys of ten actions."""
+
+_MARK_BYTES = 16  # of an action in what a policy is computed from
 
 
 class Point(NamedTuple):
@@ -119,6 +125,8 @@ class KeyHistory:
     points: deque[Point] | None = None  # of the first keys, as `actions` and `experiment`
     actions: deque[Acted] | None = None
     experiment: Experiment | None = None  # of a feedback stream's first keys
+    since: int = 1  # the first slot that the experiment knows of
+    policies: PolicyHistory | None = None  # of the same, if their ledger was read from its opening
 
 
 @dataclass(slots=True)
@@ -145,8 +153,10 @@ class Told:
         most_keys: int = MOST_KEYS,
         histories: int = MOST_HISTORIES,
         scales: Scales | None = None,
+        actions: int = 1,
     ) -> None:
         self._scales = scales
+        self._charts = MOST_POLICY_BYTES // (MARKS * _MARK_BYTES * actions)
         self.seeded = False
         self.refused = 0  # lines that could not be read
         self.beyond = 0  # lines of keys beyond the limit
@@ -241,6 +251,8 @@ class Told:
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
         _note_action(history, line)
+        if history.policies is not None:
+            history.policies.add(line)
         if line.kind in ENDS_BLOCK:
             self._sums(history, line)
             part.blocks += line.block - history.blocks
@@ -264,6 +276,7 @@ class Told:
         gains, shown = sums.arrays()
         if history.experiment is None:
             history.experiment = Experiment.of(self._scales, actions=len(gains))
+            history.since = line.start
         history.experiment.add(gains, shown)
 
     def _begin(
@@ -282,6 +295,8 @@ class Told:
         if len(self.keys) < self._histories:
             history.points = deque(maxlen=POINTS_A_KEY)
             history.actions = deque(maxlen=ACTIONS_A_KEY)
+            if self._scales is not None and line.kind == OPENING and len(self.keys) < self._charts:
+                history.policies = PolicyHistory()
         self.keys[number, key] = history
         return history
 
@@ -310,15 +325,15 @@ class Told:
 class StreamHistory:
     """Hears one stream's ledger; reading again replaces what was told when it has caught up."""
 
-    def __init__(self, *, scales: Scales | None = None) -> None:
-        self._scales = scales
-        self.told = Told(scales=scales)
+    def __init__(self, *, scales: Scales | None = None, actions: int = 1) -> None:
+        self._scales, self._actions = scales, actions
+        self.told = Told(scales=scales, actions=actions)
         self.loaded = False
         self._next = self.told
 
     def began(self) -> None:
         """Count anew, beside what is shown."""
-        self._next = Told(scales=self._scales)
+        self._next = Told(scales=self._scales, actions=self._actions)
         if not self.loaded:
             self.told = self._next
 

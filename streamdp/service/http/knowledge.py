@@ -68,7 +68,10 @@ class Knowledge:
             clock=clock,
             retries=retries,
         )
-        self.histories = {each.name: StreamHistory(scales=each.scales) for each in about}
+        self.histories = {
+            each.name: StreamHistory(scales=each.scales, actions=len(each.learner.actions))
+            for each in about
+        }
         self.process: ProcessStatus | None = None
         self._begun = False  # whether every partition that was this process's at first was taken
         self.traffic = Traffic()

@@ -15,6 +15,7 @@ from typing import Any
 from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.regret import ESTIMATES
@@ -183,16 +184,31 @@ def _learner(number: int, history: KeyHistory, names: Sequence[str]) -> dict[str
             for acted in history.actions or ()
             if acted.action < len(names)  # the ledger is read, not trusted
         ],
-        "arms": None if history.experiment is None else _arms(history.experiment),
+        "arms": None if history.experiment is None else _arms(history.experiment, history.since),
+        "policies": _policies(history, len(names)),
     }
 
 
-def _arms(experiment: Experiment) -> dict[str, Any]:
-    """A feedback stream's key as an experiment: each arm's mean loss, with an interval."""
+def _policies(history: KeyHistory, actions: int) -> list[dict[str, Any]] | None:
+    """A feedback stream's policies over time; None where they cannot be computed."""
+    if history.policies is None or not actions:
+        return None
+    try:
+        return [point._asdict() for point in history.policies.points(actions)]
+    except InvalidConfig:  # the ledger is read, not trusted
+        return None
+
+
+def _arms(experiment: Experiment, since: int) -> dict[str, Any]:
+    """A feedback stream's key as an experiment: each arm's mean loss, with an interval.
+
+    A start reads a long ledger's newest lines only: `since_slot` is the first slot that counts.
+    """
     arms = experiment.arms(confidence=CONFIDENCE)
     return {
         "confidence": CONFIDENCE,
         "blocks": arms.blocks,
+        "since_slot": since,
         "shown": arms.shown.tolist(),
         "mean_loss": [None if isnan(mean) else mean for mean in arms.means.tolist()],
         "low": arms.low.tolist(),

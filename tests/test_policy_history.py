@@ -1,0 +1,78 @@
+"""Are the policies of an opened key those that were published, and is it said what is missing?"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+
+import numpy as np
+
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.learners.feedback.policy_elimination import policy_elimination
+from streamdp.ports import Partition
+from streamdp.service.history import Told
+from streamdp.service.http.shown import _learner
+from streamdp.service.policy_history import MARKS
+from streamdp.testing.judge import Evidence
+from streamdp.wire.lines import PolicyLine, from_base64
+from streamdp.wire.published import Mode, decode_in_force
+from tests.services import Room
+from tests.streams import ACTIONS, feedback_spec, shown
+from tests.test_http_choices import CLICKS
+
+LEARNER = policy_elimination(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
+
+
+@lru_cache
+def published(mode: Mode = Mode.LIVE) -> Evidence:
+    async def run() -> Room:
+        room = Room([feedback_spec(learner=LEARNER)], partitions=1)
+        async with room.worker(modes={"clicks": mode}):
+            room.send("clicks", *shown(300, keys=[b"k"]))
+            await room.until(room.is_read)
+        return room
+
+    return asyncio.run(run()).evidence(Partition("clicks", 0))
+
+
+def heard(evidence: Evidence, *, since: int = 0) -> Told:
+    told = Told(scales=CLICKS.scales, actions=len(ACTIONS))
+    told.apply(evidence.ledger[since:])
+    return told
+
+
+def test_are_the_points_the_published_policies() -> None:
+    """Evenly over the blocks, and the newest; bit for bit."""
+    evidence = published()
+    history = heard(evidence).of_key(b"k")[0]
+    assert history.policies is not None
+    points = history.policies.points(len(ACTIONS))
+    lines = [decode_in_force(record.value) for record in evidence.actions]
+    by_stop = {
+        line.stop: np.frombuffer(from_base64(line.policy, "policy"), "<u4") / PARTS
+        for line in lines
+        if isinstance(line, PolicyLine)
+    }
+    assert len(by_stop) > 2 * MARKS
+    assert MARKS // 2 < len(points) <= MARKS + 1
+    assert all(point.shares == by_stop[point.slot].tolist() for point in points)
+    assert [points[0].slot, points[-1].slot] == [1, max(by_stop)]
+    steps = np.diff([point.blocks for point in points])[:-1]
+    assert set(steps.tolist()) == {4}
+
+
+def test_is_it_said_that_only_the_newest_lines_were_read() -> None:
+    """The experiment says since which slot; the policy's past is none rather than wrong."""
+    whole = _learner(0, heard(published()).of_key(b"k")[0], ACTIONS)
+    assert whole["arms"]["since_slot"] == 1
+    assert whole["policies"][0]["slot"] == 1
+    late = _learner(0, heard(published(), since=20).of_key(b"k")[0], ACTIONS)
+    assert late["arms"]["since_slot"] > 20
+    assert late["policies"] is None
+
+
+def test_are_there_no_policies_of_what_was_withheld() -> None:
+    history = heard(published(Mode.SHADOW)).of_key(b"k")[0]
+    assert history.policies is not None
+    assert history.policies.points(len(ACTIONS)) == []
+    assert heard(published()).of_key(b"k")[0].policies.points(5) == []  # type: ignore[union-attr]
