@@ -11,7 +11,7 @@ import pytest
 
 import streamdp
 
-pytest_plugins = ("pytester", "tests.left_out", "tests.calling")
+pytest_plugins = ("pytester", "tests.left_out", "tests.untraced", "tests.calling")
 
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""

@@ -275,6 +275,18 @@ def test_does_the_jth_action_lead_with_probability_at_most_one_in_j() -> None:
             assert test.pvalue > FALSE_ALARM
 
 
+def test_is_the_law_of_the_baseline_that_of_its_draws() -> None:
+    """Uniform on the smallest sums; what is not smallest never wins."""
+    leader = sd.follow_the_leader(actions=ACTIONS)
+    sums = np.array([5, 3, 3], dtype=np.int64)
+    law = leader.choose.log_probabilities(sums)
+    assert np.exp(law).tolist() == pytest.approx([0, 0.5, 0.5])
+    bits = sd.SeededRandomness(3).bits(
+        "s", Purpose.SELECTION, np.zeros((99, 16), np.uint8), np.arange(99)
+    )
+    assert set(leader.choose.select(np.tile(sums, (99, 1)), bits).tolist()) == {1, 2}
+
+
 def test_does_the_baseline_take_no_prior() -> None:
     """The smallest sum is not a noisy comparison: nothing could be added to its noise."""
     leader = replace(sd.follow_the_leader(actions=ACTIONS), bonus=Fraction(1))

@@ -1,0 +1,41 @@
+"""A pytest plugin: which tests count for the coverage of core/, and so are traced.
+
+Tracing makes Python code take up to twice as long, and audits, services and pages run the same
+lines of core/ millions of times. So each line and branch of core/ must be run by a test that is
+not named here: one that asks about the core itself, or about something small.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+import pytest
+
+UNTRACED = (
+    # what runs core/ as a part of something larger
+    "crash/*", "kafka/*", "test_audit_*", "test_cli_*", "test_conformance.py*", "test_crash_*",
+    "test_demo.py*", "test_deploy.py*", "test_documents.py*",
+    "test_feedback_formats.py*", "test_feedback_kit.py*", "test_feedback_service.py*",
+    "test_formats.py*", "test_history.py*", "test_hostile*", "test_http*", "test_left_out.py*",
+    "test_live_monitoring.py*", "test_metrics.py*", "test_monitoring.py*",
+    "test_noninterference_*", "test_protocol*", "test_quarantine.py*", "test_renamed.py*",
+    "test_replay_*", "test_repository.py*", "test_run.py*", "test_runbook.py*",
+    "test_same_input.py*", "test_service_loop.py*", "test_simulate*", "test_sqlite_*",
+    "test_status_page.py*", "test_transport_*", "test_verification.py*", "test_ways_out.py*",
+    # what runs the same lines of core/ very often
+    "test_examples.py::test_the_examples*", "test_ledger.py::TestAgainstADictOfSlots*",
+    "test_quiet.py::test_is_a_rebuild_slot_by_slot*",
+    "test_quiet.py::test_is_a_slot_alone_what_it_is*",
+    "test_selection.py::test_what_ships_passes_the_kit*",
+)  # fmt: skip
+"""Their names, from the folder of tests."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark them for pytest-cov, where the coverage is measured at all."""
+    if not config.pluginmanager.hasplugin("_cov"):
+        return
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if any(fnmatch(name, pattern) for pattern in UNTRACED):
+            item.add_marker("no_cover")
