@@ -41,6 +41,8 @@ from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import Format
 from streamdp_adapters.sqlite import Settings, Sqlite
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 PATIENT = 0.95  # confidence at which the published numbers of runs are stated
 

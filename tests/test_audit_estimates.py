@@ -23,6 +23,8 @@ from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.core.regret import ESTIMATES, Estimate, estimate, estimates
 
+pytestmark = pytest.mark.slow
+
 Ints = NDArray[np.int64]
 Breaks = Callable[[pytest.MonkeyPatch], None]
 

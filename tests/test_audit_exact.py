@@ -40,6 +40,8 @@ from streamdp.core.selection import (
     Prior,
 )
 
+pytestmark = pytest.mark.slow
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

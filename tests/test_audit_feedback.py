@@ -21,6 +21,8 @@ from streamdp.core.randomness import SeededRandomness
 from tests.feedback_mutants import CHOOSING, MUTANTS, made
 from tests.golden_engine import POLICIES
 
+pytestmark = pytest.mark.slow
+
 
 def audited(subject: PolicyLearner) -> Audit:
     """Seeded, so that a test never comes and goes."""

@@ -35,6 +35,8 @@ from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.feedback import Content, FeedbackFormat, Headers
 from tests.feedback_mutants import MUTANTS
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 PATIENT = 0.95  # confidence at which the published numbers of runs are stated
 

@@ -20,6 +20,8 @@ from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.regret import estimate
 
+pytestmark = pytest.mark.slow
+
 ESTIMATES = (
     estimate("block_regret", epsilon="1/4", min_length=2),
     estimate("null_share", epsilon="1/4", min_length=4),

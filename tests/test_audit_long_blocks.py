@@ -30,6 +30,8 @@ from streamdp.core.randomness import SystemRandomness
 from tests.engine_mutants import INCUMBENT, MUTANTS, Mutant
 from tests.remembering import remembering
 
+pytestmark = pytest.mark.slow
+
 Ints = NDArray[np.int64]
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))

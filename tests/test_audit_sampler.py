@@ -29,6 +29,7 @@ def shipped(options: dict[str, str], *, actions: int = 2) -> Leader:
     return learner_of({**options, "epsilon": "3"}, actions=names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
 def test_transcripts_of_the_shipped_engine_follow_their_law(options: dict[str, str]) -> None:
     for actions in (2, 3):

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from streamdp import cli
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["--epsilon", "1", "--actions", "2", "--samples", "1000"]
 ONE = ["audit", "--recipe", "incumbent_leader", *QUICK]
 

@@ -26,6 +26,8 @@ from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
 from streamdp.testing.learners import check_learner
 from tests.golden_engine import LEARNERS
 
+pytestmark = pytest.mark.slow
+
 ACTIONS = ("a", "b", "c")
 EXAMPLES = Path(__file__).parent / "examples"
 README = (Path(__file__).parent.parent / "README.md").read_text()

@@ -20,6 +20,8 @@ import pytest
 
 from streamdp_adapters.sqlite.transport import STEPS
 
+pytestmark = pytest.mark.slow
+
 VICTIM = Path(__file__).with_name("sqlite_victim.py")
 KILLED = -9
 FULL = 3

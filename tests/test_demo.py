@@ -20,6 +20,8 @@ from streamdp.service.demo.show import configuration
 from streamdp.service.demo.world import SEGMENTS, SHELVES, World
 from tests.asking import free_port
 
+pytestmark = pytest.mark.slow
+
 
 def text(*drawn: object, width: int = 100) -> str:
     """What a terminal shows."""

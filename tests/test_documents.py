@@ -101,11 +101,13 @@ epsilon = "1"
 SENT = "```sh\nstreamdp run\n```\n```sh\necho '[0, 1]' | streamdp send --key fr\n```\n"
 
 
+@pytest.mark.slow
 def test_a_page_that_tells_the_truth_passes(tmp_path: Path) -> None:
     watched = "```sh\nstreamdp watch\n```\n```text\nfr … block 0, in force from slot 2\n```\n"
     Story(tmp_path).follow(CONFIGURATION + SENT + watched)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "told"),
     [

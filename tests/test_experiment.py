@@ -26,6 +26,7 @@ def released(
     experiment.add(np.rint(gains).astype(np.int64), counts.astype(np.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scales", [Scales(Fraction(1)), Scales(Fraction(3), Fraction(3))], ids=["header", "value"]
 )

@@ -76,6 +76,7 @@ def by_hand(learner: PolicyLearner, batch: FeedbackBatch) -> dict[tuple[Key, int
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", POLICIES.values(), ids=list(POLICIES))
 def test_does_every_policy_pass_the_kit(learner: PolicyLearner) -> None:
     check_feedback_learner(learner)

@@ -52,6 +52,7 @@ def told(observed: Observed) -> list[tuple[int, float]]:
     return list(zip(observed.played.tolist(), (observed.gain / UNIT).tolist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
 def test_every_shipped_format_keeps_the_rules(format_: FeedbackFormat) -> None:
     check_feedback_format(format_, examples=30)

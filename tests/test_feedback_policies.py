@@ -304,6 +304,7 @@ def digest(recipe: str) -> str:
     return sha256(seen).hexdigest()[:16]
 
 
+@pytest.mark.slow
 def test_a_processor_without_wide_instructions_computes_the_same() -> None:
     """numpy takes other code where a processor has less; here it is made to believe so."""
     wide = told(

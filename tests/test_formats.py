@@ -451,6 +451,7 @@ class Mutant:
             return self.good.decode(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("good", "name", "rule"),
     [

@@ -13,6 +13,8 @@ import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import streamdp as sd
 from streamdp.cli._black_box import served
 from streamdp.ports import Key, Partition, Published, Records, Value
@@ -23,6 +25,8 @@ from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.streams import events, spec
+
+pytestmark = pytest.mark.slow
 
 RECORDS = 100_000
 MEGABYTES_EVERY = 5_000  # records: each of the large ones comes some times

@@ -143,6 +143,7 @@ def test_is_a_silent_reserved_connection_cut_off_sooner() -> None:
     asyncio.run(ask())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_do_handshakes_count_and_end_in_time(loop: str, tmp_path: Path) -> None:
     """Who connects to TLS and says nothing has a place, for a short time; a probe gets past."""
@@ -270,6 +271,7 @@ def test_are_too_few_files_refused() -> None:
 FEW_FILES = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); {MAIN}"
 
 
+@pytest.mark.slow
 def test_does_a_service_with_few_files_answer_probes_beside_a_crowd(tmp_path: Path) -> None:
     """Of 400 clients a few have a place; no file is missing anywhere, and it is said."""
     place = Place(tmp_path)

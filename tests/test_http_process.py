@@ -20,6 +20,8 @@ from tests.first_action import readers_disagree
 from tests.running import Place, children, until
 from tests.streams import events
 
+pytestmark = pytest.mark.slow
+
 
 def test_is_it_served_from_a_process_of_its_own_that_is_started_again(tmp_path: Path) -> None:
     place = Place(tmp_path)

@@ -62,6 +62,7 @@ def test_a_marker_that_names_no_program_is_refused(
     assert outcome(pytester, "@pytest.mark.system\ndef test_it(): pass").ret != 0
 
 
+@pytest.mark.slow
 def test_strictly_each_way_is_told_in_two_processes_too(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_strictly_each_way_is_told_in_two_processes_too(
     result.stdout.no_fnmatch_line("*test_that_runs: *")
 
 
+@pytest.mark.slow
 def test_strictly_a_whole_suite_in_two_processes_passes(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ class Reappearing(Store):
         return replace(taken, state={**again, **taken.state})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_is_every_block_released_once_though_removed_entries_come_back(seed: int) -> None:
     """Crashes and rebuilds as in the protocol's own stories, and an epoch at the end."""

@@ -39,6 +39,8 @@ from streamdp.wire.published import Mode
 from tests.neighbours import Course, Observed, differences, on_memory, on_sqlite
 from tests.services import Lines
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 
 LENGTH = 48

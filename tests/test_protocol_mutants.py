@@ -25,6 +25,8 @@ from streamdp.wire.state import encode_checkpoint
 from tests.protocol_model import Story
 from tests.streams import spec
 
+pytestmark = pytest.mark.slow
+
 LIVES = range(6)
 Patch = pytest.MonkeyPatch
 

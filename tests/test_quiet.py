@@ -58,6 +58,7 @@ def by_the_long_way(monkeypatch: pytest.MonkeyPatch, fold: Callable[[], Seen]) -
         return fold()
 
 
+@pytest.mark.slow
 @given(learners(), logs(), st.booleans(), st.integers(1, 9))
 def test_is_a_slot_alone_what_it_is_by_the_long_way(
     learner: sd.Leader, log: LossBatch, estimating: bool, every: int
@@ -98,6 +99,7 @@ def test_is_a_slot_alone_quiet_by_public_numbers(learner: sd.Leader, log: LossBa
     assert taken == expected
 
 
+@pytest.mark.slow
 @given(learners(), logs(), st.integers(0, 60))
 def test_is_a_rebuild_slot_by_slot_the_engine_that_was(
     learner: sd.Leader, log: LossBatch, upto: int

@@ -116,6 +116,7 @@ def _insist(run: Callable[[Callable[[int], None]], int], *, every: int) -> list[
             return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_is_a_killed_conversion_gone_on_with(

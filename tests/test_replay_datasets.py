@@ -15,6 +15,8 @@ import pytest
 from streamdp.core.errors import InvalidConfig
 from streamdp.replay.datasets import NAMES, load
 
+pytestmark = pytest.mark.slow
+
 GENRES = "unknown|0\nAction|1\nComedy|2\n\n"
 FILMS = "1|Up (2009)|x||y|0|0|1\n2|Dôwn|x||y|0|1|1\n3|Nowhere|||z|1|0|0\n"
 RATINGS = "9\t1\t5\t30\n8\t2\t4\t10\n7\t3\t3\t20\n6\t3\t5\t20\n"

@@ -51,6 +51,7 @@ def fresh(rows: int) -> Bits:
 # The conformance kit, on what is shipped and on what is broken
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("rate", [HALF, Fraction(3), Fraction(1, 20)])
 def test_what_ships_passes_the_kit(kind: type[Ours], rate: Fraction) -> None:
@@ -145,6 +146,7 @@ class Rotated(Broken):
         return np.asarray((self.draw.select(sums, bits, prior) + 1) % sums.shape[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
@@ -164,6 +166,7 @@ def test_the_kit_refuses_what_is_broken(broken: Broken, promise: str) -> None:
         check_selection(broken)
 
 
+@pytest.mark.slow
 def test_the_kit_refuses_a_race_that_forgets_other_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a runner-up whose first word ties, 16,384 actions or more away, is not seen."""
     runners = len  # whatever their keys are, one counts
@@ -213,6 +216,7 @@ HANDICAPS: list[list[float]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exponential", "permute_and_flip", "laplace"])
 @pytest.mark.parametrize("s", HANDICAPS, ids=str)
 def test_a_law_has_twelve_digits(name: str, s: list[float]) -> None:

@@ -6,8 +6,12 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.crash.process import STEPS, Place
 from tests.crash.scenario import Scenario
+
+pytestmark = pytest.mark.slow
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
