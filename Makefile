@@ -6,30 +6,48 @@ PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= $(VENV)-peers
 SOAK ?= 20
-# Processes that run the suite; each starts a broker of its own when it first needs one.
-TESTERS ?= 2
+PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
+# Processes that run the suite, more than there are processors: what starts processes and brokers
+# waits half of its time. Each starts a broker of its own when it first needs one.
+TESTERS ?= $(shell expr $(PROCESSORS) + 2)
 
 BIN := $(VENV)/bin
 WHEEL := $(CURDIR)/build/wheel
-SPREAD := -n $(TESTERS) --dist worksteal
 SETUP := $(PYTHON) requirements/environment.py $(VENV)
 
-.PHONY: demo test check bench soak broker python runtime tools lint
+# Python keeps what it has compiled, whatever the shell asks for: without that every process of the
+# suite, and every process that these start, compiles all that it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test check bench soak broker python runtime tools lint style types wheel compiled quick suite
 
 demo: runtime
 	$(BIN)/streamdp demo
 
-check: tools lint
-	$(BIN)/pytest $(SPREAD) -q -m "not kafka and not system and not slow"
+# Types are checked beside the tests: mypy takes one processor, and says nothing until it is done.
+check: tools style
+	@$(MAKE) --no-print-directory -j2 types quick
 
-# The suite runs against the wheel that users install, never against the checkout.
 test: tools
 	sh requirements/system.sh
-	$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j2 style wheel compiled
+	@$(MAKE) --no-print-directory -j2 types suite
+
+quick:
+	$(BIN)/pytest -n $(PROCESSORS) --dist worksteal -q -m "not kafka and not system and not slow"
+
+# The suite runs against the wheel that users install, never against the checkout.
+suite:
+	PYTHONPATH=$(WHEEL) STREAMDP_WHEEL=$(WHEEL) $(BIN)/pytest -n $(TESTERS) --dist worksteal --cov --cov-report=term-missing:skip-covered
+
+# Once, rather than by every tester: pytest rewrites the tests' assertions when it first reads them.
+compiled:
+	$(BIN)/pytest --collect-only -q >/dev/null || true  # `suite` says what is wrong
+
+wheel:
 	rm -rf build
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/dist . >/dev/null
 	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL) build/dist/*.whl
-	PYTHONPATH=$(WHEEL) STREAMDP_WHEEL=$(WHEEL) $(BIN)/pytest $(SPREAD) --cov --cov-report=term-missing:skip-covered
 
 # Each benchmark prints tables and writes bench-results/<its name>.json; PEERS holds the systems
 # that cannot share an environment with streamdp.
@@ -42,17 +60,21 @@ bench: python
 		$(BIN)/python $$file --json bench-results/$$(basename $$file .py).json || exit 1; done
 
 soak: tools
-	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_long_blocks.py \
+	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_long_blocks.py tests/test_protocol.py \
 		$(wildcard tests/test_crash*.py tests/*/test_crash*.py)
 
 broker: tools
 	@$(BIN)/python -m streamdp.testing
 
-lint:
+lint: style types
+
+style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+types:
+	$(BIN)/mypy
 
 runtime: python
 	@$(SETUP) runtime
