@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from streamdp.replay.feedback import (
     feedback_candidate,
     simulate_feedback,
 )
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 GRADED, EQUAL, CLICKS = ENVIRONMENTS[:3]
 HALF = Fraction(1, 2)
@@ -122,6 +124,7 @@ def test_the_command_prints_tables() -> None:
         (["--observes", "feedback", "--learners", "follow_the_leader"], "learners: unknown"),
         (["--observes", "feedback", "--learners", "thompson:x"], "learners: unknown"),
         (["--observes", "feedback", "--learners", "ucb1"], "simulate: too many blocks"),
+        (["--observes", "feedback", "--world", "x"], "--world: unknown"),
         (["--observes", "feedback", "--epsilon", "inf"], "epsilon: no policy without noise"),
     ],
 )
@@ -132,6 +135,35 @@ def test_is_what_cannot_be_simulated_refused(arguments: list[str], said: str) ->
 
 
 def test_candidates_are_written_like_others() -> None:
-    learner = feedback_candidate("policy_blocks:spread=1:played=value", HALF, arms=3)
+    learner = feedback_candidate(
+        "policy_blocks:spread=1:played=value", HALF, actions=["x", "y", "z"]
+    )
     assert learner.played == "value"
-    assert np.array(learner.actions).tolist() == ["0", "1", "2"]
+    assert np.array(learner.actions).tolist() == ["x", "y", "z"]
+
+
+def test_draws_a_page_of_learners_side_by_side(tmp_path: Path) -> None:
+    """Regret and policies over time; nothing of it is anybody's, so it has no label."""
+    report = tmp_path / "page.html"
+    asked = ["simulate", "--observes", "feedback", "--runs", "2", "--slots", "300"]
+    told = CliRunner().invoke(
+        application(), [*asked, "--world", "graded", "--report", str(report), "--json"]
+    )
+    assert {each["instance"] for each in json.loads(told.stdout)} == {
+        "graded, K = 5", "graded, beta rewards", "graded, a tenth late"
+    }  # fmt: skip
+    text = report.read_text()
+    assert "made up" in text
+    assert text.count("<section>") == 3
+    assert text.count('class="plot"') == 3 * (3 + 4)
+    assert NOT_PRIVATE not in text
+
+
+def test_add_curves_up_to_the_regret() -> None:
+    """Over time it ends where it ends, and policies are probabilities."""
+    (outcome,) = simulate_feedback(["policy_blocks"], [HALF], environments=[SMALL], runs=30)
+    assert outcome.course.mean[-1] == pytest.approx(outcome.mean)
+    assert (np.diff(outcome.course.mean) >= 0).all()
+    assert outcome.course.slots[-1] == 10**6
+    assert np.allclose(outcome.shares.shares.sum(axis=1), 1)
+    assert outcome.shares.shares[-1, 0] > 0.9

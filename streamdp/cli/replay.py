@@ -8,10 +8,51 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from streamdp.replay.replaying import Replay
+    from streamdp.replay.replaying import Question, Replay
     from streamdp.replay.sources import Reading
 
 LEARNERS = "incumbent_leader,prefix_softmax,noisy_leader:noise=exponential"
+EPSILONS = "0.1,0.5,1,inf"
+SEEDS = 100
+
+LogArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A file (.ndjson .parquet .arrow .npy .npz) or a topic (sqlite:file.db#topic,"
+        " kafka:server:9092#topic)."
+    ),
+]
+
+LearnersOption = Annotated[
+    str | None,
+    typer.Option(help="Recipes with options, as in noisy_leader:noise=laplace, by commas."),
+]
+
+EpsilonsOption = Annotated[
+    str | None, typer.Option(help="Budgets by commas; inf is without privacy (of losses only).")
+]
+
+PlayedOption = Annotated[
+    str, typer.Option(help="Feedback of a topic: where the action stands, header or value.")
+]
+
+HeaderOption = Annotated[
+    str, typer.Option(help="Feedback of a topic: the header of the shown action.")
+]
+
+PscoreOption = Annotated[str, typer.Option(help="Feedback: the column or header of propensities.")]
+
+ContentOption = Annotated[
+    str | None, typer.Option(help="Feedback of a topic: reward, loss, or losses (of all).")
+]
+
+LoggedDraws = Annotated[
+    str,
+    typer.Option(
+        help="Feedback: how shown actions were drawn: auto (by their propensities),"
+        " propensities, uniform, or service (what one released, without values)."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -20,20 +61,15 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    log: Annotated[
-        str,
-        typer.Argument(
-            help="A file (.ndjson .parquet .arrow .npy .npz) or a topic (sqlite:file.db#topic,"
-            " kafka:server:9092#topic)."
-        ),
-    ],
-    learners: Annotated[
-        str, typer.Option(help="Recipes with options, as in noisy_leader:noise=laplace, by commas.")
-    ] = LEARNERS,
-    epsilon: Annotated[
-        str, typer.Option(help="Budgets by commas; inf is without privacy.")
-    ] = "0.1,0.5,1,inf",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
+    log: LogArgument,
+    observes: Annotated[
+        str, typer.Option(help="losses (of all actions), or feedback (of the shown action).")
+    ] = "losses",
+    learners: LearnersOption = None,
+    epsilon: EpsilonsOption = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds; 100, with feedback 20.")
+    ] = None,
     first_seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
     report: Annotated[Path | None, typer.Option(help="Write the report's page here.")] = None,
     as_json: Annotated[
@@ -56,32 +92,73 @@ def replay(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Keep the pass here, to go on after an interruption.")
     ] = None,
+    logged: LoggedDraws = "auto",
+    content: ContentOption = None,
+    pscore: PscoreOption = "pscore",
+    header: HeaderOption = "streamdp-action",
+    played: PlayedOption = "header",
 ) -> None:
     """Replay a log under a grid of learners, budgets and seeds. NOT PRIVATE.
 
     The log is read as the service would have read it: finite losses outside [0, 1] are clipped, and
     the report says in how many slots (`streamdp send` refuses them).
-    """
-    from streamdp.cli import _progress
-    from streamdp.replay.cells import parse_candidates, parse_epsilons
-    from streamdp.replay.replaying import Question, costs, replay_log, seeds_of
-    from streamdp.replay.sources import open_log
 
-    question = Question(
-        parse_candidates(learners),
-        parse_epsilons(epsilon),
-        seeds_of(seeds, first=first_seed),
-        stream,
-        epoch,
-    )
-    source = open_log(log, reading(actions, on_bad, wire_format, setting))
-    for cost in costs(source, question):
-        typer.echo(f"cost: {cost}", err=True)
-    with _progress.watching() as watcher:
-        found = replay_log(source, question, checkpoint=checkpoint, watcher=watcher)
+    With --observes feedback: what policies would have won. Logs of all losses are played exactly;
+    logs with propensities are weighed; uniform draws are replayed by rejection; others are refused.
+    """
+    from streamdp.cli import _feedback_replay
+
+    how = reading(actions, on_bad, wire_format, setting)
+    _feedback_replay.check_observes(log, observes)
+    if observes == "feedback":
+        _feedback_replay.run(
+            log,
+            _feedback_replay.question(
+                learners, epsilon, seeds, first_seed, stream, epoch, logged, on_bad
+            ),
+            how,
+            _feedback_replay.Shown(content, pscore, header, played),
+            report=report,
+            as_json=as_json,
+        )
+        return
+    asked = _asked(learners, epsilon, seeds, first_seed, stream, epoch)
+    found = _replayed(log, asked, how, checkpoint)
     _write(found, report, as_json)
     if str(as_json) != "-":
         _print(found)
+
+
+def _asked(
+    learners: str | None,
+    epsilon: str | None,
+    seeds: int | None,
+    first: int,
+    stream: str,
+    epoch: int,
+) -> Question:
+    from streamdp.replay.cells import parse_candidates, parse_epsilons
+    from streamdp.replay.replaying import Question, seeds_of
+
+    return Question(
+        parse_candidates(LEARNERS if learners is None else learners),
+        parse_epsilons(EPSILONS if epsilon is None else epsilon),
+        seeds_of(SEEDS if seeds is None else seeds, first=first),
+        stream,
+        epoch,
+    )
+
+
+def _replayed(log: str, asked: Question, how: Reading, checkpoint: Path | None) -> Replay:
+    from streamdp.cli import _progress
+    from streamdp.replay.replaying import costs, replay_log
+    from streamdp.replay.sources import open_log
+
+    source = open_log(log, how)
+    for cost in costs(source, asked):
+        typer.echo(f"cost: {cost}", err=True)
+    with _progress.watching() as watcher:
+        return replay_log(source, asked, checkpoint=checkpoint, watcher=watcher)
 
 
 def reading(

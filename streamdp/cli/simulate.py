@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from streamdp.replay.course import Course
     from streamdp.replay.feedback import FeedbackOutcome
     from streamdp.replay.simulate import Outcome
 
@@ -50,6 +52,13 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of losses and selections.")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not tables.")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option("--world", help="Feedback: only the worlds whose name holds this text."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Feedback: write a page with charts here.")
+    ] = None,
 ) -> None:
     """Simulate learners in made-up worlds: mean regret with its standard error.
 
@@ -66,7 +75,9 @@ def simulate(
     from streamdp.core.errors import InvalidConfig, complaint
 
     if observes == "feedback":
-        shown = _feedback(learners, epsilon, runs=runs, slots=slots, seed=seed)
+        shown = _feedback(learners, epsilon, runs=runs, slots=slots, seed=seed, only=only)
+        if report is not None:
+            _write_page(report, shown)
         told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
     elif observes == "losses":
         found = _losses(
@@ -117,15 +128,34 @@ def _losses(
     )
 
 
-def _feedback(
-    learners: str | None, epsilon: str | None, *, runs: int, slots: int | None, seed: int
-) -> list[FeedbackOutcome]:
-    from streamdp.replay.cells import parse_epsilons
-    from streamdp.replay.feedback import HORIZON, LEARNERS, simulate_feedback
+def _write_page(report: Path, outcomes: Sequence[FeedbackOutcome]) -> None:
+    from streamdp.replay.feedback_page import simulation_page
 
+    report.write_text(simulation_page(outcomes), encoding="utf-8")
+    typer.echo(f"wrote {report}", err=True)
+
+
+def _feedback(
+    learners: str | None,
+    epsilon: str | None,
+    *,
+    runs: int,
+    slots: int | None,
+    seed: int,
+    only: str | None,
+) -> list[FeedbackOutcome]:
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.replay.cells import parse_epsilons
+    from streamdp.replay.feedback import ENVIRONMENTS, HORIZON, LEARNERS, simulate_feedback
+
+    worlds = [each for each in ENVIRONMENTS if only is None or only in each.name]
+    if not worlds:
+        names = "; ".join(each.name for each in ENVIRONMENTS)
+        raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
     found = simulate_feedback(
         LEARNERS if learners is None else learners.split(","),
         parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),
+        environments=worlds,
         runs=runs,
         horizon=HORIZON if slots is None else slots,
         seed=seed,
@@ -249,4 +279,12 @@ def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
         "mean_regret": outcome.mean,
         "standard_error": outcome.error,
         "worst_percent": outcome.worst,
+        "regret_over_time": _over_time(outcome.course),
     }
+
+
+def _over_time(course: Course) -> dict[str, list[float]]:
+    """At most so many points: capped blocks may be thousands."""
+    kept = slice(None, None, max(1, len(course.slots) // 200))
+    told = {"slots": course.slots, "mean": course.mean, "low": course.low, "high": course.high}
+    return {name: each[kept].tolist() for name, each in told.items()}

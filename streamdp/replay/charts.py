@@ -38,7 +38,7 @@ class Curve:
     x: Floats
     y: Floats
     colour: str  # a CSS variable's name
-    style: str = "solid"  # solid, dashed or dotted
+    style: str = "solid"  # solid, dashed or dotted; points are not joined
     low: Floats | None = field(default=None)
     high: Floats | None = field(default=None)
     marks: bool = False  # with whiskers from low to high instead of a band
@@ -201,7 +201,8 @@ def _shape(curve: Curve, x: Axis, y: Axis) -> str:
     if curve.low is not None and curve.high is not None:
         low, high = y.place(curve.low[keep]), y.place(curve.high[keep])
         band = _whiskers(curve, xs, low, high) if curve.marks else _band(curve, xs, low, high)
-    path = f'<path class="{curve.style}" style="stroke:var({curve.colour})" d="{_path(xs, ys)}"/>'
+    line = _dots(xs, ys) if curve.style == "points" else _path(xs, ys)
+    path = f'<path class="{curve.style}" style="stroke:var({curve.colour})" d="{line}"/>'
     return band + path
 
 
@@ -223,6 +224,12 @@ def _thinned(n: int) -> NDArray[np.int64]:
 
 def _path(xs: Floats, ys: Floats) -> str:
     return "M" + "L".join(_at(a, b) for a, b in zip(xs.tolist(), ys.tolist(), strict=True))
+
+
+def _dots(xs: Floats, ys: Floats) -> str:
+    """Lines of hardly any length, whose round ends are the dots."""
+    places = zip(xs.tolist(), ys.tolist(), strict=True)
+    return "".join(f"M{_at(a, b)}h0.01" for a, b in places)
 
 
 def _at(x: float, y: float) -> str:

@@ -32,6 +32,7 @@ from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, bandit_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
 from streamdp.replay.bandits import Changing, simulate_bandit
 from streamdp.replay.cells import Epsilon
+from streamdp.replay.course import Course, Shares
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -44,6 +45,7 @@ _CONCENTRATION = 4.0  # of beta rewards: their variance is m(1 − m)/5
 _ONE_BY_ONE = 64
 _VALUES = 1 << 20  # of an array at once
 _MOST_BLOCKS = 10_000
+BAND = (10, 90)
 _WORST = 100  # the worst 1 in so many runs
 
 
@@ -94,6 +96,8 @@ class FeedbackOutcome:
     learner: str  # as written on the command line
     epsilon: Epsilon
     regrets: Floats
+    course: Course  # the regret so far: mean and the middle 80 % of the runs
+    shares: Shares  # the mean policy of each block
 
     @property
     def mean(self) -> float:
@@ -140,13 +144,13 @@ def simulate_feedback(
                 continue
             private = text.split(":")[0] not in BASELINES
             for epsilon in epsilons if private else (None,):
-                learner = feedback_candidate(text, epsilon, arms=environment.arms)
-                generator = default_rng((seed, number))
-                yield FeedbackOutcome(
+                yield _outcome(
                     environment,
                     text,
                     epsilon,
-                    _regrets(environment, learner, runs, horizon, generator),
+                    runs=runs,
+                    horizon=horizon,
+                    generator=default_rng((seed, number)),
                 )
 
 
@@ -185,11 +189,11 @@ def bandit_candidate(text: str, epsilon: Epsilon, *, arms: int) -> Bandit:
     )
 
 
-def feedback_candidate(text: str, epsilon: Epsilon, *, arms: int) -> PolicyLearner:
+def feedback_candidate(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> PolicyLearner:
     """A learner in writing, at an ε.
 
-    >>> feedback_candidate("policy_blocks:spread=1", Fraction(1), arms=2).rule.spread
-    Fraction(1, 1)
+    >>> feedback_candidate("policy_blocks:spread=1", Fraction(1), actions=["a", "b"]).rule
+    BestArm(spread=Fraction(1, 1), floor=Fraction(8, 1), name='best arm')
     """
     name, *parts = (part.strip() for part in text.split(":"))
     options = dict(part.partition("=")[::2] for part in parts)
@@ -203,29 +207,63 @@ def feedback_candidate(text: str, epsilon: Epsilon, *, arms: int) -> PolicyLearn
                 complaint("epsilon", "no policy without noise", expected="thompson", got=name)
             )
         config["epsilon"] = str(epsilon)
-    return feedback_learner_of(config, actions=[str(arm) for arm in range(arms)])
+    return feedback_learner_of(config, actions=actions)
 
 
-def _regrets(
+def _outcome(
     environment: Environment,
-    learner: PolicyLearner,
+    text: str,
+    epsilon: Epsilon,
+    *,
     runs: int,
     horizon: int,
     generator: Generator,
-) -> Floats:
+) -> FeedbackOutcome:
+    """Many runs of one learner, as many at once as memory is for."""
+    names = [str(arm) for arm in range(environment.arms)]
+    learner = feedback_candidate(text, epsilon, actions=names)
     at_once = max(1, _VALUES // environment.arms)
-    sizes = [min(at_once, runs - first) for first in range(0, runs, at_once)]
-    parts = [_play(environment, learner, size, horizon, generator) for size in sizes]
-    return np.concatenate(parts)
+    regrets: list[Floats] = []  # runs × blocks: so far
+    policies: Floats = np.zeros(())
+    stops = np.zeros(0, dtype=np.int64)
+    for first in range(0, runs, at_once):
+        some = min(at_once, runs - first)
+        played = list(steps(environment, learner, some, horizon=horizon, generator=generator))
+        regrets.append(np.cumsum([step.regret for step in played], axis=0).T)
+        policies = policies + np.array([step.policy.sum(axis=0) for step in played])
+        stops = np.array([step.stop for step in played])
+    so_far = np.concatenate(regrets)
+    low, high = np.percentile(so_far, BAND, axis=0)
+    starts = np.concatenate([[1], stops[:-1]])
+    return FeedbackOutcome(
+        environment,
+        text,
+        epsilon,
+        so_far[:, -1],
+        course=Course(stops - 1, so_far.mean(axis=0), low, high),
+        shares=Shares(starts, policies / runs),
+    )
 
 
-def _play(
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One block of some runs."""
+
+    block: int
+    first: int  # the slots [first, stop)
+    stop: int
+    policy: Floats  # in force in it: runs × K
+    regret: Floats  # of each run
+
+
+def steps(
     environment: Environment,
     learner: PolicyLearner,
     runs: int,
+    *,
     horizon: int,
     generator: Generator,
-) -> Floats:
+) -> Iterator[Step]:
     """Some runs of one learner, all at once, block by block."""
     schedule = learner.schedule
     blocks = schedule.block_of(horizon) + 1
@@ -233,23 +271,23 @@ def _play(
         raise InvalidConfig(
             complaint("simulate", "too many blocks", expected=f"≤ {_MOST_BLOCKS}", got=blocks)
         )
-    regret = np.zeros(runs)
     state = learner.nothing_known(runs)
     open_ = _Feedback.none(runs, environment.arms)
     for block in range(blocks):
         slots = range(schedule.start(block) - 1, min(schedule.stop(block) - 1, horizon))
         policy = learner.policy(state, np.full(runs, block)) / PARTS
         seen, late = _Feedback.none(runs, environment.arms), _Feedback.none(runs, environment.arms)
+        regret = np.zeros(runs)
         for means, count in _stretches(environment, horizon, slots):
             shown = generator.multinomial(count, policy)
             regret += shown @ (means.max() - means)
             delayed = generator.binomial(shown, environment.late)
             seen += _Feedback.drawn(shown - delayed, means, environment, generator)
             late += _Feedback.drawn(delayed, means, environment, generator)
+        yield Step(block, slots.start + 1, slots.stop + 1, policy, regret)
         seen += open_
         open_ = late
         state = learner.learned(state, *_released(learner, seen, generator))
-    return regret
 
 
 def _stretches(

@@ -5,7 +5,6 @@ What a page shows is computed in `figures` and said in `summary`; here it is onl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import PurePath
 
@@ -15,11 +14,18 @@ from streamdp.replay import charts, following, tables
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.charts import Curve
 from streamdp.replay.figures import Z, bounds, gap, helping_cap, line, settled_at, timeline
-from streamdp.replay.page_style import BANNER, EXACT, document
+from streamdp.replay.page_style import (
+    BANNER,
+    COLOURS,
+    EXACT,
+    document,
+    html_table,
+    joined,
+    section,
+)
 from streamdp.replay.replaying import Answer, Replay
 from streamdp.replay.summary import firsts, interval, middle, number, summary
 
-COLOURS = tuple(f"--c{number}" for number in range(1, 9))
 _MOST_SHOWN = 7  # actions with a colour of their own
 _SLICES = 50
 
@@ -72,7 +78,7 @@ def _facts(replay: Replay) -> str:
 
 def _summary(replay: Replay) -> str:
     items = "".join(
-        f"<dt>{escape(each.about)}</dt><dd>{_joined(escape(each.says))}</dd>"
+        f"<dt>{escape(each.about)}</dt><dd>{joined(escape(each.says))}</dd>"
         for each in summary(replay)
     )
     return f'<section><h2>In short</h2><dl class="summary">{items}</dl></section>'
@@ -122,7 +128,7 @@ def _over_time(replay: Replay) -> str:
     x = charts.log_axis("slots", low=1, high=replay.summed.longest)
     y = charts.regret_axis("regret in losses", everything, low=1 if top >= 10 else 0.1)
     plots = [charts.plot(curves, x=x, y=y, title=title) for title, curves in panels]
-    return _section(
+    return section(
         "Regret over time",
         "Losses beyond those of the best fixed action up to each slot: that action is the floor of"
         " the chart, unless a learner that follows change does better than it. Lines are means over"
@@ -155,7 +161,7 @@ def _against_epsilon(replay: Replay) -> str:
     low = max(1e-2, min(float(curve.y.min()) for curve in curves) / 1.5)
     x = charts.ordinal_axis("ε", [epsilon_text(epsilon) for epsilon in epsilons])
     y = charts.regret_axis("regret at the end", curves, low=low)
-    return _section(
+    return section(
         "Regret against ε",
         "Regret at the end of the log, mean and 95 % interval of the mean over seeds. ε = ∞ is the"
         " same learner with the smallest sum chosen: its schedule and window without its privacy.",
@@ -180,7 +186,7 @@ def _linear(replay: Replay) -> str:
     low = min(0.0, *(float(curve.y.min()) for curve in curves))
     x = charts.linear_axis("slots", low=0, high=replay.summed.longest)
     y = charts.linear_axis("regret in losses", low=low, high=max(top, 1.0))
-    return _section(
+    return section(
         f"Would it have noticed a drift? ε = {epsilon_text(shown.cell.epsilon)}",
         "The same on linear axes, with the best of the capped schedules that were tried. A curve"
         " that keeps rising lags behind a best action that changed; one that falls earns back what"
@@ -235,7 +241,7 @@ def _timeline(replay: Replay) -> str:
     if len(ranked) > _MOST_SHOWN:
         names += '<li><i class="box" style="background:var(--muted)"></i>others</li>'
     key = " of the longest key" if len(replay.summed.rows) > 1 else ""
-    return _section(
+    return section(
         "Who was in force",
         f"The action that {replay.question.candidates[0].text} had in force most often over the"
         f" seeds{key}, block by block, over {slots:,} slots; above it, which action had the least"
@@ -308,12 +314,12 @@ def _table(replay: Replay) -> str:
         "bound if i.i.d.",
         "charge of an event",
     ]
-    return _section(
+    return section(
         "All cells",
         "Regret at the end: mean over seeds ± 1.96 standard errors. The bound holds for the"
         " expected regret on independent, identically distributed losses with this log's gap in"
         " hindsight; on a log that drifts it promises nothing.",
-        _html_table(head, rows),
+        html_table(head, rows),
     )
 
 
@@ -321,10 +327,10 @@ def _actions(replay: Replay) -> str:
     head, rows = tables.by_action(replay)
     more = len(replay.actions) - len(rows)
     rest = f" The {more:,} with the most are left out." if more else ""
-    return _section(
+    return section(
         "Loss by action",
         f"What each action would have lost, had it been in force in every slot of every key.{rest}",
-        _html_table(head, rows),
+        html_table(head, rows),
     )
 
 
@@ -334,11 +340,11 @@ def _keys(replay: Replay) -> str:
     head, rows = tables.by_key(replay)
     more = len(replay.summed.rows) - len(rows)
     rest = f" {more:,} keys with fewer slots are left out." if more else ""
-    return _section(
+    return section(
         "Keys",
         f"The keys with the most slots; regret is {middle(replay).cell.name}'s at"
         f" ε = {epsilon_text(middle(replay).cell.epsilon)}, the mean over seeds.{rest}",
-        _html_table(head, rows),
+        html_table(head, rows),
     )
 
 
@@ -365,12 +371,12 @@ def _ledger(replay: Replay) -> str:
     if not rows:
         return ""
     head = ["learner", "ε asked", "highest charge of an event", "blocks", "slots charged"]
-    return _section(
+    return section(
         "Ledger",
         "What the live ledger would hold. Blocks have different slots, so charges do not add up"
         " over time: the guarantee is the highest charge of any one event. A block that has not"
         " ended is not charged yet.",
-        _html_table([*head, "slots of open blocks"], rows),
+        html_table([*head, "slots of open blocks"], rows),
     )
 
 
@@ -381,30 +387,4 @@ def _method(replay: Replay) -> str:
         f" epoch {replay.question.epoch}. Under the same seed, stream, epoch and offsets the live"
         " engine makes the same releases, bit for bit. Sums are exact integers of 2⁻²⁰ losses."
     )
-    return _section("How it was computed", told, "")
-
-
-def _section(title: str, text: str, body: str) -> str:
-    head = f"<h2>{_joined(escape(title))}</h2><p>{_joined(escape(text))}</p>"
-    return f"<section>{head}{body}</section>"
-
-
-def _breakable(text: str) -> str:
-    """A learner's name, broken between its options where a screen is narrow."""
-    return text.replace(":", ":<wbr>")
-
-
-def _joined(text: str) -> str:
-    """With the parts of a formula kept on one line."""
-    return text.replace(" = ", "\u00a0=\u00a0").replace(" ± ", "\u00a0±\u00a0")
-
-
-def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(each)}</th>" for each in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_breakable(escape(each))}</td>" for each in row) + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    return section("How it was computed", told, "")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from streamdp.wire.unprotected import NOT_PRIVATE
+
+COLOURS = tuple(f"--c{number}" for number in range(1, 9))
 
 BANNER = (
     f'<p class="banner"><strong>{NOT_PRIVATE}.</strong> This page is computed from the log itself.'
@@ -65,12 +68,14 @@ svg path{fill:none;vector-effect:non-scaling-stroke;stroke-width:2;stroke-linejo
 svg .grid{stroke:var(--rule);stroke-width:1}
 svg .dashed{stroke-dasharray:6 4;stroke-width:1.6}svg .dotted{stroke-dasharray:1.5 4;
 stroke-linecap:round}
+svg .points{stroke-width:7;stroke-linecap:round}
 svg .band{opacity:.14;stroke:none}svg .whisker{stroke-width:5;opacity:.35}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.25rem 1.1rem;margin:.3rem 0 .6rem;
 padding:0;font-size:.88rem}
 .legend li{display:flex;align-items:center;overflow-wrap:anywhere}
 .legend i{flex:none;width:1.6rem;border-top:3px solid;margin-right:.45rem}
 .legend .dashed{border-top-style:dashed}.legend .dotted{border-top-style:dotted}
+.legend .points{border-top-width:7px;width:.5rem;border-radius:4px}
 .legend .box{border:0;width:.9rem;height:.9rem;border-radius:2px}
 .strip{display:grid;grid-template-columns:11rem 1fr;align-items:center;margin:.3rem 0;
 font-size:.85rem;gap:.6rem}
@@ -100,4 +105,32 @@ def document(title: str, body: str) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def section(title: str, text: str, body: str) -> str:
+    """A part of a page: its heading, a paragraph, and what it shows."""
+    head = f"<h2>{joined(escape(title))}</h2><p>{joined(escape(text))}</p>"
+    return f"<section>{head}{body}</section>"
+
+
+def _breakable(text: str) -> str:
+    """A learner's name, broken between its options where a screen is narrow."""
+    return text.replace(":", ":<wbr>")
+
+
+def joined(text: str) -> str:
+    """With the parts of a formula kept on one line."""
+    return text.replace(" = ", "\u00a0=\u00a0").replace(" ± ", "\u00a0±\u00a0")
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls by itself where it is too wide."""
+    top = "".join(f"<th>{escape(each)}</th>" for each in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_breakable(escape(each))}</td>" for each in row) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
     )

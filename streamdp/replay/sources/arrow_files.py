@@ -98,14 +98,7 @@ class ArrowLog:
 
     def _batches(self) -> Iterator[Any]:
         names = [*self.layout.losses, *self.layout.beside]
-        try:
-            if self.path.suffix.lower() == ".parquet":
-                with pq.ParquetFile(self.path) as file:
-                    yield from file.iter_batches(self.layout.portion, columns=names)
-            else:
-                yield from _mapped_batches(self.path, names, self.layout.portion)
-        except (pa.ArrowException, OSError) as error:
-            raise wrong(self.name, "corrupt", expected="readable data", got=_line(error)) from None
+        return batches_of(self.path, names, portion=self.layout.portion)
 
     def _portion(self, batch: Any, *, first: int) -> Iterator[Portion]:
         losses, clipped = self._losses(batch, first)
@@ -175,6 +168,16 @@ class ArrowLog:
 def open_file(path: Path, how: Reading) -> Log:
     """The log in a Parquet or IPC file."""
     where = str(path)
+    schema, rows = schema_of(path)
+    if not rows:
+        raise wrong(where, "empty", expected="at least one row", got="none")
+    layout = _layout(schema, how, path=path)
+    return ArrowLog(path, layout.actions, rows, layout, how.on_bad)
+
+
+def schema_of(path: Path) -> tuple[Any, int]:
+    """The schema of a Parquet or IPC file, and how many rows it has."""
+    where = str(path)
     try:
         if path.suffix.lower() == ".parquet":
             with pq.ParquetFile(path) as file:
@@ -186,10 +189,19 @@ def open_file(path: Path, how: Reading) -> Log:
     except (pa.ArrowException, OSError) as error:
         kind = "a Parquet file" if path.suffix.lower() == ".parquet" else "an Arrow IPC file"
         raise wrong(where, "cannot be read", expected=kind, got=_line(error)) from None
-    if not rows:
-        raise wrong(where, "empty", expected="at least one row", got="none")
-    layout = _layout(schema, how, path=path)
-    return ArrowLog(path, layout.actions, rows, layout, how.on_bad)
+    return schema, rows
+
+
+def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
+    """Some columns of a Parquet or IPC file, so many rows at a time."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches(portion, columns=names)
+        else:
+            yield from _mapped_batches(path, names, portion)
+    except (pa.ArrowException, OSError) as error:
+        raise wrong(str(path), "corrupt", expected="readable data", got=_line(error)) from None
 
 
 def _layout(schema: Any, how: Reading, *, path: Path) -> _Layout:

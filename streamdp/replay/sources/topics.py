@@ -56,7 +56,7 @@ class TopicLog:
         """The records from the offsets of a position on, up to the end as of now."""
         after = {int(partition): offset for partition, offset in start.items()}
         position = dict(start)
-        with closing(_records(self.technology, self.topics, after)) as batches:
+        with closing(records_of(self.technology, self.topics, after)) as batches:
             for records in batches:
                 number = records.partition.number
                 position[str(number)] = records.next_offset
@@ -132,7 +132,7 @@ async def ends(administrator: Administrator, topics: StreamTopics) -> dict[int, 
     return {records.partition.number: records.next_offset for records in found}
 
 
-def _records(
+def records_of(
     technology: Technology, topics: StreamTopics, after: dict[int, int]
 ) -> Generator[Records, None, None]:
     """The records of an asynchronous reader, one batch at a time."""

@@ -1,0 +1,206 @@
+"""``streamdp replay --observes feedback``: opens a log, asks it, prints the table. NOT PRIVATE."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from streamdp.replay.offpolicy.answers import FeedbackAnswer
+    from streamdp.replay.offpolicy.question import FeedbackQuestion, FeedbackReplay
+    from streamdp.replay.sources import Reading
+    from streamdp.wire.feedback import Feedback
+
+LEARNERS = "policy_blocks,policy_elimination,policy_weights,thompson"
+EPSILONS = "0.25,0.5,1"
+SEEDS = 20
+
+CONTENTS = ("reward", "loss", "losses")
+
+
+def check_observes(log: str, observes: str) -> None:
+    """Refuse an unknown kind, and shown actions that are about to be read as losses of all."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.replay.offpolicy.files import holds_feedback
+
+    if observes not in ("losses", "feedback"):
+        expected = "losses | feedback"
+        raise InvalidConfig(complaint("--observes", "unknown", expected=expected, got=observes))
+    path = Path(log)
+    if observes == "losses" and path.is_file() and holds_feedback(path):
+        what = "holds what was shown, not the losses of all actions"
+        raise InvalidConfig(
+            complaint(log, what, expected="--observes feedback", got="--observes losses")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a log says what was shown: what the stream's configuration says, and a name."""
+
+    content: str | None
+    pscore: str
+    header: str
+    played: str
+
+    def feedback(self, actions: tuple[str, ...] | None) -> Feedback | None:
+        """How a topic's records are read; None where that was not said."""
+        from streamdp.core.errors import InvalidConfig, complaint
+        from streamdp.wire.feedback import Feedback
+        from streamdp.wire.formats import checked_option
+
+        if self.content not in (None, *CONTENTS):
+            expected = " | ".join(CONTENTS)
+            raise InvalidConfig(
+                complaint("--content", "unknown", expected=expected, got=self.content)
+            )
+        checked_option(self.played, where="--played", allowed=("header", "value"))
+        if actions is None or self.content is None or self.content == "losses":
+            return None
+        return Feedback(
+            actions,
+            "loss" if self.content == "loss" else "reward",
+            "value" if self.played == "value" else "header",
+            self.header,
+        )
+
+
+def question(
+    learners: str | None,
+    epsilon: str | None,
+    seeds: int | None,
+    first: int,
+    stream: str,
+    epoch: int,
+    logged: str,
+    on_bad: str,
+) -> FeedbackQuestion:
+    """What is asked, from the options."""
+    from streamdp.replay.cells import parse_epsilons
+    from streamdp.replay.offpolicy.question import FeedbackQuestion, read_logged
+    from streamdp.replay.replaying import seeds_of
+
+    texts = tuple(text.strip() for text in (learners or LEARNERS).split(",") if text.strip())
+    return FeedbackQuestion(
+        texts,
+        parse_epsilons(epsilon or EPSILONS),
+        seeds_of(SEEDS if seeds is None else seeds, first=first),
+        stream,
+        epoch,
+        read_logged(logged),
+        "leave out" if on_bad == "null" else "refuse",
+    )
+
+
+def run(
+    log: str,
+    asked: FeedbackQuestion,
+    how: Reading,
+    shown: Shown,
+    *,
+    report: Path | None,
+    as_json: Path | None,
+) -> None:
+    """Ask a log, and tell what it says."""
+    found = replayed(log, asked, how, shown)
+    write(found, report, as_json)
+    if str(as_json) != "-":
+        show(found)
+
+
+def replayed(log: str, asked: FeedbackQuestion, how: Reading, shown: Shown) -> FeedbackReplay:
+    """Open a log of shown actions, or one of the losses of all, and ask it."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.replay.offpolicy.files import holds_feedback, open_file
+    from streamdp.replay.offpolicy.question import replay_losses, replay_shown
+    from streamdp.replay.offpolicy.topics import open_topic
+    from streamdp.replay.sources import open_log
+
+    path, feedback = Path(log), shown.feedback(how.actions)
+    if path.is_file() and holds_feedback(path):
+        return replay_shown(open_file(path, how, pscore=shown.pscore), asked)
+    if not path.exists() and "#" in log and shown.content != "losses":
+        return replay_shown(open_topic(log, how, feedback, pscore=shown.pscore), asked)
+    if asked.logged != "auto":
+        what = "holds the losses of all actions: no draws are logged"
+        raise InvalidConfig(
+            complaint(log, what, expected="no --logged", got=f"--logged {asked.logged}")
+        )
+    return replay_losses(open_log(log, how), asked)
+
+
+def write(found: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:
+    """The page and the figures, where they were asked for."""
+    from streamdp.replay.offpolicy.page import page
+    from streamdp.replay.offpolicy.told import as_json as figures
+
+    if report is not None:
+        report.write_text(page(found), encoding="utf-8")
+        typer.echo(f"wrote {report}", err=True)
+    if as_json is not None:
+        text = json.dumps(figures(found), ensure_ascii=False, allow_nan=False)
+        if str(as_json) == "-":
+            typer.echo(text)
+        else:
+            as_json.write_text(text + "\n", encoding="utf-8")
+            typer.echo(f"wrote {as_json}", err=True)
+
+
+def show(found: FeedbackReplay) -> None:
+    """The table of all cells, and what to take from it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamdp.replay.cells import epsilon_text
+    from streamdp.replay.offpolicy.told import METHODS, charge_text, summary
+    from streamdp.wire.unprotected import NOT_PRIVATE
+
+    table = Table(
+        title=f"{found.log}: {found.found.slots:,} slots, {len(found.actions)} actions",
+        caption=f"{NOT_PRIVATE}. {METHODS[found.method].about}.",
+    )
+    head = _head(found)
+    for name in ("learner", "ε", *head, "charge of an event"):
+        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
+    for answer in found.rejected or found.answers:
+        name, budget = answer.cell.text, epsilon_text(answer.cell.epsilon)
+        table.add_row(name, budget, *_figures(answer, found), charge_text(answer))
+    console = Console()
+    console.print(table)
+    for each in summary(found):
+        console.print(f"[bold]{each.about}.[/] {each.says}", highlight=False)
+
+
+def _head(found: FeedbackReplay) -> list[str]:
+    if found.method == "exact":
+        return ["regret", "mean reward"]
+    if found.method == "service":
+        return ["blocks", "likeliest the best"]
+    if found.method == "uniform":
+        return ["mean reward", "records met"]
+    return ["mean reward (DR)", "SNIPS", "IPS", "for certain", "effective records"]
+
+
+def _figures(answer: FeedbackAnswer, found: FeedbackReplay) -> list[str]:
+    from streamdp.replay.offpolicy.told import headline, interval, likeliest
+    from streamdp.replay.summary import number
+
+    if found.method == "service":
+        return [f"{answer.charge.blocks:,}", likeliest(answer, found.actions)]
+    if answer.regret is not None:
+        return [number(float(answer.regret.mean())), interval(headline(answer))]
+    if answer.accepted is not None:
+        return [interval(headline(answer)), f"{int(answer.accepted.mean()):,}"]
+    value = answer.value
+    assert value is not None
+    return [
+        interval(value.dr),
+        interval(value.snips),
+        interval(value.ips),
+        f"{value.bounds.low:.3f} – {value.bounds.high:.3f}",
+        f"{value.effective:,.0f}",
+    ]

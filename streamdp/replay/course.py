@@ -1,0 +1,34 @@
+"""Numbers over the slots of a key: what reports draw of feedback learners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A number over the slots of a key: its mean and a band."""
+
+    slots: Ints
+    mean: Floats
+    low: Floats
+    high: Floats
+
+    def since(self, slot: int) -> Course:
+        """From a slot on, if it goes so far."""
+        kept = slice(int(np.searchsorted(self.slots[:-1], slot)), None)
+        return Course(self.slots[kept], self.mean[kept], self.low[kept], self.high[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How often each action was shown by the policies of one key, mean over seeds or runs."""
+
+    starts: Ints  # the first slot of each block
+    shares: Floats  # blocks × K

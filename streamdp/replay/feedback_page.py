@@ -1,0 +1,97 @@
+"""The report of a simulation of feedback learners as one page. Its events are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from streamdp.replay import charts
+from streamdp.replay.cells import Epsilon, epsilon_text
+from streamdp.replay.charts import Curve
+from streamdp.replay.feedback import FeedbackOutcome
+from streamdp.replay.offpolicy.page import middle, over_time, policy_panels
+from streamdp.replay.page_style import document, html_table, section
+
+INVENTED = (
+    '<p class="exact"><strong>Everything here is made up:</strong> rewards are drawn from worlds'
+    " with known means, so regret is exact and nothing needs protection. What comes of a request is"
+    " seen when its block ends: every policy has waited a whole block.</p>"
+)
+
+
+def simulation_page(outcomes: Sequence[FeedbackOutcome]) -> str:
+    """All worlds, learners side by side."""
+    title = "Simulation of feedback learners"
+    worlds = list(dict.fromkeys(outcome.environment.name for outcome in outcomes))
+    runs, slots = len(outcomes[0].regrets), int(outcomes[0].course.slots[-1])
+    facts = f"{len(worlds)} worlds · {slots:,} slots · {runs:,} runs"
+    parts = [
+        _world(name, [each for each in outcomes if each.environment.name == name])
+        for name in worlds
+    ]
+    head = f'<h1>{escape(title)}</h1><p class="facts">{facts}</p>{INVENTED}'
+    return document(title, head + "".join(parts))
+
+
+def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
+    """One world: regret over time, policies over time, the table."""
+    shown = _by_epsilon(outcomes)
+    courses = {
+        epsilon: [(each.learner, each.course) for each in some] for epsilon, some in shown.items()
+    }
+    epsilon = middle(list(shown))
+    policies = [(each.learner, each.shares) for each in shown[epsilon]]
+    arms, longest = outcomes[0].environment.arms, int(outcomes[0].course.slots[-1])
+    rows = [
+        [
+            each.learner,
+            epsilon_text(each.epsilon),
+            f"{each.mean:,.0f} ± {1.96 * each.error:,.0f}",
+            f"{each.worst / each.mean:.1f}" if each.mean else "—",
+            _charge(each),
+        ]
+        for each in outcomes
+    ]
+    head = ["learner", "ε", "regret", "worst 1 % ÷ mean", "charge of an event"]
+    return section(
+        name,
+        f"{_means(outcomes[0])} Regret against the best arm of each moment: lines are means over"
+        f" runs, bands the middle 80 % of them. Below, how likely each arm was to be shown at"
+        f" ε = {epsilon_text(epsilon)}, mean over runs.",
+        over_time(courses, y=_regret_axis)
+        + policy_panels(policies, [f"arm {arm}" for arm in range(arms)], longest=longest)
+        + html_table(head, rows),
+    )
+
+
+def _by_epsilon(outcomes: Sequence[FeedbackOutcome]) -> Mapping[Epsilon, list[FeedbackOutcome]]:
+    """The outcomes of each budget; a baseline stands beside every one."""
+    private: list[Epsilon] = [each.epsilon for each in outcomes if each.epsilon is not None]
+    return {
+        budget: [each for each in outcomes if each.epsilon in (budget, None)]
+        for budget in dict.fromkeys(private or [None])
+    }
+
+
+def _regret_axis(curves: Sequence[Curve]) -> charts.Axis:
+    return charts.regret_axis("regret in rewards", curves, low=1)
+
+
+def _charge(outcome: FeedbackOutcome) -> str:
+    """A slot is charged once, for all arms together."""
+    return "not private" if outcome.epsilon is None else epsilon_text(outcome.epsilon)
+
+
+def _means(outcome: FeedbackOutcome) -> str:
+    """What a world is, in a sentence."""
+    world = outcome.environment
+    told = ", ".join(f"{mean:g}" for mean in world.stretches[0][:6])
+    more = ", …" if world.arms > 6 else ""
+    kind = "clicks" if world.rewards == "bernoulli" else "rewards of a beta law"
+    parts = [f"{kind} with the means {told}{more}"]
+    if len(world.stretches) > 1:
+        parts.append(f"which change {len(world.stretches) - 1} times")
+    if world.late:
+        parts.append(f"{world.late:.0%} of the feedback a block late")
+    text = ", ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,91 @@
+"""What a replay of feedback says of each learner at each ε, whatever the log could answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.evidence.experiment import Arms
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.schedule import Schedule
+from streamdp.replay.cells import Epsilon, epsilon_text
+from streamdp.replay.course import Course, Shares
+from streamdp.replay.feedback import BASELINES, feedback_candidate
+from streamdp.replay.offpolicy.estimators import Estimate, Value
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackCell:
+    """A learner in writing at an ε."""
+
+    text: str
+    epsilon: Epsilon
+    learner: PolicyLearner
+
+    def __str__(self) -> str:
+        """For tables and messages."""
+        return f"{self.text} at ε = {epsilon_text(self.epsilon)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackCharge:
+    """What the ledger would say of one seed."""
+
+    epsilon: Fraction | None  # of an event; None: not private
+    blocks: int
+    slots: int  # charged so far
+    open_slots: int  # of blocks that have not ended
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackAnswer:
+    """Everything that is said of one cell.
+
+    `course` is the estimated value over time, or the regret where losses of all actions are known.
+    """
+
+    cell: FeedbackCell
+    estimate: Estimate | None  # the mean reward of a record; None: the log does not say
+    by_seed: Floats  # the same for each seed
+    course: Course
+    shares: Shares
+    arms: Arms  # the watched key's first seed, as its experiment page would show it
+    charge: FeedbackCharge
+    value: Value | None = None  # from propensities
+    accepted: Ints | None = None  # by rejection: how many records each seed learned from
+    regret: Floats | None = None  # exactly: by seed
+
+
+def feedback_cells(
+    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
+) -> tuple[FeedbackCell, ...]:
+    """Every combination; a baseline has one cell, without privacy."""
+    return tuple(
+        FeedbackCell(text, epsilon, feedback_candidate(text, epsilon, actions=actions))
+        for text in learners
+        for epsilon in (epsilons if text.split(":")[0] not in BASELINES else (None,))
+    )
+
+
+def charge_of(learner: PolicyLearner, counts: Ints) -> FeedbackCharge:
+    """What the ledger says of keys with so many slots."""
+    closed = learner.schedule.blocks_of(counts + 1)
+    charged = learner.schedule.starts(closed) - 1
+    total = int(charged.sum())
+    return FeedbackCharge(
+        learner.charge if total else None if learner.charge is None else Fraction(0),
+        int(closed.sum()),
+        total,
+        int(counts.sum()) - total,
+    )
+
+
+def ends_of(schedule: Schedule, blocks: int, *, longest: int) -> Ints:
+    """After how many slots each of the first blocks ends, at most `longest`."""
+    return np.minimum(schedule.stops(np.arange(blocks)) - 1, longest)

@@ -1,0 +1,390 @@
+"""The report of a replay of feedback as one page; the parts are shared with simulations.
+
+What a page shows is computed elsewhere and said in `told`; here it is only laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from math import sqrt
+from pathlib import PurePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.evidence.experiment import Arms
+from streamdp.replay import charts
+from streamdp.replay.cells import Epsilon, epsilon_text
+from streamdp.replay.charts import Curve
+from streamdp.replay.course import Course, Shares
+from streamdp.replay.offpolicy.answers import FeedbackAnswer
+from streamdp.replay.offpolicy.estimators import Value, Z
+from streamdp.replay.offpolicy.question import FeedbackReplay
+from streamdp.replay.offpolicy.told import (
+    charge_text,
+    headline,
+    interval,
+    likeliest,
+    summary,
+)
+from streamdp.replay.page_style import BANNER, COLOURS, document, html_table, section
+from streamdp.replay.summary import number
+
+Floats = NDArray[np.float64]
+
+MOST_SHOWN = 7  # actions with a colour of their own
+MOST_ARMS = 30
+FIRST = 30
+"""Slots before which the mean of what was seen so far is left out of a chart: it says nothing."""
+
+
+def page(replay: FeedbackReplay) -> str:
+    """The whole report."""
+    title = f"Replay of {PurePath(replay.log).name} as feedback"
+    return document(
+        title,
+        "".join(
+            [
+                f"<h1>{escape(title)}</h1>",
+                f'<p class="facts">{_facts(replay)}</p>',
+                BANNER,
+                _summary(replay),
+                _live(replay),
+                _courses(replay),
+                _cells(replay),
+                _fixed(replay),
+                _policies(replay),
+                _experiment(replay),
+                _ledger(replay),
+                _method(replay),
+            ]
+        ),
+    )
+
+
+def _facts(replay: FeedbackReplay) -> str:
+    found = replay.found
+    facts = [
+        f"{found.slots:,} slots",
+        f"{found.keys:,} keys" if found.keys > 1 else "one key",
+        f"{len(replay.actions)} actions",
+        f"{len(replay.question.seeds)} seeds",
+    ]
+    return " · ".join(facts)
+
+
+def _summary(replay: FeedbackReplay) -> str:
+    items = "".join(
+        f"<dt>{escape(each.about)}</dt><dd>{escape(each.says)}</dd>" for each in summary(replay)
+    )
+    return f'<section><h2>In short</h2><dl class="summary">{items}</dl></section>'
+
+
+def over_time(
+    courses: Mapping[Epsilon, Sequence[tuple[str, Course]]],
+    *,
+    y: Callable[[Sequence[Curve]], charts.Axis],
+    levels: Sequence[tuple[str, float]] = (),
+) -> str:
+    """Learners side by side: a panel for each ε, levels as dashed lines."""
+    names = list(dict.fromkeys(name for shown in courses.values() for name, _ in shown))
+    longest = max(int(each.slots[-1]) for shown in courses.values() for _, each in shown)
+    whole = np.array([1.0, max(2.0, longest)])
+    base = [
+        Curve(name, whole, np.full(2, level), "--muted" if at else "--ink", "dashed")
+        for at, (name, level) in enumerate(levels)
+    ]
+    panels, everything = [], list(base)
+    for epsilon, shown in courses.items():
+        curves = [
+            Curve(
+                name,
+                each.slots.astype(float),
+                each.mean,
+                COLOURS[names.index(name) % len(COLOURS)],
+                low=each.low,
+                high=each.high,
+            )
+            for name, each in shown
+        ]
+        everything += curves
+        panels.append((f"ε = {epsilon_text(epsilon)}", [*base, *curves]))
+    first = min(int(each.slots[0]) for shown in courses.values() for _, each in shown)
+    x = charts.log_axis("slots of a key", low=first, high=float(longest))
+    axis = y(everything)
+    plots = [charts.plot(curves, x=x, y=axis, title=title) for title, curves in panels]
+    return charts.panels(plots, charts.legend(everything))
+
+
+def value_axis(label: str) -> Callable[[Sequence[Curve]], charts.Axis]:
+    """A linear axis over what later halves of the curves reach: first records say little."""
+
+    def axis(curves: Sequence[Curve]) -> charts.Axis:
+        late = [
+            values[len(values) // 2 :]
+            for curve in curves
+            for values in (curve.y, curve.low, curve.high)
+            if values is not None
+        ]
+        every = np.concatenate(late)
+        every = every[np.isfinite(every)]
+        low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
+        room = max(0.1 * (high - low), 1e-3)
+        return charts.linear_axis(label, low=max(0.0, low - room), high=min(1.0, high + room))
+
+    return axis
+
+
+def by_epsilon(
+    answers: Sequence[FeedbackAnswer], epsilons: Sequence[Epsilon]
+) -> dict[Epsilon, list[FeedbackAnswer]]:
+    """The answers of each ε; baselines stand beside every one."""
+    return {
+        epsilon: [
+            each
+            for each in answers
+            if each.cell.epsilon == epsilon or not each.cell.learner.private
+        ]
+        for epsilon in epsilons
+    }
+
+
+def _curves(answers: Sequence[FeedbackAnswer], replay: FeedbackReplay, label: str) -> str:
+    shown = by_epsilon(answers, replay.question.epsilons)
+    courses = {
+        epsilon: [(each.cell.text, each.course) for each in some] for epsilon, some in shown.items()
+    }
+    if replay.method == "exact":
+        return over_time(courses, y=lambda curves: charts.regret_axis(label, curves, low=1))
+    levels = []
+    if replay.fixed is not None:
+        best = max(value.snips.value for value in replay.fixed.always)
+        levels = [("always the best action, estimated", best)]
+        levels.append(("the log's own draws", replay.fixed.logged.value))
+    return over_time(courses, y=value_axis(label), levels=levels)
+
+
+def _live(replay: FeedbackReplay) -> str:
+    if not replay.rejected:
+        return ""
+    rows = [
+        [
+            each.cell.text,
+            epsilon_text(each.cell.epsilon),
+            interval(headline(each)),
+            f"{int(np.median(each.accepted)) if each.accepted is not None else 0:,}",
+        ]
+        for each in replay.rejected
+    ]
+    head = ["learner", "ε", "mean reward", "records met"]
+    return section(
+        "As it would have run live",
+        "Each learner drew its own actions and learned from the records where the log's uniform"
+        " draw was the same. Mean over seeds; ± is 1.96 times the mean of the seeds' standard"
+        " errors.",
+        html_table(head, rows) + _curves(replay.rejected, replay, "mean reward so far"),
+    )
+
+
+def _courses(replay: FeedbackReplay) -> str:
+    if replay.method == "service":
+        return ""
+    if replay.method == "exact":
+        return section(
+            "Regret over time",
+            "Losses beyond those of the best fixed action of each key. Lines are means over seeds,"
+            " bands the middle 80 % of them.",
+            _curves(replay.answers, replay, "regret in losses"),
+        )
+    return section(
+        "Value over time",
+        "Doubly robust estimate of the mean reward of a record so far, with its 95 % band: each"
+        " block weighed by the policy that earlier blocks of the log have made.",
+        _curves(replay.answers, replay, "mean reward so far"),
+    )
+
+
+def _cells(replay: FeedbackReplay) -> str:
+    if replay.method == "service":
+        return ""
+    rows = []
+    for each in replay.answers:
+        row = [each.cell.text, epsilon_text(each.cell.epsilon)]
+        if each.regret is not None:
+            count = len(each.regret)
+            error = float(each.regret.std(ddof=1)) / sqrt(count) if count > 1 else 0.0
+            row.append(f"{number(float(each.regret.mean()))} ± {number(Z * error)}")
+            row.append(interval(headline(each)))
+        elif each.value is not None:
+            value = each.value
+            row += [interval(value.dr), interval(value.snips), interval(value.ips)]
+            row += [f"{value.bounds.low:.3f} – {value.bounds.high:.3f}", f"{value.effective:,.0f}"]
+        rows.append([*row, charge_text(each)])
+    head = ["learner", "ε"]
+    if replay.method == "exact":
+        head += ["regret", "mean reward"]
+        text = "Mean over seeds ± 1.96 standard errors."
+    else:
+        head += ["doubly robust", "SNIPS", "IPS", "for certain", "effective records"]
+        text = (
+            "Mean reward of a record. ± is 1.96 standard errors (martingale central limit"
+            " theorem). The bounds for certain hold with 95 % at every number of records at once,"
+            " and assume only that the propensities are right."
+        )
+    return section("All cells", text, html_table([*head, "charge of an event"], rows))
+
+
+def _fixed(replay: FeedbackReplay) -> str:
+    if replay.fixed is None:
+        return ""
+    rows = [
+        ["the log's own draws", interval(replay.fixed.logged), "", ""],
+        ["uniform play", *_fixed_row(replay.fixed.uniform)],
+    ]
+    order = np.argsort([-value.snips.value for value in replay.fixed.always], kind="stable")
+    rows += [
+        [f"always {replay.actions[at]}", *_fixed_row(replay.fixed.always[at])]
+        for at in order[:MOST_ARMS].tolist()
+    ]
+    return section(
+        "Yardsticks",
+        "What the same records say of showing always one action, and of showing by chance.",
+        html_table(["policy", "SNIPS", "for certain", "effective records"], rows),
+    )
+
+
+def _fixed_row(value: Value) -> list[str]:
+    bounds = f"{value.bounds.low:.3f} – {value.bounds.high:.3f}"
+    return [interval(value.snips), bounds, f"{value.effective:,.0f}"]
+
+
+def policy_panels(
+    shares: Sequence[tuple[str, Shares]], actions: Sequence[str], *, longest: int
+) -> str:
+    """How often each action is shown, block by block: a panel for each learner."""
+    weight = sum(each.shares[-1] for _, each in shares)
+    ranked = np.argsort(-np.asarray(weight), kind="stable")[:MOST_SHOWN].tolist()
+    x = charts.log_axis("slots of the key", low=1, high=float(longest))
+    y = charts.linear_axis("probability", low=0.0, high=1.0)
+    panels, everything = [], []
+    for title, each in shares:
+        curves = []
+        for at, action in enumerate(ranked):
+            starts, steps = _steps(each.starts, each.shares[:, action], longest)
+            curves.append(Curve(actions[action], starts, steps, COLOURS[at]))
+        everything += curves
+        panels.append(charts.plot(curves, x=x, y=y, title=title))
+    return charts.panels(panels, charts.legend(everything))
+
+
+def _steps(starts: NDArray[np.int64], values: Floats, longest: int) -> tuple[Floats, Floats]:
+    """A step for each block."""
+    stops = np.append(starts[1:], max(longest, int(starts[-1]) + 1))
+    return np.stack([starts, stops], axis=1).ravel().astype(float), np.repeat(values, 2)
+
+
+def _policies(replay: FeedbackReplay) -> str:
+    shown = replay.rejected or replay.answers
+    epsilon = middle(replay.question.epsilons)
+    some = by_epsilon(shown, [epsilon])[epsilon]
+    longest = max(int(each.course.slots[-1]) for each in some)
+    return section(
+        f"Policy over time, ε = {epsilon_text(epsilon)}",
+        f"How likely each action was to be shown for the key {replay.found.watched!r}, which has"
+        " the most slots: mean over seeds, block by block.",
+        policy_panels([(e.cell.text, e.shares) for e in some], replay.actions, longest=longest),
+    )
+
+
+def middle(epsilons: Sequence[Epsilon]) -> Epsilon:
+    """The budget that is shown where one must be chosen."""
+    return epsilons[len(epsilons) // 2]
+
+
+def experiment(arms: Sequence[tuple[str, Arms]], actions: Sequence[str]) -> str:
+    """Each arm's private mean with its interval, and how likely it is the best."""
+    kept = range(min(len(actions), MOST_ARMS))
+    axis = charts.ordinal_axis("action", [actions[at] for at in kept])
+    curves = []
+    for place, (name, each) in enumerate(arms):
+        shift = (place + 0.5) / len(arms) - 0.5
+        at = np.array([arm + 0.6 * shift for arm in kept])
+        part = slice(0, len(at))
+        means = np.nan_to_num(1 - each.means[part], nan=0.5)
+        curves.append(
+            Curve(
+                name,
+                at,
+                means,
+                COLOURS[place % len(COLOURS)],
+                "points",
+                low=1 - each.high[part],
+                high=1 - each.low[part],
+                marks=True,
+            )
+        )
+    highest = max(float((1 - each.low).max()) for _, each in arms)
+    y = charts.linear_axis("mean reward", low=0.0, high=highest)
+    head = ["action", *(f"{name}: {what}" for name, _ in arms for what in ("mean", "best"))]
+    rows = []
+    for arm in kept:
+        row = [actions[arm]]
+        for _, each in arms:
+            mean = "—" if np.isnan(each.means[arm]) else f"{1 - each.means[arm]:.4f}"
+            row.append(f"{mean} [{1 - each.high[arm]:.4f}, {1 - each.low[arm]:.4f}]")
+            row.append(f"{each.chances[arm]:.0%}")
+        rows.append(row)
+    return charts.legend(curves) + charts.plot(curves, x=axis, y=y) + html_table(head, rows)
+
+
+def _experiment(replay: FeedbackReplay) -> str:
+    first = replay.question.learners[0]
+    arms = [
+        (f"ε = {epsilon_text(each.cell.epsilon)}", each.arms)
+        for each in (replay.rejected or replay.answers)
+        if each.cell.text == first
+    ]
+    return section(
+        "The private experiment",
+        f"What the releases of {first} (first seed, key {replay.found.watched!r}) say of each"
+        " action: its mean reward with an interval that holds at all block ends and for all actions"
+        " at once with 95 %, and how likely it is the best. Live, this is all that anybody sees;"
+        " here it was drawn with known seeds, so it is not private either.",
+        experiment(arms, replay.actions),
+    )
+
+
+def _ledger(replay: FeedbackReplay) -> str:
+    rows = [
+        [
+            each.cell.text,
+            epsilon_text(each.cell.epsilon),
+            charge_text(each),
+            f"{each.charge.blocks:,}",
+            f"{each.charge.slots:,}",
+            f"{each.charge.open_slots:,}",
+            likeliest(each, replay.actions),
+        ]
+        for each in (replay.rejected or replay.answers)
+    ]
+    head = ["learner", "ε", "charge of an event", "blocks", "slots charged"]
+    return section(
+        "What it costs",
+        "A block's release charges ε once for the sums of all actions together; blocks have"
+        " different slots, so charges do not add up over time.",
+        html_table([*head, "slots of open blocks", "likeliest the best"], rows),
+    )
+
+
+def _method(replay: FeedbackReplay) -> str:
+    question = replay.question
+    return section(
+        "How it was computed",
+        f"Seeds {question.seeds[0]} … {question.seeds[-1]} of SeededRandomness, stream"
+        f" {question.stream!r}, epoch {question.epoch}: noise is drawn as the live engine draws it."
+        " A policy is computed from earlier blocks alone, so estimates are martingale averages."
+        " Estimators are those of Open Bandit Pipeline; bounds for certain are empirical Bernstein"
+        " confidence sequences.",
+        "",
+    )

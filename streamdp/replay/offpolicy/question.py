@@ -1,0 +1,268 @@
+"""`replay_feedback`: which question a log of feedback can answer, and the answer. NOT PRIVATE.
+
+What is refused, and why:
+
+- **no propensities**: a reward tells of the action and of the requests that it was shown to; where
+  nobody knows how the action was chosen, these cannot be told apart;
+- **some without**: estimates from the others would be of other requests;
+- **nothing drawn**: with a propensity of 1 the log says nothing of other actions;
+- **propensities that are not those of the draws**: under any policy weights have the mean 1, and
+  uniform play's are too far from it (`_MOST_ERRORS` standard errors);
+- **uniform draws that are not uniform** (χ², false alarm 10⁻⁶);
+- **too few records** for any interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Release
+from streamdp.replay.cells import Epsilon
+from streamdp.replay.cuts import Bench
+from streamdp.replay.log import Log
+from streamdp.replay.offpolicy import exact, rejection, weighted
+from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, feedback_cells
+from streamdp.replay.offpolicy.fold import fold
+from streamdp.replay.offpolicy.log import ShownLog
+
+Logged = Literal["auto", "propensities", "uniform", "service"]
+LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
+
+Method = Literal["exact", "propensities", "uniform", "service"]
+
+_FEWEST = 30
+_MOST_ERRORS = 10.0
+_UNIFORM_Z = 4.75  # of a normal law: 10⁻⁶
+_SAME = 1e-6  # how far propensities of uniform draws may be from 1/K
+
+
+def read_logged(option: str) -> Logged:
+    """How actions were drawn, from an option."""
+    for kind in LOGGED:
+        if option == kind:
+            return kind
+    expected = " | ".join(LOGGED)
+    raise InvalidConfig(complaint("--logged", "unknown", expected=expected, got=option))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackQuestion:
+    """What is asked of a log."""
+
+    learners: tuple[str, ...]
+    epsilons: tuple[Epsilon, ...]
+    seeds: tuple[int, ...]
+    stream: str = "replay"
+    epoch: int = 1
+    logged: Logged = "auto"
+    incomplete: Literal["refuse", "leave out"] = "refuse"  # records without a propensity
+
+    def __post_init__(self) -> None:
+        """Refuse a question without seeds, or one that asks the same twice."""
+        if not self.seeds:
+            raise InvalidConfig(complaint("seeds", "none", expected="at least 1", got=0))
+        if not self.learners or len(set(self.learners)) < len(self.learners):
+            got = ", ".join(self.learners) or "none"
+            raise InvalidConfig(
+                complaint("learners", "not a list", expected="different learners", got=got)
+            )
+
+    @property
+    def bench(self) -> Bench:
+        """Who draws."""
+        return Bench(self.seeds, self.stream, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found in the log itself."""
+
+    slots: int
+    keys: int
+    watched: str  # the key that charts and experiments show
+    unnamed: int = 0  # slots that name no known action
+    without: int = 0  # slots that name one, but no propensity
+    settled: int = 0  # slots whose action was not drawn: a propensity of 1
+    clipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackReplay:
+    """Everything that a report says."""
+
+    log: str
+    actions: tuple[str, ...]
+    question: FeedbackQuestion
+    method: Method
+    found: Found
+    answers: tuple[FeedbackAnswer, ...]
+    rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: each as it would have run live
+    fixed: weighted.Fixed | None = None  # what single actions are worth
+    best: float | None = None  # losses of all actions: the best fixed one's mean reward
+    uniform: float | None = None  # and that of uniform play
+    releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...] = ()  # of a service
+
+
+def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
+    """A log of the losses of all actions, played as feedback."""
+    cells = feedback_cells(question.learners, question.epsilons, actions=log.actions)
+    crowd, answers = exact.play(log, cells, question.bench)
+    watched = int(crowd.counts.argmax())
+    key, partition = crowd.rows.keys[watched], crowd.rows.partitions[watched]
+    totals = crowd.totals / (1 << 20)
+    return FeedbackReplay(
+        log=log.name,
+        actions=log.actions,
+        question=question,
+        method="exact",
+        found=Found(crowd.slots, len(crowd.rows), key_text(key, partition)),
+        answers=tuple(answers),
+        best=1 - float(totals.min(axis=1).sum()) / crowd.slots,
+        uniform=1 - float(totals.mean(axis=1).sum()) / crowd.slots,
+    )
+
+
+def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
+    """A log of feedback: as far as its propensities answer."""
+    log, method = _answerable(log, question)
+    cells = feedback_cells(question.learners, question.epsilons, actions=log.actions)
+    partition, key = log.learners[int(log.counts.argmax())]
+    told = FeedbackReplay(
+        log=log.name,
+        actions=log.actions,
+        question=question,
+        method=method,
+        found=_found(log, key_text(key, partition)),
+        answers=tuple(weighted.weigh(log, cells, question.bench)),
+    )
+    if method == "service":
+        return replace(told, releases=tuple(_releases(log, cells, question)))
+    told = replace(told, fixed=weighted.fixed(log))
+    if method == "uniform":
+        return replace(told, rejected=tuple(rejection.reject(log, cells, question.bench)))
+    return told
+
+
+def _releases(
+    log: ShownLog, cells: tuple[FeedbackCell, ...], question: FeedbackQuestion
+) -> list[tuple[FeedbackCell, int, tuple[Release, ...]]]:
+    """What each private cell would have released under each seed, by the shipped engine."""
+    return [
+        (
+            cell,
+            seed,
+            tuple(fold(log, cell.learner, seed=seed, stream=question.stream, epoch=question.epoch)),
+        )
+        for cell in cells
+        if cell.learner.private
+        for seed in question.seeds
+    ]
+
+
+def _found(log: ShownLog, watched: str) -> Found:
+    named = log.played >= 0
+    return Found(
+        slots=log.slots,
+        keys=len(log.learners),
+        watched=watched,
+        unnamed=int((~named).sum()),
+        without=int((named & np.isnan(log.pscore)).sum()),
+        settled=int((named & (log.pscore == 1)).sum()),
+        clipped=log.clipped,
+    )
+
+
+def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, Method]:
+    """The log with the propensities of its draws, and what it can answer; or the reason why not."""
+    asked, named = question.logged, log.played >= 0
+    if asked == "service":
+        return replace(log, pscore=np.full(log.slots, np.nan)), "service"
+    even = 1 / len(log.actions)
+    if asked == "uniform":
+        known = log.pscore[named & ~np.isnan(log.pscore)]
+        if len(known) and (np.abs(known - even) > _SAME).any():
+            expected = f"propensities of {even:.6g}, as uniform draws have"
+            raise _refused(log, "not uniform", expected, "others")
+        log = replace(log, pscore=np.where(named, even, np.nan))
+    _check_propensities(log, named, question)
+    good = weighted.usable(log)
+    uneven = bool((np.abs(log.pscore[good] - even) > _SAME).any())
+    if uneven or asked == "propensities":
+        _check_weights(log, good)
+        return log, "propensities"
+    _check_uniform(log, good)
+    return log, "uniform"
+
+
+def _check_propensities(
+    log: ShownLog, named: NDArray[np.bool_], question: FeedbackQuestion
+) -> None:
+    """Refuse a log whose draws nobody knows."""
+    known = named & ~np.isnan(log.pscore)
+    if not known.any():
+        expected = (
+            "pscore, the probability with which each action was drawn (choose tells it), or"
+            " --logged uniform if every action was as likely as any other; --logged service shows"
+            " what a service on this topic released, and no value"
+        )
+        raise _refused(log, "no propensities: what others would have won is unknown", expected)
+    without = int((named & ~known).sum())
+    if without and question.incomplete == "refuse":
+        got = f"{without:,} of {int(named.sum()):,} without"
+        expected = "one in each record that names an action, or --on-bad null to leave these out"
+        raise _refused(log, "propensities are missing", expected, got)
+    drawn = int(weighted.usable(log).sum())
+    if not drawn:
+        expected = "actions that were drawn with a propensity below 1"
+        raise _refused(log, "nothing was drawn", expected, "1 everywhere")
+    if drawn < _FEWEST:
+        raise _refused(log, "too few records", f"{_FEWEST} with a propensity below 1", str(drawn))
+
+
+def _check_weights(log: ShownLog, good: NDArray[np.bool_]) -> None:
+    """Refuse propensities that cannot be those of the draws: weights have the mean 1."""
+    weights = 1 / (len(log.actions) * log.pscore[good])
+    mean, error = float(weights.mean()), float(weights.std(ddof=1)) / sqrt(len(weights))
+    if abs(mean - 1) > _MOST_ERRORS * error:
+        raise _refused(
+            log,
+            "these are not the propensities of the draws, or an action was never drawn",
+            f"weights of uniform play with a mean of 1 ± {_MOST_ERRORS:g} × {error:.2g}",
+            f"{mean:.3g}",
+        )
+
+
+def _check_uniform(log: ShownLog, good: NDArray[np.bool_]) -> None:
+    """Refuse draws whose counts are too uneven: χ² by the cube root (Wilson & Hilferty 1931)."""
+    K = len(log.actions)
+    counts = np.bincount(log.played[good], minlength=K)
+    expected = counts.sum() / K
+    statistic, df = float(((counts - expected) ** 2 / expected).sum()), K - 1
+    z = ((statistic / df) ** (1 / 3) - (1 - 2 / (9 * df))) / sqrt(2 / (9 * df))
+    if z > _UNIFORM_Z:
+        raise _refused(
+            log,
+            "its actions were not drawn uniformly",
+            f"about {expected:,.0f} records of each action",
+            f"{counts.min():,} to {counts.max():,}",
+        )
+
+
+def _refused(log: ShownLog, why: str, expected: str, got: str = "none") -> InvalidConfig:
+    return InvalidConfig(complaint(log.name, why, expected=expected, got=got))
+
+
+def key_text(key: bytes | None, partition: int) -> str:
+    """A key for people.
+
+    >>> key_text(None, 0), key_text(b"fr", 2)
+    ('(no key)', 'fr in partition 2')
+    """
+    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
+    return name if partition == 0 else f"{name} in partition {partition}"

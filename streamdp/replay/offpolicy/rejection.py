@@ -1,0 +1,126 @@
+"""Logs of uniform draws: a learner learns from the records where it draws what was shown.
+
+For each record in turn the learner draws an action from its policy. Where that is what the log
+showed, the record is a slot of the learner; else it is passed over. The log's draw was uniform and
+knows nothing of the reward, so the records that are taken are what the learner would have met live:
+its own policies chose them, and it learned from nothing else (Li, Chu, Langford & Wang 2011, for
+records that are independent of each other). About one record in K is taken, so a run is as short.
+
+Each seed takes other records of the same log. The value is the mean over seeds of the mean reward
+of their records; its error is the mean of the seeds' own errors, because they share a log: a mean
+of numbers is at most as uncertain as they are in the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.evidence.policy import PARTS
+from streamdp.replay.course import Course, Shares
+from streamdp.replay.cuts import Bench
+from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of
+from streamdp.replay.offpolicy.estimators import Estimate, Z
+from streamdp.replay.offpolicy.log import ShownLog
+from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_POINTS = 200  # of a curve
+
+
+def reject(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
+    """Each cell under each seed, on the records that it would have met."""
+    rows = log.rows(bench)
+    coins = [generator.integers(0, PARTS, log.slots) for generator in coins_of(bench)]
+    order = np.argsort(log.row, kind="stable")
+    parts = np.split(order, np.cumsum(log.counts)[:-1])
+    return [
+        _answer(cell, log, parts, coins, Runs.of(cell.learner, rows, bench, log.counts))
+        for cell in cells
+    ]
+
+
+@dataclass(slots=True)
+class _Met:
+    """The records that one seed took, of all keys."""
+
+    places: list[Ints] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # by key
+
+
+def _answer(
+    cell: FeedbackCell, log: ShownLog, parts: list[Ints], coins: list[Ints], runs: Runs
+) -> FeedbackAnswer:
+    met = [_Met() for _ in coins]
+    shares: list[Floats] = []
+    for row, places in enumerate(parts):
+        for seed, own in enumerate(coins):
+            taken, policies = _one(row, seed, places, own[places], log, runs)
+            met[seed].places.append(taken)
+            met[seed].counts.append(len(taken))
+            if row == runs.watched:
+                shares.append(policies)
+    rewards = [log.reward[np.sort(np.concatenate(each.places))] for each in met]
+    means = np.array([float(each.mean()) if len(each) else np.nan for each in rewards])
+    errors = [float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else np.inf for r in rewards]
+    blocks = min(len(each) for each in shares)
+    return FeedbackAnswer(
+        cell=cell,
+        estimate=Estimate(float(means.mean()), float(np.mean(errors))),
+        by_seed=means,
+        course=_course(rewards),
+        shares=Shares(
+            cell.learner.schedule.starts(np.arange(blocks)),
+            np.mean([each[:blocks] for each in shares], axis=0),
+        ),
+        arms=runs.experiment.arms(),
+        charge=charge_of(cell.learner, np.array(met[0].counts)),
+        accepted=np.array([len(each) for each in rewards]),
+    )
+
+
+def _one(
+    row: int, seed: int, places: Ints, coins: Ints, log: ShownLog, runs: Runs
+) -> tuple[Ints, Floats]:
+    """Which records one key takes under one seed, and its policies block by block."""
+    schedule, K = runs.learner.schedule, len(log.actions)
+    played, gain = log.played[places].astype(np.int64), log.gain[places]
+    taken: list[Ints] = []
+    policies: list[Floats] = []
+    at, block = 0, 0
+    while True:
+        policy = runs.policy_of_one(row, seed, block)
+        policies.append(policy / PARTS)
+        mine = drawn(policy[None], np.zeros(len(coins) - at, dtype=np.int64), coins[at:])
+        agreed = at + np.flatnonzero(mine == played[at:])
+        length = schedule.stop(block) - schedule.start(block)
+        taken.append(places[agreed[:length]])
+        if len(agreed) < length:
+            return np.concatenate(taken), np.array(policies)
+        some = agreed[:length]
+        shown = np.bincount(played[some], minlength=K)
+        sums = np.bincount(played[some], gain[some], minlength=K).astype(np.int64)
+        runs.close_one(row, seed, block, sums, shown)
+        at, block = int(some[-1]) + 1, block + 1
+
+
+def _course(rewards: list[Floats]) -> Course:
+    """The mean reward so far, over the records that were met."""
+    fewest = min(len(each) for each in rewards)
+    slots = np.unique(np.geomspace(1, max(1, fewest), _POINTS).astype(np.int64))
+    if not fewest:
+        nothing = np.full(1, np.nan)
+        return Course(slots, nothing, nothing, nothing)
+    means, errors = [], []
+    for each in rewards:
+        total, squares = np.cumsum(each)[slots - 1], np.cumsum(each**2)[slots - 1]
+        mean = total / slots
+        variance = np.maximum(0, squares / slots - mean**2) / np.maximum(1, slots - 1)
+        means.append(mean)
+        errors.append(np.sqrt(variance))
+    middle, error = np.mean(means, axis=0), np.mean(errors, axis=0)
+    return Course(slots, middle, middle - Z * error, middle + Z * error)

@@ -1,0 +1,194 @@
+"""Are values from propensities what they claim: Open Bandit Pipeline's, unbiased, covered?"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from streamdp.core.evidence.policy import PARTS
+from streamdp.replay.cuts import Bench
+from streamdp.replay.offpolicy.answers import feedback_cells
+from streamdp.replay.offpolicy.estimators import Moments, Sums, value_of
+from streamdp.replay.offpolicy.intervals import bounds, reach
+from streamdp.replay.offpolicy.policies import drawn
+from streamdp.replay.offpolicy.weighted import cut, fixed, weigh
+from tests.conftest import ROOT
+from tests.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
+
+OBP = json.loads((ROOT / "tests" / "golden" / "obp.json").read_text())
+ONE = Fraction(1)
+CELLS = feedback_cells(("policy_blocks",), (ONE,), actions=ACTIONS)
+
+
+@pytest.mark.parametrize("number", range(len(OBP["logs"])))
+def test_are_the_estimates_those_of_open_bandit_pipeline(number: int) -> None:
+    """IPS, SNIPS and DR to 1e-9, each record a group of its own (see `tests/obp_numbers.py`)."""
+    log = OBP["logs"][number]
+    columns = {name: np.array(log[name]) for name in log if name != "said"}
+    records, actions = columns["policy"].shape
+    moments = Moments.of(
+        np.arange(records),
+        columns["action"],
+        columns["reward"],
+        columns["pscore"],
+        shape=(records, actions),
+    )
+    value = value_of(moments, columns["policy"], columns["guesses"])
+    said = log["said"]
+    assert value.ips.value == pytest.approx(said["ips"], abs=1e-9)
+    assert value.snips.value == pytest.approx(said["snips"], abs=1e-9)
+    assert value.dr.value == pytest.approx(said["dr"], abs=1e-9)
+
+
+@pytest.mark.parametrize("number", range(len(OBP["logs"])))
+def test_are_records_met_by_rejection_those_of_its_replay_method(number: int) -> None:
+    """A policy of one action meets the records that showed it: their mean reward."""
+    log = OBP["logs"][number]
+    action, reward = np.array(log["action"]), np.array(log["reward"])
+    single = (np.array(log["deterministic"]) * PARTS).astype(np.uint32)
+    records = np.arange(len(action))
+    coins = np.random.default_rng(1).integers(0, PARTS, len(action))
+    met = drawn(single, records, coins) == action
+    assert reward[met].mean() == pytest.approx(log["said"]["replay"], abs=1e-9)
+
+
+def test_are_sums_of_groups_sums_of_records() -> None:
+    """What is computed from a group's seven sums is what its records give one by one."""
+    chance = np.random.default_rng(5)
+    n, actions = 400, 3
+    action, group = chance.integers(0, actions, n), chance.integers(0, 4, n)
+    reward, pscore = chance.random(n), chance.uniform(0.1, 1, n)
+    policies, guesses = chance.dirichlet(np.ones(actions), 4), chance.random((4, actions))
+    whole = value_of(
+        Moments.of(group, action, reward, pscore, shape=(4, actions)), policies, guesses
+    )
+    weight = policies[group, action] / pscore
+    model = (policies * guesses).sum(axis=1)[group]
+    robust = model + weight * (reward - guesses[group, action])
+    snips = (weight * reward).sum() / weight.sum()
+    spread = np.sqrt(((weight * (reward - snips)) ** 2).sum()) / weight.sum()
+    assert whole.ips.value == pytest.approx((weight * reward).mean())
+    assert whole.ips.error == pytest.approx(stats.sem(weight * reward))
+    assert (whole.dr.value, whole.dr.error) == pytest.approx((robust.mean(), stats.sem(robust)))
+    assert (whole.snips.value, whole.snips.error) == pytest.approx((snips, spread))
+    assert whole.effective == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
+    won, lost = weight * reward - model, weight * (1 - reward) - (1 - model)
+    expected = bounds(
+        n,
+        ((weight * reward).sum(), (won**2).sum()),
+        ((weight * (1 - reward)).sum(), (lost**2).sum()),
+    )
+    assert (whole.bounds.low, whole.bounds.high) == pytest.approx((expected.low, expected.high))
+
+
+class Trials:
+    """Many logs of one world, the default learner on each: estimates against the truth."""
+
+    def __init__(self, logs: int, slots: int, *, late: int = 0) -> None:
+        self.errors: dict[str, list[float]] = {"ips": [], "snips": [], "dr": []}
+        self.missed = dict.fromkeys((*self.errors, "bounds"), 0)
+        self.logs = logs
+        for seed in range(logs):
+            log = made_up(slots, seed=seed)
+            (answer,) = weigh(log, CELLS, Bench((seed,)))
+            blocks = cut(log, CELLS[0].learner.schedule)
+            policies = np.roll(answer.shares.shares, -late, axis=0)
+            records = blocks.moments.shown.sum(axis=1)
+            truth = float((policies @ MEANS * records).sum() / slots)
+            value = Sums.of(blocks.moments, policies, blocks.guesses).value()
+            for name in self.errors:
+                estimate = getattr(value, name)
+                self.errors[name].append(estimate.value - truth)
+                self.missed[name] += not estimate.low <= truth <= estimate.high
+            self.missed["bounds"] += not value.bounds.low <= truth <= value.bounds.high
+
+    def bias(self, name: str) -> float:
+        """The mean error in standard errors."""
+        errors = np.array(self.errors[name])
+        return float(abs(errors.mean()) / stats.sem(errors))
+
+
+@pytest.fixture(scope="module")
+def trials() -> Trials:
+    return Trials(200, 511)
+
+
+def test_are_estimates_of_a_learner_that_learns_from_the_log_unbiased(trials: Trials) -> None:
+    """Its policies change with the log; mean error within 5 standard errors (false alarm 6e-7)."""
+    assert trials.bias("ips") < 5
+    assert trials.bias("dr") < 5
+
+
+def test_would_a_policy_that_has_seen_its_own_block_be_noticed() -> None:
+    """The mutant: weighing each block by the policy made *after* it is biased, beyond 5."""
+    peeking = Trials(120, 511, late=1)
+    assert peeking.bias("dr") > 5
+
+
+def test_do_intervals_miss_as_often_as_they_say(trials: Trials) -> None:
+    """95 % intervals miss in at most 5 % of 200 logs (1e-6: at most 29), bounds far less often."""
+    most = stats.binom.isf(1e-6, trials.logs, 0.05)
+    assert all(missed <= most for missed in trials.missed.values()), trials.missed
+    assert trials.missed["bounds"] <= stats.binom.isf(1e-6, trials.logs, 0.005)
+
+
+def test_hold_the_bounds_where_weights_are_heavy() -> None:
+    """An action drawn once in 500 that the policy always plays: the normal interval misses often
+    (a tenth of logs never show it well), the bounds hold. False alarm 1e-6."""
+    chance, p, n, logs = np.random.default_rng(9), 0.002, 1000, 400
+    shown = chance.binomial(n, p, logs)
+    clicks = chance.binomial(shown, 0.6)
+    wrong_normal = wrong_bounds = 0
+    for one, won in zip(shown.tolist(), clicks.tolist(), strict=True):
+        weights = one / p
+        mean = won / p / n
+        error = np.sqrt(max(0.0, won / p**2 / n - mean**2) / n)
+        wrong_normal += abs(mean - 0.6) > 1.96 * error
+        guess = 0.5
+        squares = [each * (1 / p - guess) ** 2 + (n - each) * guess**2 for each in (won, one - won)]
+        told = bounds(n, (won / p, squares[0]), (weights - won / p, squares[1]))
+        wrong_bounds += not told.low <= 0.6 <= told.high
+    assert wrong_normal > 0.2 * logs
+    assert wrong_bounds <= stats.binom.isf(1e-6, logs, 0.05)
+
+
+def test_hold_the_bounds_at_all_times_at_once() -> None:
+    """Looked at 30 times in each of 150 runs they miss in at most 2.5 % on a side (1e-6); a
+    fixed-time bound of the same level would miss more often."""
+    chance, runs, n = np.random.default_rng(4), 150, 400
+    drawn_ = chance.random((runs, n)) < 0.5
+    x = np.where(drawn_, 2.0, 0.0) * (chance.random((runs, n)) < 0.4)
+    excess, squares = np.cumsum(x - 0.4, axis=1), np.cumsum((x - 0.4) ** 2, axis=1)
+    times = np.unique(np.geomspace(1, n, 30).astype(int)) - 1
+    wrong = sum(
+        any(excess[run, at] > reach(float(squares[run, at]), 0.025) for at in times.tolist())
+        for run in range(runs)
+    )
+    assert wrong <= stats.binom.isf(1e-6, runs, 0.025)
+    once = (excess > 1.96 * np.sqrt(squares)).any(axis=1).mean()
+    assert once > 0.05
+
+
+def test_are_single_actions_and_chance_valued() -> None:
+    """The yardsticks: each action's own mean, uniform play's and the log's (false alarm 1e-6)."""
+    log = made_up(20_000, seed=3)
+    told = fixed(log)
+    for value, mean in zip(told.always, MEANS.tolist(), strict=True):
+        assert abs(value.ips.value - mean) < 5 * value.ips.error
+        assert value.bounds.low < mean < value.bounds.high
+    assert abs(told.uniform.dr.value - MEANS.mean()) < 5 * told.uniform.dr.error
+    assert abs(told.logged.value - float(UNEVEN @ MEANS)) < 5 * told.logged.error
+    assert abs(told.uniform.mean_weight.value - 1) < 5 * told.uniform.mean_weight.error
+
+
+def test_is_a_bound_within_what_one_rate_allows() -> None:
+    """More squares, more reach; less certainty, less of it; never negative bounds beyond [0, 1]."""
+    assert reach(1.0, 0.025) < reach(10.0, 0.025) < reach(1000.0, 0.025)
+    assert reach(10.0, 0.05) < reach(10.0, 0.001)
+    few = bounds(3, (1.0, 1.0), (1.0, 1.0))
+    assert few.low == 0
+    assert few.high == 1

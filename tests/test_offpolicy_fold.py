@@ -1,0 +1,207 @@
+"""Do replays of feedback make the engine's and the service's releases, and draw as they say?"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from streamdp.core.engine import Engine
+from streamdp.core.events import SUMS
+from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.randomness import SeededRandomness
+from streamdp.ports import Partition
+from streamdp.replay.cuts import Bench
+from streamdp.replay.feedback import Environment, simulate_feedback
+from streamdp.replay.log import ArrayLog
+from streamdp.replay.offpolicy.answers import FeedbackCell, feedback_cells
+from streamdp.replay.offpolicy.exact import play
+from streamdp.replay.offpolicy.fold import fold
+from streamdp.replay.offpolicy.policies import coins_of, drawn
+from streamdp.replay.offpolicy.rejection import reject
+from streamdp.replay.offpolicy.topics import topic_log
+from streamdp.replay.offpolicy.weighted import weigh
+from streamdp.replay.sources import Reading
+from streamdp.testing.memory import Memory
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
+from tests.replayed import Pieces
+from tests.services import Room
+from tests.shown_logs import ACTIONS, MEANS, made_up
+from tests.streams import ACTIONS as SERVED
+from tests.streams import feedback_spec, shown
+
+HALF = Fraction(1, 2)
+TEXTS = (
+    "policy_blocks",
+    "policy_blocks:schedule=capped 16:forgetting=3/4",
+    "policy_elimination:played=value",
+    "policy_weights",
+    "thompson",
+)
+CELLS = feedback_cells(TEXTS, (HALF,), actions=ACTIONS)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_are_policies_on_a_log_those_of_the_engine(cell: FeedbackCell) -> None:
+    """The weighted replay's policies of the longest key, parts of 2**24 for parts of 2**24."""
+    log = made_up(700, seed=2, keys=(b"fr", b"de", None))
+    (answer,) = weigh(log, (cell,), Bench((5,), "clicks", 3))
+    _, key = log.learners[int(log.counts.argmax())]
+    made = [
+        policy_of(release.policy or b"", actions=len(ACTIONS)) / PARTS
+        for release in fold(log, cell.learner, seed=5, stream="clicks", epoch=3)
+        if release.key == key
+    ]
+    assert len(made) == len(answer.shares.shares) > 5
+    assert (np.array(made) == answer.shares.shares).all()
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_is_an_exact_replay_the_engine_on_what_was_drawn(cell: FeedbackCell) -> None:
+    """The same coins, each slot put into the shipped engine by itself: the same policies."""
+    losses = np.random.default_rng(8).random((150, len(ACTIONS))).astype(np.float32)
+    bench = Bench((4,), "home", 2)
+    _, (answer,) = play(ArrayLog("log", ACTIONS, losses), (cell,), bench)
+    engine = Engine(
+        stream="home",
+        partition=0,
+        learner=cell.learner,
+        budget=cell.learner.charge,
+        randomness=SeededRandomness(4),
+        epoch=2,
+    )
+    (coins,) = coins_of(bench)
+    policies = [cell.learner.policy(cell.learner.nothing_known(1), np.zeros(1, np.int64))[0]]
+    for row, coin in zip(losses, coins.integers(0, PARTS, len(losses)).tolist(), strict=True):
+        arm = int(drawn(policies[-1][None], np.zeros(1, np.int64), np.array([coin]))[0])
+        policies += [
+            policy_of(release.policy or b"", actions=len(ACTIONS))
+            for release in engine.observe(None, action=ACTIONS[arm], loss=float(row[arm]))
+            if release.kind == SUMS
+        ]
+    blocks = len(answer.shares.shares)
+    assert (np.array(policies[:blocks]) / PARTS == answer.shares.shares).all()
+
+
+def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
+    """Keys over two partitions, read in pieces of 13 rows and of 577: the same regrets."""
+    chance = np.random.default_rng(3)
+    losses = chance.random((900, 4)).astype(np.float32)
+    keys = [[b"a", b"b", None][at] for at in chance.integers(0, 3, 900).tolist()]
+    partitions = np.sort(chance.integers(0, 2, 900))
+    cells = feedback_cells(TEXTS[:3], (HALF,), actions=("a", "b", "c", "d"))
+    found = []
+    for step in (577, 13):
+        crowd, answers = play(Pieces(losses, keys, partitions, step=step), cells, Bench((1, 2, 3)))
+        assert crowd.slots == 900
+        found.append([answer.regret for answer in answers])
+    for whole, small in zip(*found, strict=True):
+        assert whole is not None
+        assert np.allclose(whole, small, rtol=1e-12)
+
+
+def test_is_exact_regret_that_of_the_simulation() -> None:
+    """Another program for the same world (binomial sums): mean regrets within 6 errors (2e-9)."""
+    world = Environment("three", (tuple(MEANS.tolist()),))
+    (expected,) = simulate_feedback(
+        ["policy_blocks"], [HALF], environments=[world], runs=400, horizon=2000
+    )
+    clicks = np.random.default_rng(1).random((40, 2000, 3)) < MEANS
+    regrets = []
+    for run, own in enumerate(clicks):
+        log = ArrayLog("log", ACTIONS, 1 - own.astype(np.float32))
+        _, (answer,) = play(log, CELLS[:1], Bench((run,)))
+        # against the best action of the world, as the simulation has it
+        shares, starts = answer.shares.shares, answer.shares.starts
+        lengths = np.diff(starts, append=2001)
+        regrets.append(float(((MEANS.max() - shares @ MEANS) * lengths).sum()))
+    error = np.hypot(stats.sem(regrets), expected.error)
+    assert abs(np.mean(regrets) - expected.mean) < 6 * error
+
+
+def test_is_rejection_a_live_run_on_a_part_of_the_records() -> None:
+    """Uniform draws: about a third of the records are met, and the mean reward is that of the
+    simulation over as many slots (6 errors, 2e-9); even draws weighed alone would be lower."""
+    world = Environment("three", (tuple(MEANS.tolist()),))
+    even = np.full(3, 1 / 3)
+    rewards, met = [], []
+    for seed in range(40):
+        log = made_up(3000, seed=seed, draws=even)
+        (answer,) = reject(log, CELLS[:1], Bench((seed,)))
+        assert answer.accepted is not None
+        met.append(int(answer.accepted[0]))
+        rewards.append(float(answer.by_seed[0]))
+    assert abs(np.mean(met) - 1000) < 6 * np.sqrt(3000 * 2 / 9 / 40)
+    (expected,) = simulate_feedback(
+        ["policy_blocks"], [HALF], environments=[world], runs=400, horizon=int(np.mean(met))
+    )
+    value = MEANS.max() - expected.mean / int(np.mean(met))
+    error = np.hypot(stats.sem(rewards), expected.error / 1000)
+    assert abs(np.mean(rewards) - value) < 6 * error
+    assert value > MEANS.mean() + 12 * error
+
+
+def test_would_learning_from_every_record_be_noticed() -> None:
+    """The mutant: were records that it did not draw learned from, it would be further after the
+    same number of records met."""
+    even = np.full(3, 1 / 3)
+    log = made_up(3000, seed=1, draws=even)
+    (lived,), (fed,) = (
+        method(log, CELLS[:1], Bench(tuple(range(20)))) for method in (reject, weigh)
+    )
+    assert lived.charge.slots < fed.charge.slots / 2
+    assert lived.accepted is not None
+    assert lived.accepted.max() < 1300
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_is_the_fold_what_a_live_service_released(played: str) -> None:
+    """The real service on its topic, garbage headers and payloads in it: every ledger line."""
+    learner = feedback_cells(
+        (f"policy_blocks:schedule=capped 8:played={played}",), (HALF,), actions=SERVED
+    )[0].learner
+    made = feedback_spec(learner=learner)
+
+    async def run() -> Room:
+        room = Room([made], partitions=2)
+        async with room.worker():
+            room.send("clicks", *shown(300))
+            await room.until(room.is_read)
+        return room
+
+    room = asyncio.run(run())
+    lines = [
+        decode_ledger(record.value)
+        for number in range(2)
+        for record in room.evidence(Partition("clicks", number)).ledger
+    ]
+    feedback = Feedback(SERVED, "reward", learner.played)
+    log = topic_log(
+        Memory(room.log), "clicks-shown", Reading(actions=SERVED), feedback, name="topic"
+    )
+    made_offline = {
+        release.identity: release
+        for release in fold(log, learner, seed=7, stream="clicks", epoch=1)
+    }
+    charged = [line for line in lines if isinstance(line, Charge)]
+    assert len(charged) == len(made_offline) > 30
+    for line in charged:
+        assert line.block_sums() == made_offline[line.identity].sums
+    other = fold(log, learner, seed=8, stream="clicks", epoch=1)
+    assert [r.sums for r in other] != [r.sums for r in made_offline.values()]
+
+
+def test_says_a_log_without_propensities_what_was_released_all_the_same() -> None:
+    """Policies need no propensities: those of the log are not looked at."""
+    log = made_up(300, seed=1)
+    bare = replace(log, pscore=np.full(log.slots, np.nan))
+    (with_, without) = (weigh(each, CELLS[:1], Bench((1,)))[0] for each in (log, bare))
+    assert (with_.shares.shares == without.shares.shares).all()
+    assert without.estimate is None
+    assert without.value is None

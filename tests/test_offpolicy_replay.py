@@ -1,0 +1,356 @@
+"""Does `streamdp replay --observes feedback` answer what a log can, refuse the rest, and say so?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from streamdp.cli import application
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.grid import UNIT
+from streamdp.ports import Headers, StreamTopics
+from streamdp.replay.offpolicy.files import holds_feedback, open_file
+from streamdp.replay.offpolicy.log import ShownLog
+from streamdp.replay.offpolicy.page import page
+from streamdp.replay.offpolicy.question import FeedbackQuestion, replay_shown
+from streamdp.replay.offpolicy.told import as_json, summary
+from streamdp.replay.sources import Reading
+from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
+from streamdp_adapters.sqlite import Sqlite
+from tests.shown_logs import ACTIONS, made_up, without_propensities
+
+ONE = Fraction(1)
+EVEN = np.full(3, 1 / 3)
+QUESTION = FeedbackQuestion(("policy_blocks", "thompson"), (Fraction(1, 2), ONE), (0, 1))
+
+Row = Mapping[str, Any]
+
+ROWS: Sequence[Row] = [
+    {"action": "a", "reward": 1, "pscore": 0.25, "key": "fr"},
+    {"action": "b", "reward": 0, "pscore": 0.75, "key": None},
+    {"action": "a", "reward": 0.5, "pscore": 0.25, "key": "fr"},
+]
+
+
+def lines(path: Path, rows: Sequence[Row]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def parquet(path: Path, rows: Sequence[Row]) -> Path:
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), path)
+    return path
+
+
+def ipc(path: Path, rows: Sequence[Row]) -> Path:
+    table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+    return path
+
+
+def invoked(*arguments: object) -> Any:
+    return CliRunner().invoke(application(), [str(each) for each in ("replay", *arguments)])
+
+
+def written(log: ShownLog, path: Path) -> Path:
+    """A log as a file, with the columns of Open Bandit Pipeline."""
+    columns = zip(log.played.tolist(), log.reward.tolist(), log.pscore.tolist(), strict=True)
+    return lines(path, [{"action": a, "reward": r, "pscore": p} for a, r, p in columns])
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("write", "ending"), [(lines, ".ndjson"), (parquet, ".parquet"), (ipc, ".arrow")]
+)
+def test_says_every_kind_of_file_the_same(
+    write: Callable[[Path, Sequence[Row]], Path], ending: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / f"log{ending}", ROWS)
+    assert holds_feedback(path)
+    log = open_file(path, Reading())
+    assert log.actions == ("a", "b")
+    assert log.learners == ((0, b"fr"), (0, None))
+    assert log.row.tolist() == [0, 1, 0]
+    assert log.number.tolist() == [1, 1, 2]
+    assert log.played.tolist() == [0, 1, 0]
+    assert log.gain.tolist() == [UNIT // 2, -UNIT // 2, 0]
+    assert log.pscore.tolist() == [0.25, 0.75, 0.25]
+    assert log.offsets.tolist() == [0, 1, 2]
+    assert log.born.tolist() == [0, 1]
+
+
+def test_read_columns_of_open_bandit_pipeline(tmp_path: Path) -> None:
+    """Numbered actions, and positions that learn apart where there are several."""
+    rows = [
+        {"action": 2, "reward": 1, "pscore": 0.5, "position": 0},
+        {"action": 0, "reward": 0, "pscore": 0.25, "position": 1},
+    ]
+    log = open_file(lines(tmp_path / "log.jsonl", rows), Reading())
+    assert log.actions == ("0", "1", "2")
+    assert [key for _, key in log.learners] == [b"position 0", b"position 1"]
+    alone = open_file(lines(tmp_path / "one.jsonl", rows[:1]), Reading(actions=("x", "y", "z")))
+    assert alone.learners == ((0, None),)
+    assert alone.played.tolist() == [2]
+
+
+def test_are_losses_partitions_and_clipped_numbers_read(tmp_path: Path) -> None:
+    rows = [
+        {"action": "a", "loss": 1.5, "offset": 7, "partition": 1},
+        {"action": "b", "loss": 0.25, "offset": 3, "partition": 0},
+    ]
+    log = open_file(lines(tmp_path / "log.ndjson", rows), Reading())
+    assert log.gain.tolist() == [-UNIT // 2, UNIT // 4]
+    assert log.clipped == 1
+    assert [(p, batch.offsets.tolist()) for p, batch in log.batches()] == [(1, [7]), (0, [3])]
+    assert np.isnan(log.pscore).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"action": "c", "reward": 1, "pscore": 0.5}, "line 2: action"),
+        ({"action": "a", "reward": "1", "pscore": 0.5}, "line 2: reward"),
+        ({"action": "a", "reward": None, "pscore": 0.5}, "line 2: reward"),
+        ({"action": "a", "reward": 1, "pscore": 0}, "line 2: pscore"),
+        ({"action": "a", "reward": 1, "pscore": 1.5}, "line 2: pscore"),
+        ({"action": "a", "reward": 1}, "line 2: pscore"),
+        ({"action": "a", "reward": 1, "pscore": 0.5, "key": 7}, "line 2: key"),
+        ({"action": "a", "reward": 1, "pscore": 0.5, "position": "x"}, "line 2: position"),
+        ({"action": "a", "reward": 1, "pscore": 0.5, "offset": "x"}, "offset: type"),
+        ({"action": "a", "loss": 1, "pscore": 0.5}, "no feedback"),
+        ([], "line 2: is no event"),
+    ],
+)
+def test_is_a_row_that_cannot_be_used_named(row: Any, said: str, tmp_path: Path) -> None:
+    path = lines(tmp_path / "log.ndjson", [ROWS[0], row])
+    with pytest.raises(InvalidConfig, match=said):
+        open_file(path, Reading(actions=("a", "b")))
+
+
+def test_is_such_a_row_live_what_it_would_be(tmp_path: Path) -> None:
+    """With on_bad = null: no arm, or the loss 1/2; a bad propensity is none."""
+    rows = [
+        ROWS[0],
+        {"action": "c", "reward": 1, "pscore": 0.5},
+        {"action": "a", "reward": "1", "pscore": 7},
+    ]
+    how = Reading(actions=("a", "b"), on_bad="null")
+    log = open_file(lines(tmp_path / "log.ndjson", rows), how)
+    assert log.played.tolist() == [0, -1, 0]
+    assert log.gain.tolist()[2] == 0
+    assert np.isnan(log.pscore[2])
+
+
+def test_are_actions_that_nobody_names_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="too few actions"):
+        open_file(lines(tmp_path / "log.ndjson", ROWS[:1]), Reading())
+    both = [ROWS[0], {"action": 1, "reward": 1, "pscore": 0.5}]
+    with pytest.raises(InvalidConfig, match="names or numbers"):
+        open_file(lines(tmp_path / "log.ndjson", both), Reading())
+
+
+# -- what is answered, and what is refused -------------------------------------------------------
+
+
+def test_is_each_kind_of_log_answered_by_its_method() -> None:
+    assert replay_shown(made_up(200, seed=1), QUESTION).method == "propensities"
+    even = made_up(200, seed=1, draws=EVEN)
+    found = replay_shown(even, QUESTION)
+    assert found.method == "uniform"
+    assert len(found.rejected) == len(found.answers) == 3
+    assert replay_shown(even, replace(QUESTION, logged="propensities")).rejected == ()
+    bare = without_propensities(even)
+    told = replay_shown(bare, replace(QUESTION, logged="uniform"))
+    assert told.method == "uniform"
+    assert told.answers[0].value == found.answers[0].value
+    served = replay_shown(even, replace(QUESTION, logged="service"))
+    assert served.method == "service"
+    assert served.answers[0].value is None
+    assert [len(each) for *_, each in served.releases] == [8] * 4  # 2 budgets × 2 seeds
+
+
+@pytest.mark.parametrize(
+    ("log", "logged", "said"),
+    [
+        (without_propensities(made_up(200, seed=1)), "auto", "no propensities"),
+        (made_up(200, seed=1), "uniform", "not uniform"),
+        (without_propensities(made_up(400, seed=1)), "uniform", "not drawn uniformly"),
+        (made_up(20, seed=1), "auto", "too few records"),
+    ],
+    ids=["unknown", "other propensities", "uneven counts", "few"],
+)
+def test_is_what_cannot_be_answered_refused(log: ShownLog, logged: Any, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        replay_shown(log, replace(QUESTION, logged=logged))
+
+
+def test_are_wrong_and_missing_propensities_refused() -> None:
+    """Twice too large; of an action that was never drawn; some missing; nothing drawn."""
+    log = made_up(2000, seed=1)
+    with pytest.raises(InvalidConfig, match="not the propensities of the draws"):
+        replay_shown(replace(log, pscore=np.minimum(0.99, 2 * log.pscore)), QUESTION)
+    with pytest.raises(InvalidConfig, match="an action was never drawn"):
+        replay_shown(replace(log, actions=(*ACTIONS, "d")), QUESTION)
+    some = np.where(np.arange(log.slots) % 7, log.pscore, np.nan)
+    with pytest.raises(InvalidConfig, match="propensities are missing"):
+        replay_shown(replace(log, pscore=some), QUESTION)
+    left = replay_shown(replace(log, pscore=some), replace(QUESTION, incomplete="leave out"))
+    assert left.found.without == 286
+    assert left.answers[0].value is not None
+    assert left.answers[0].value.records == 2000 - 286
+    with pytest.raises(InvalidConfig, match="nothing was drawn"):
+        replay_shown(replace(log, pscore=np.ones(log.slots)), QUESTION)
+
+
+def test_take_records_that_were_not_drawn_no_part() -> None:
+    """A fallback of probability 1 says nothing of other actions: counted, and left out."""
+    log = made_up(3000, seed=2)
+    certain = np.arange(log.slots) % 3 == 0
+    played = np.where(certain, 0, log.played).astype(np.int32)
+    pscore = np.where(certain, 1.0, log.pscore)
+    found = replay_shown(replace(log, played=played, pscore=pscore), QUESTION)
+    assert found.found.settled == 1000
+    assert found.fixed is not None
+    assert found.fixed.uniform.records == 2000
+    assert any("not drawn" in each.says for each in summary(found))
+
+
+def test_is_a_small_effective_number_said() -> None:
+    """A policy far from the log's draws rests on few records: a sentence says so."""
+    log = made_up(400, seed=5, draws=np.array([0.96, 0.02, 0.02]))
+    about = [each.about for each in summary(replay_shown(log, QUESTION))]
+    assert "Few effective records" in about
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_is_everything_labelled(tmp_path: Path) -> None:
+    """Text, page and JSON begin with it, whatever the log could answer."""
+    path = written(made_up(300, seed=1), tmp_path / "log.ndjson")
+    report, figures = tmp_path / "page.html", tmp_path / "log.json"
+    told = invoked(
+        path, "--observes", "feedback", "--seeds", 2, "--report", report, "--json", figures
+    )
+    assert told.exit_code == 0, told.output
+    assert NOT_PRIVATE in told.stdout
+    assert NOT_PRIVATE in report.read_text()
+    found = json.loads(figures.read_text())
+    assert next(iter(found)) == MEMBER
+    assert found["method"] == "propensities"
+    assert len(found["cells"]) == 3 * 3 + 1
+    cell = found["cells"][0]
+    assert {"value", "policy_over_time", "experiment", "ledger", "over_time"} <= cell.keys()
+    assert cell["ledger"]["epsilon_per_event"] == "1/4"
+    assert cell["value"]["dr"]["value"] == pytest.approx(cell["mean_reward"]["value"])
+
+
+def test_plays_losses_of_all_actions_as_feedback(tmp_path: Path) -> None:
+    path = tmp_path / "log.npy"
+    np.save(path, np.random.default_rng(1).random((200, 3)).astype(np.float32))
+    asked = [path, "--observes", "feedback", "--seeds", 2, "--epsilon", 1]
+    told = invoked(*asked, "--json", "-")
+    found = json.loads(told.stdout)
+    assert found["method"] == "exact"
+    assert len(found["cells"][0]["regret_by_seed"]) == 2
+    assert "regret" in invoked(*asked).stdout
+    refused = invoked(*asked, "--logged", "uniform")
+    assert "no draws are logged" in str(refused.exception) + refused.output
+
+
+def test_tells_what_a_service_released(tmp_path: Path) -> None:
+    path = written(made_up(100, seed=1), tmp_path / "log.ndjson")
+    asked = [path, "--observes", "feedback", "--logged", "service", "--seeds", 1, "--epsilon", 1]
+    found = json.loads(invoked(*asked, "--learners", "policy_blocks", "--json", "-").stdout)
+    (released,) = found["releases"]
+    assert [each["block"] for each in released["releases"]] == [0, *range(6)]
+    assert "mean_reward" not in found["cells"][0]
+    text = invoked(*asked, "--report", tmp_path / "page.html").stdout
+    assert "Released, not valued" in text
+    assert "Value over time" not in (tmp_path / "page.html").read_text()
+
+
+def test_are_uniform_draws_shown_as_live(tmp_path: Path) -> None:
+    path = written(made_up(300, seed=1, draws=EVEN), tmp_path / "log.ndjson")
+    report = tmp_path / "page.html"
+    told = invoked(path, "--observes", "feedback", "--seeds", 2, "--report", report)
+    assert "records met" in told.stdout
+    assert "As it would have run live" in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--observes", "clicks"], "--observes: unknown"),
+        ([], "expected --observes feedback"),
+        (["--observes", "feedback", "--logged", "x"], "--logged: unknown"),
+        (["--observes", "feedback", "--learners", "ucb2"], "learners: unknown"),
+        (["--observes", "feedback", "--learners", "ucb1,ucb1"], "different learners"),
+        (["--observes", "feedback", "--content", "x"], "--content: unknown"),
+        (["--observes", "feedback", "--played", "x"], "--played"),
+    ],
+)
+def test_are_wrong_options_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
+    path = written(made_up(100, seed=1), tmp_path / "log.ndjson")
+    result = invoked(path, *arguments)
+    assert said in result.output + str(result.exception)
+
+
+def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
+    """The action and the propensity from headers; garbage is no arm, or no propensity."""
+    log = made_up(200, seed=3)
+    technology = Sqlite.from_settings({"path": tmp_path / "shop.db"}, app="shop")
+    rows = zip(log.played.tolist(), log.reward.tolist(), log.pscore.tolist(), strict=True)
+    records, headers = [], []
+    for arm, reward, pscore in rows:
+        records.append((b"fr", json.dumps({"reward": reward}).encode()))
+        named: Headers = [
+            ("streamdp-action", ACTIONS[arm].encode()), ("pscore", repr(pscore).encode())
+        ]  # fmt: skip
+        headers.append(named)
+    headers[5] = [("streamdp-action", b"nobody"), ("pscore", b"0.5")]
+    headers[6] = [headers[6][0], ("pscore", b"half")]
+
+    async def send() -> None:
+        topics = StreamTopics("shop", "banners", "impressions")
+        await technology.administrator().create([topics], partitions=1)
+        producer = technology.producer()
+        await producer.send("impressions", records, headers=headers)
+        await producer.close()
+
+    asyncio.run(send())
+    topic = f"sqlite:{tmp_path / 'shop.db'}#impressions"
+    asked = [topic, "--observes", "feedback", "--seeds", 1, "--epsilon", 1, "--json", "-"]
+    full = [*asked, "--actions", ",".join(ACTIONS), "--content", "reward"]
+    missing = invoked(*full)
+    assert "propensities are missing" in str(missing.exception) + missing.output
+    found = json.loads(invoked(*full, "--on-bad", "null").stdout)
+    assert found["slots"] == 200
+    assert found["unnamed_slots"] == found["slots_without_propensity"] == 1
+    assert found["cells"][0]["value"]["records"] == 198
+    bare = invoked(*asked)
+    assert "a topic does not name them" in str(bare.exception) + bare.output
+
+
+def test_says_the_page_what_the_figures_say() -> None:
+    found = replay_shown(made_up(500, seed=4), QUESTION)
+    text, told = page(found), as_json(found)
+    assert json.dumps(told)
+    for name in ("Value over time", "Policy over time", "The private experiment", "What it costs"):
+        assert f"<h2>{name}" in text.replace("\u00a0", " ")
+    assert f"{found.answers[0].value.effective:,.0f}" in text if found.answers[0].value else False
