@@ -18,6 +18,7 @@ from streamdp.replay.feedback import (
     feedback_candidate,
     simulate_feedback,
 )
+from streamdp.replay.feedback_page import simulation_page
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 GRADED, EQUAL, CLICKS = ENVIRONMENTS[:3]
@@ -155,8 +156,19 @@ def test_draws_a_page_of_learners_side_by_side(tmp_path: Path) -> None:
     text = report.read_text()
     assert "made up" in text
     assert text.count("<section>") == 3
-    assert text.count('class="plot"') == 3 * (3 + 4)
+    assert text.count('class="plot"') == 3 * (3 + 4 + 1)
     assert NOT_PRIVATE not in text
+
+
+def test_stand_the_papers_learners_on_the_page_beside_policies() -> None:
+    """Their regret over time; a policy they have none."""
+    learners = ["policy_blocks", "lazy_thompson"]
+    found = list(simulate_feedback(learners, [HALF], environments=[SMALL], runs=3, horizon=1000))
+    assert found[1].shares is None
+    assert found[1].course.mean[-1] == pytest.approx(found[1].mean)
+    text = simulation_page(found)
+    assert "lazy_thompson" in text
+    assert simulation_page(found[1:]).count('class="plot"') == 1
 
 
 def test_add_curves_up_to_the_regret() -> None:
@@ -165,5 +177,9 @@ def test_add_curves_up_to_the_regret() -> None:
     assert outcome.course.mean[-1] == pytest.approx(outcome.mean)
     assert (np.diff(outcome.course.mean) >= 0).all()
     assert outcome.course.slots[-1] == 10**6
+    assert outcome.shares is not None
+    assert outcome.arms is not None
     assert np.allclose(outcome.shares.shares.sum(axis=1), 1)
     assert outcome.shares.shares[-1, 0] > 0.9
+    assert outcome.arms.chances.argmax() == 0
+    assert outcome.arms.low[0] < 1 - 0.9 < outcome.arms.high[0]

@@ -116,8 +116,9 @@ def replayed(log: str, asked: FeedbackQuestion, how: Reading, shown: Shown) -> F
     """Open a log of shown actions, or one of the losses of all, and ask it."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.offpolicy.files import holds_feedback, open_file
-    from streamdp.replay.offpolicy.question import replay_losses, replay_shown
+    from streamdp.replay.offpolicy.question import replay_losses, replay_shown, seconds_for
     from streamdp.replay.offpolicy.topics import open_topic
+    from streamdp.replay.replaying import WORTH_SAYING, duration
     from streamdp.replay.sources import open_log
 
     path, feedback = Path(log), shown.feedback(how.actions)
@@ -130,7 +131,11 @@ def replayed(log: str, asked: FeedbackQuestion, how: Reading, shown: Shown) -> F
         raise InvalidConfig(
             complaint(log, what, expected="no --logged", got=f"--logged {asked.logged}")
         )
-    return replay_losses(open_log(log, how), asked)
+    losses = open_log(log, how)
+    seconds = seconds_for(losses, asked)
+    if seconds >= WORTH_SAYING:
+        typer.echo(f"cost: every slot is drawn for every seed, {duration(seconds)}", err=True)
+    return replay_losses(losses, asked)
 
 
 def write(found: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:

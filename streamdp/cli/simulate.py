@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from streamdp.replay.simulate import Outcome
 
 
+WorldOption = Annotated[
+    str | None,
+    typer.Option("--world", help="Feedback: only the worlds whose name holds this text."),
+]
+
+ReportOption = Annotated[Path | None, typer.Option(help="Feedback: write a page with charts here.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("simulate")(simulate)
@@ -52,13 +60,8 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of losses and selections.")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not tables.")] = False,
-    only: Annotated[
-        str | None,
-        typer.Option("--world", help="Feedback: only the worlds whose name holds this text."),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Feedback: write a page with charts here.")
-    ] = None,
+    only: WorldOption = None,
+    report: ReportOption = None,
 ) -> None:
     """Simulate learners in made-up worlds: mean regret with its standard error.
 
@@ -270,6 +273,8 @@ def _told(outcome: Outcome) -> dict[str, object]:
 
 
 def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
+    from streamdp.replay.offpolicy.told import arms_as_json
+
     return {
         "instance": outcome.environment.name,
         "actions": outcome.environment.arms,
@@ -280,6 +285,7 @@ def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
         "standard_error": outcome.error,
         "worst_percent": outcome.worst,
         "regret_over_time": _over_time(outcome.course),
+        "experiment": None if outcome.arms is None else arms_as_json(outcome.arms),
     }
 
 

@@ -26,6 +26,7 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - rewards are ma
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.experiment import Arms, Experiment
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, bandit_of
@@ -33,6 +34,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, fee
 from streamdp.replay.bandits import Changing, simulate_bandit
 from streamdp.replay.cells import Epsilon
 from streamdp.replay.course import Course, Shares
+from streamdp.replay.offpolicy.policies import scales
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -97,7 +99,8 @@ class FeedbackOutcome:
     epsilon: Epsilon
     regrets: Floats
     course: Course  # the regret so far: mean and the middle 80 % of the runs
-    shares: Shares  # the mean policy of each block
+    shares: Shares | None = None  # the mean policy of each block; of learners that have one
+    arms: Arms | None = None  # the first run, as its experiment page would show it
 
     @property
     def mean(self) -> float:
@@ -167,10 +170,17 @@ def _phased(
         return
     concentration = None if environment.rewards == "bernoulli" else _CONCENTRATION
     world = Changing(environment.stretches, horizon, concentration)
+    marks = sorted({*(2**power for power in range(horizon.bit_length())), horizon})
     for epsilon in epsilons:
         learner = bandit_candidate(text, epsilon, arms=environment.arms)
-        found = simulate_bandit(learner, world, runs=runs, horizon=horizon, seed=seed)
-        yield FeedbackOutcome(environment, text, epsilon, found.regrets[:, -1])
+        found = simulate_bandit(learner, world, runs=runs, horizon=horizon, seed=seed, marks=marks)
+        yield FeedbackOutcome(
+            environment,
+            text,
+            epsilon,
+            found.regrets[:, -1],
+            course=_course(np.array(marks), found.regrets),
+        )
 
 
 def bandit_candidate(text: str, epsilon: Epsilon, *, arms: int) -> Bandit:
@@ -223,26 +233,40 @@ def _outcome(
     names = [str(arm) for arm in range(environment.arms)]
     learner = feedback_candidate(text, epsilon, actions=names)
     at_once = max(1, _VALUES // environment.arms)
+    stops = learner.schedule.stops(np.arange(learner.schedule.block_of(horizon) + 1))
+    policies = np.zeros((len(stops), environment.arms))
+    experiment = Experiment.of(scales(learner), actions=environment.arms)
     regrets: list[Floats] = []  # runs × blocks: so far
-    policies: Floats = np.zeros(())
-    stops = np.zeros(0, dtype=np.int64)
     for first in range(0, runs, at_once):
-        some = min(at_once, runs - first)
-        played = list(steps(environment, learner, some, horizon=horizon, generator=generator))
-        regrets.append(np.cumsum([step.regret for step in played], axis=0).T)
-        policies = policies + np.array([step.policy.sum(axis=0) for step in played])
-        stops = np.array([step.stop for step in played])
+        added = []
+        for step in steps(
+            environment,
+            learner,
+            min(at_once, runs - first),
+            horizon=horizon,
+            generator=generator,
+        ):
+            added.append(step.regret)
+            policies[step.block] += step.policy.sum(axis=0)
+            if not first and step.stop == stops[step.block]:  # a whole block of the first run
+                experiment.add(step.gains, step.shown)
+        regrets.append(np.cumsum(added, axis=0).T)
     so_far = np.concatenate(regrets)
-    low, high = np.percentile(so_far, BAND, axis=0)
-    starts = np.concatenate([[1], stops[:-1]])
     return FeedbackOutcome(
         environment,
         text,
         epsilon,
         so_far[:, -1],
-        course=Course(stops - 1, so_far.mean(axis=0), low, high),
-        shares=Shares(starts, policies / runs),
+        course=_course(np.minimum(stops - 1, horizon), so_far),
+        shares=Shares(learner.schedule.starts(np.arange(len(stops))), policies / runs),
+        arms=experiment.arms(),
     )
+
+
+def _course(slots: Ints, so_far: Floats) -> Course:
+    """The regret after so many slots, from runs × slots."""
+    low, high = np.percentile(so_far, BAND, axis=0)
+    return Course(slots, so_far.mean(axis=0), low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +278,8 @@ class Step:
     stop: int
     policy: Floats  # in force in it: runs × K
     regret: Floats  # of each run
+    gains: Ints  # what the first run releases at its end
+    shown: Ints
 
 
 def steps(
@@ -284,10 +310,11 @@ def steps(
             delayed = generator.binomial(shown, environment.late)
             seen += _Feedback.drawn(shown - delayed, means, environment, generator)
             late += _Feedback.drawn(delayed, means, environment, generator)
-        yield Step(block, slots.start + 1, slots.stop + 1, policy, regret)
         seen += open_
         open_ = late
-        state = learner.learned(state, *_released(learner, seen, generator))
+        gains, counts = _released(learner, seen, generator)
+        yield Step(block, slots.start + 1, slots.stop + 1, policy, regret, gains[0], counts[0])
+        state = learner.learned(state, gains, counts)
 
 
 def _stretches(

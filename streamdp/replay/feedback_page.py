@@ -9,7 +9,7 @@ from streamdp.replay import charts
 from streamdp.replay.cells import Epsilon, epsilon_text
 from streamdp.replay.charts import Curve
 from streamdp.replay.feedback import FeedbackOutcome
-from streamdp.replay.offpolicy.page import middle, over_time, policy_panels
+from streamdp.replay.offpolicy.page import experiment, middle, over_time, policy_panels
 from streamdp.replay.page_style import document, html_table, section
 
 INVENTED = (
@@ -40,8 +40,9 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
         epsilon: [(each.learner, each.course) for each in some] for epsilon, some in shown.items()
     }
     epsilon = middle(list(shown))
-    policies = [(each.learner, each.shares) for each in shown[epsilon]]
-    arms, longest = outcomes[0].environment.arms, int(outcomes[0].course.slots[-1])
+    policies = [(e.learner, e.shares) for e in shown[epsilon] if e.shares is not None]
+    longest = int(outcomes[0].course.slots[-1])
+    names = [f"arm {arm}" for arm in range(outcomes[0].environment.arms)]
     rows = [
         [
             each.learner,
@@ -59,8 +60,27 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
         f" runs, bands the middle 80 % of them. Below, how likely each arm was to be shown at"
         f" ε = {epsilon_text(epsilon)}, mean over runs.",
         over_time(courses, y=_regret_axis)
-        + policy_panels(policies, [f"arm {arm}" for arm in range(arms)], longest=longest)
+        + (policy_panels(policies, names, longest=longest) if policies else "")
+        + _experiment(outcomes, names)
         + html_table(head, rows),
+    )
+
+
+def _experiment(outcomes: Sequence[FeedbackOutcome], names: Sequence[str]) -> str:
+    """What the first learner's releases say of each arm."""
+    private = [each for each in outcomes if each.epsilon is not None and each.arms is not None]
+    if not private or len(outcomes[0].environment.stretches) > 1:
+        return ""
+    first = private[0].learner
+    arms = [
+        (f"ε = {epsilon_text(each.epsilon)}", each.arms)
+        for each in private
+        if each.learner == first and each.arms is not None
+    ]
+    return (
+        f"<p>The private experiment of one run of {escape(first)}: each arm's mean reward, with an"
+        " interval that holds at all block ends and for all arms at once, and how likely it is the"
+        f" best.</p>{experiment(arms, names)}"
     )
 
 

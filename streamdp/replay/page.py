@@ -266,7 +266,7 @@ def _following(replay: Replay) -> str:
     if not replay.followed:
         return ""
     head, rows = tables.by_following(replay)
-    return _section(
+    return section(
         "Memory, growing or capped blocks",
         "The same private choice with three ways to go on: votes filtered by a memory (the"
         " default), blocks that grow for ever, and memory's blocks with the newest vote in force."
@@ -274,7 +274,7 @@ def _following(replay: Replay) -> str:
         f" stretch ({following.STRETCHES} of the longest key, of 100 slots at least), which no"
         " learner reaches: what was best in a short stretch is partly luck. The winner of each ε"
         " comes first; differences are taken seed by seed.",
-        _html_table(head, rows),
+        html_table(head, rows),
     )
 
 

@@ -13,7 +13,7 @@ made from *earlier* blocks, so what is summed are martingale differences, and th
 the mean value of the policies as they were in force, record by record. Intervals are those of the
 martingale central limit theorem: estimate ± z standard errors, right for many records of which no
 few carry all the weight. Where policies differ between records, these errors are a little too
-large, never too small. `intervals` has bounds that hold for every number of records.
+large rather than too small. `intervals` has bounds that hold for every number of records.
 
 A policy and a guess are constant within a block, so of the records of a block and an action six
 sums are all that is needed (`Moments`); ten million records cost no more than their sums.

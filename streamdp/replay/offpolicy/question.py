@@ -109,6 +109,16 @@ class FeedbackReplay:
     releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...] = ()  # of a service
 
 
+DRAWN_A_SECOND = 6e6
+"""Slots played in a second, each under one seed of one cell; one core of 2024, for estimates."""
+
+
+def seconds_for(log: Log, question: FeedbackQuestion) -> float:
+    """How long a log of losses takes, about."""
+    cells = feedback_cells(question.learners, question.epsilons, actions=log.actions)
+    return log.slots * len(question.seeds) * len(cells) / DRAWN_A_SECOND
+
+
 def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
     """A log of the losses of all actions, played as feedback."""
     cells = feedback_cells(question.learners, question.epsilons, actions=log.actions)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamdp.core.evidence.experiment import Arms
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.offpolicy.answers import FeedbackAnswer
 from streamdp.replay.offpolicy.estimators import Estimate, Value
@@ -201,14 +202,7 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
             "starts": shares.starts.tolist(),
             "policy": shares.shares.tolist(),
         },
-        "experiment": {
-            "blocks": arms.blocks,
-            "shown": arms.shown.tolist(),
-            "mean_loss": [None if np.isnan(mean) else mean for mean in arms.means.tolist()],
-            "low": arms.low.tolist(),
-            "high": arms.high.tolist(),
-            "chance_of_best": arms.chances.tolist(),
-        },
+        "experiment": arms_as_json(arms),
         "ledger": {
             "epsilon_per_event": None if charge.epsilon is None else str(charge.epsilon),
             "blocks": charge.blocks,
@@ -227,6 +221,18 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
         told["regret"] = float(answer.regret.mean())
         told["regret_by_seed"] = answer.regret.tolist()
     return told
+
+
+def arms_as_json(arms: Arms) -> dict[str, object]:
+    """What the releases say of each arm."""
+    return {
+        "blocks": arms.blocks,
+        "shown": arms.shown.tolist(),
+        "mean_loss": [None if np.isnan(mean) else mean for mean in arms.means.tolist()],
+        "low": arms.low.tolist(),
+        "high": arms.high.tolist(),
+        "chance_of_best": arms.chances.tolist(),
+    }
 
 
 def _estimate(estimate: Estimate) -> dict[str, float | None]:
