@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -69,9 +70,12 @@ def test_is_an_arm_without_an_open_part_charged_nothing() -> None:
 
 
 def test_does_a_budget_refuse_before_anything_is_drawn() -> None:
-    """Hybrid-UCB as printed reads an observation too often for ε."""
+    """Hybrid-UCB as printed reads an observation too often for ε, and one that denies it too."""
     learner = BANDIT_RECIPES["hybrid_ucb"](actions=ARMS, epsilon="1/2", root="printed")
-    engine = BanditEngine(learner, budget="1/2", randomness=SeededRandomness(1))
+    with pytest.raises(InvalidConfig, match="at least what hybrid_ucb charges, 3/4"):
+        BanditEngine(learner, budget="1/2", randomness=SeededRandomness(1))
+    denying = replace(learner, charge=Fraction(1, 2))
+    engine = BanditEngine(denying, budget="1/2", randomness=SeededRandomness(1))
     with pytest.raises(BudgetExceeded, match="expected at most 1/2, got 3/4"):
         engine.observe_all([("a", 0.5)] * 3)
 
@@ -209,6 +213,12 @@ def test_is_advice_that_is_none_refused(advice: object) -> None:
 def test_is_a_wrong_option_refused(name: str, options: dict[str, str]) -> None:
     with pytest.raises(InvalidConfig, match="learner"):
         BANDIT_RECIPES[name](actions=ARMS, epsilon="1", **options)
+
+
+def test_is_advice_beyond_the_budget_refused() -> None:
+    learner = EXPERT_RECIPES["local_exp4"](actions=ARMS, experts=2, epsilon="1/2")
+    with pytest.raises(InvalidConfig, match="at least what local_exp4 charges"):
+        ExpertEngine(learner, budget="1/4", randomness=SeededRandomness(1))
 
 
 def test_is_a_bandit_without_budget_refused() -> None:

@@ -76,6 +76,10 @@ class BanditEngine:
         if (budget is None) != (learner.charge is None):
             expected = "a budget, and None for a learner that is not private"
             raise InvalidConfig(complaint("budget", "missing", expected=expected, got=budget))
+        exact = None if budget is None else parse_epsilon(budget, "budget")
+        if exact is not None and learner.charge is not None and exact < learner.charge:
+            expected = f"at least what {learner.recipe} charges, {learner.charge}"
+            raise InvalidConfig(complaint("budget", "too small", expected=expected, got=exact))
         self.learner = learner
         self.slot = 1
         self._arms = {name: arm for arm, name in enumerate(learner.actions)}
@@ -84,7 +88,7 @@ class BanditEngine:
         self._tag = np.frombuffer(randomness.tag(stream, 0, None, 0, 0), np.uint8)[None]
         self._entered = [0] * len(learner.actions)
         self._sums = [_Sums() for _ in learner.actions]
-        self._ledger = None if budget is None else Ledger(parse_epsilon(budget, "budget"))
+        self._ledger = None if exact is None else Ledger(exact)
         if self._ledger is not None:
             self._ledger.grow(len(learner.actions))
         self._draws = 0

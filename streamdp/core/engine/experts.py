@@ -5,8 +5,9 @@ Rules:
 1. Advice comes with the choice, before any loss, and is public. A choice carries all that is public
    of it; the observation names the choice and brings the loss.
 2. An observation of an earlier batch's choice is entered nowhere and charged nothing.
-3. A batch ends after τ entered observations: it is charged first, then each of its cells is
-   released once, with discrete Laplace noise.
+3. A batch ends after τ entered observations: each of its cells is released once, with discrete
+   Laplace noise. Batches share no observation, so each costs the learner's charge; a budget that is
+   smaller is refused before anything is taken.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.bandit import on_grid
-from streamdp.core.errors import BudgetExceeded, InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits.bandit import Floats
 from streamdp.core.learners.bandits.bases import drawn
@@ -78,8 +79,10 @@ class ExpertEngine:
         randomness: Randomness,
         stream: str = "experts",
     ) -> None:
+        if (exact := parse_epsilon(budget, "budget")) < learner.charge:
+            expected = f"at least what {learner.recipe} charges, {learner.charge}"
+            raise InvalidConfig(complaint("budget", "too small", expected=expected, got=exact))
         self.learner = learner
-        self.budget = parse_epsilon(budget, "budget")
         self.batch = 0
         self._course = learner.begin()
         self._randomness, self._stream = randomness, stream
@@ -114,10 +117,6 @@ class ExpertEngine:
         return self._released() if len(self._advice) == self._course.tau else None
 
     def _released(self) -> ExpertRelease:
-        charge = self.learner.charge
-        if charge > self.budget:
-            what = f"batch {self.batch} charged"
-            raise BudgetExceeded(complaint("learner", what, expected=self.budget, got=charge))
         noises = self._course.noises()
         if not self._sums.keys() <= noises.keys():
             raise InvalidConfig(
@@ -131,7 +130,8 @@ class ExpertEngine:
             units[cell] = self._sums.get(cell, 0) + drawn_noise
         told = {cell: value / (UNIT * PARTS) for cell, value in units.items()}
         self._course.released(told, BitsChance(self._bits(Purpose.RESAMPLE)))
-        release = ExpertRelease(self.batch, charge, self.learner.delta, tuple(self._advice), units)
+        told_of = tuple(self._advice)
+        release = ExpertRelease(self.batch, self.learner.charge, self.learner.delta, told_of, units)
         self.batch, self._sums, self._advice = self.batch + 1, {}, []
         return release
 
