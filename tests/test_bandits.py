@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,12 +13,21 @@ from numpy.typing import NDArray
 from streamdp.core.engine.bandit import BanditEngine
 from streamdp.core.engine.experts import ExpertEngine
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
-from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandit, bandit_of
+from streamdp.core.learners.bandits import (
+    BANDIT_RECIPES,
+    EXPERT_RECIPES,
+    Bandit,
+    Part,
+    bandit_of,
+    expert_learner_of,
+    refuse_in_blocks,
+)
 from streamdp.core.learners.bandits.bases import exp3_rates, printed_exp3_rates, tsallis
 from streamdp.core.learners.bandits.chance import BitsChance
 from streamdp.core.learners.bandits.dp_se import Elimination
+from streamdp.core.learners.bandits.experts import CellNoise, LocalCourse, Weights
 from streamdp.core.learners.bandits.lazy_ucb import Optimism
-from streamdp.core.learners.bandits.phases import Known
+from streamdp.core.learners.bandits.phases import Known, PhaseCourse
 from streamdp.core.randomness import SeededRandomness, SystemRandomness
 
 ARMS = ["a", "b", "c"]
@@ -165,6 +175,7 @@ def test_is_a_learner_deterministic_under_a_seed_and_fresh_without() -> None:
 def test_does_an_engine_hide_its_sums() -> None:
     engine = engine_of("lazy_ucb")
     engine.observe("a", 0.123)
+    assert repr(engine._sums[0]) == "_Sums(1 observations)"
     assert repr(engine) == "BanditEngine(lazy_ucb(epsilon=1/2, play=slot) of 3 actions, slot 2)"
 
 
@@ -225,3 +236,103 @@ def test_is_a_bandit_without_budget_refused() -> None:
     learner: Bandit = BANDIT_RECIPES["lazy_ucb"](actions=ARMS, epsilon="1")
     with pytest.raises(InvalidConfig, match="budget"):
         BanditEngine(learner, budget=None, randomness=SeededRandomness(1))
+
+
+def test_do_parts_that_were_never_open_and_charges_without_account_stop_the_engine() -> None:
+    """A course that asks for what the engine does not keep, or charges what nothing books."""
+    learner = BANDIT_RECIPES["lazy_ucb"](actions=ARMS, epsilon="1/2")
+
+    class Early(PhaseCourse):
+        def parts(self, arm: int) -> tuple[Part, ...]:
+            (part,) = super().parts(arm)
+            return (Part(part.start, part.stop + 1, part.epsilon),)
+
+    course = Early(3, Fraction(1, 2), Optimism(), second=2, held=False)
+    engine = BanditEngine(
+        replace(learner, begin=lambda: course), budget=1, randomness=SeededRandomness(1)
+    )
+    with pytest.raises(InvalidConfig, match="no such part; expected one that ends with obs"):
+        engine.observe("a", 0.5)
+    open_ = BanditEngine(replace(learner, charge=None), budget=None, randomness=SeededRandomness(1))
+    assert not open_.accounts()
+    assert open_.spent("a", 1) == 0
+    with pytest.raises(InvalidConfig, match="no charge from a learner that is not private"):
+        open_.observe("a", 0.5)
+
+
+def test_is_a_release_read_as_a_mean() -> None:
+    (release,) = engine_of("lazy_ucb").observe("a", 0.5)
+    assert release.mean == release.units / 2**20
+
+
+def test_are_horizons_doubled_from_where_a_base_can_be_tuned() -> None:
+    """EXP3 with many actions needs more batches than the first horizon has."""
+    actions = [f"{at}" for at in range(700)]
+    learner = BANDIT_RECIPES["converted"](actions=actions, epsilon="1", base="exp3")
+    assert learner.begin().due(0) is None
+    with pytest.raises(InvalidConfig, match="γ ≤ 1"):
+        BANDIT_RECIPES["converted"](actions=actions, epsilon="1", base="exp3", horizon="1024")
+    with pytest.raises(InvalidConfig, match="γ ≤ 1"):
+        BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", base="exp3", gamma="2")
+    printed = {"base": "exp3", "constants": "printed", "horizon": "10000"}
+    assert BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", **printed).begin()
+
+
+def test_does_a_root_that_has_not_converged_give_a_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamdp.core.learners.bandits.bases._HTINF_ROUNDS", 1)
+    assert tsallis(np.array([[0.0, 1.0, 9.0]])).sum() == pytest.approx(1)
+
+
+def test_is_a_learner_with_advice_its_table_of_options() -> None:
+    """Read back, shown in a line, and refused where an option is wrong."""
+    make = EXPERT_RECIPES["improved_batched_exp4"]
+    options = {"noise": "printed", "delta": "1/1000", "tau": "4", "gamma": "1/2"}
+    learner = make(actions=ARMS, experts=2, epsilon="1/2", **options)
+    assert expert_learner_of(learner.to_config(), actions=ARMS).options == learner.options
+    assert str(learner).startswith("improved_batched_exp4(experts=2, epsilon=1/2, noise=printed")
+    for wrong, told in (
+        ({"experts": "none"}, "learner.experts"),
+        ({"noise": "cell", "delta": "1/10"}, "it for printed noise"),
+        ({"noise": "printed"}, "one for printed noise"),
+        ({"gamma": "2"}, "γ of your own"),
+    ):
+        with pytest.raises(InvalidConfig, match=told):
+            make(actions=ARMS, **{"experts": "2", "epsilon": "1", **wrong})
+
+
+@pytest.mark.parametrize("name", ["batched_exp4", "improved_batched_exp4"])
+def test_do_printed_sums_come_for_each_expert(name: str) -> None:
+    """Algorithms 2 and 7: N sums a batch; Algorithm 7 by the weights that came."""
+    learner = EXPERT_RECIPES[name](
+        actions=ARMS, experts=2, epsilon="1/2", noise="printed", delta="1/1000", tau=2, gamma="1/2"
+    )
+    engine = ExpertEngine(learner, budget="1/2", randomness=SeededRandomness(1))
+    assert repr(engine).endswith("batch 0)")
+    released = None
+    for _ in range(2):
+        released = engine.observe(engine.choose([[1, 0, 0], [0, 0.5, 0.5]]), 0.25)
+    assert released is not None
+    assert (set(released.units), released.delta) == ({0, 1}, Fraction(1, 1000))
+
+
+def test_is_a_cell_without_noise_never_released() -> None:
+    """A course that sums into a cell whose noise it does not name stops the engine."""
+    learner = EXPERT_RECIPES["local_exp4"](actions=ARMS, experts=2, epsilon="1/2")
+
+    class Forgets(LocalCourse):
+        def noises(self) -> dict[Hashable, CellNoise]:
+            return {}
+
+    broken = replace(learner, begin=lambda: Forgets(Weights(2, 0.1, 0.1), Fraction(1, 2)))
+    engine = ExpertEngine(broken, budget="1/2", randomness=SeededRandomness(1))
+    with pytest.raises(InvalidConfig, match="a cell without noise"):
+        engine.observe(engine.choose([[1, 0, 0], [0, 1, 0]]), 0.5)
+
+
+def test_does_the_service_refuse_phases() -> None:
+    for name in ("lazy_ucb", "batched_exp4"):
+        with pytest.raises(InvalidConfig, match="expected policy_blocks"):
+            refuse_in_blocks(name)
+    refuse_in_blocks("policy_blocks")

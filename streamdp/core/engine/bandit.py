@@ -152,9 +152,8 @@ class BanditEngine:
         """Book the charge, then draw."""
         if part.epsilon is not None:
             if self._ledger is None:
-                raise InvalidConfig(
-                    complaint("learner", "a charge without budget", expected="a budget", got="none")
-                )
+                expected = "no charge from a learner that is not private"
+                raise InvalidConfig(complaint("learner", "a charge", expected=expected, got="one"))
             ends = np.array([part.start]), np.array([part.stop])
             self._ledger.book(np.array([arm]), *ends, epsilon=part.epsilon)
             scale = calibration.laplace_scale(calibration.SUMS_SENSITIVITY, part.epsilon) * UNIT

@@ -165,7 +165,7 @@ def experts(size: Size) -> Measured:
         learner = EXPERT_RECIPES[recipe](
             actions=ARMS, experts=EXPERTS, epsilon="1", tau=20, gamma="0.1", eta="0.1", **options
         )
-        runs = max(4, runs_of(size) // 4)
+        runs = runs_of(size)
         outcome = simulate_experts(learner, losses, advice, runs=runs, seed=size.seed)
         low, high = ((outcome.mean + sign * Z * outcome.error) / uniform for sign in (-1, 1))
         ours = options["noise"] == "cell"

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import floor, log2, sqrt
+from math import log2, sqrt
 
 import numpy as np
 
@@ -134,15 +134,6 @@ def tree_index(means: Floats, counts: Ints, slot: int, epsilon: float) -> Floats
     level = log2(slot)
     depth = np.floor(np.log2(counts + 1))
     return means + np.sqrt(3 * level / counts) + 6 * sqrt(8) * level * depth / (epsilon * counts)
-
-
-def tree_depth(count: int) -> int:
-    """How many arrays so many observations have filled, with the opening one.
-
-    >>> [tree_depth(count) for count in (1, 2, 3, 7)]
-    [1, 1, 2, 3]
-    """
-    return floor(log2(count + 1))
 
 
 @bandit_recipe
