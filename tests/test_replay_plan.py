@@ -234,3 +234,16 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
     assert [each.exit_code for each in told] == [0, 0]
     assert told[0].stdout == told[1].stdout
     assert json.loads(told[0].stdout)["epsilon"] == "0.5"
+
+
+def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flaw is exact; a figure's rows name their ε, and its page says who loses."""
+    monkeypatch.setattr("streamdp.replay.claims.bandits.HORIZON", 20_000)
+    known = dict(claims())
+    assert [each.verdict for each in known["hybrid"](Size(runs=100)).findings] == [
+        "not reproduced",
+        "reproduced",
+    ]
+    figure = known["figure-1"](Size(runs=400))
+    assert {each.learner for each in figure.findings} == {"ε = 0.25", "ε = 0.5", "ε = 1"}
+    assert "loses no more than DP-SE" in page([("figure-1", figure)], Size(runs=400))
