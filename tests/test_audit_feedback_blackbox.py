@@ -206,6 +206,15 @@ def test_does_the_command_audit_a_configurations_feedback_streams(configured: Pa
     assert 0 <= found["epsilon_proven"] <= 1
 
 
+def test_does_the_command_look_at_recipes_from_outside_too() -> None:
+    """With the fewest actions that are asked for, by header and by value."""
+    asked = ("--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2", "--actions", "3")
+    code, out = run("audit", *asked, *QUICK[:-2], "100", "--json")
+    assert code == 0, out
+    looked = [(each["actions"], each["epsilon_proven"] is not None) for each in json.loads(out)]
+    assert sorted(looked) == [(2, True), (2, True), (3, False), (3, False)]
+
+
 def test_does_the_command_fail_for_a_service_that_proves_more(
     configured: Path, monkeypatch: Patch
 ) -> None:

@@ -6,13 +6,15 @@ import asyncio
 from functools import lru_cache
 
 import numpy as np
+import pytest
 
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners.feedback.policy_elimination import policy_elimination
 from streamdp.ports import Partition
+from streamdp.service import policy_history
 from streamdp.service.history import Told
 from streamdp.service.http.shown import _learner
-from streamdp.service.policy_history import MARKS
+from streamdp.service.policy_history import MOST_BLOCKS, MOST_POINTS
 from streamdp.testing.judge import Evidence
 from streamdp.wire.lines import PolicyLine, from_base64
 from streamdp.wire.published import Mode, decode_in_force
@@ -53,12 +55,20 @@ def test_are_the_points_the_published_policies() -> None:
         for line in lines
         if isinstance(line, PolicyLine)
     }
-    assert len(by_stop) > 2 * MARKS
-    assert MARKS // 2 < len(points) <= MARKS + 1
+    assert MOST_POINTS < len(by_stop) - 1 <= MOST_BLOCKS
+    assert MOST_POINTS // 2 < len(points) <= MOST_POINTS + 1
     assert all(point.shares == by_stop[point.slot].tolist() for point in points)
     assert [points[0].slot, points[-1].slot] == [1, max(by_stop)]
     steps = np.diff([point.blocks for point in points])[:-1]
     assert set(steps.tolist()) == {4}
+
+
+def test_are_there_none_of_a_key_with_too_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing rather than a part: what a policy is depends on all blocks before."""
+    monkeypatch.setattr(policy_history, "MOST_BLOCKS", 50)
+    history = heard(published()).of_key(b"k")[0]
+    assert history.policies is not None
+    assert history.policies.points(len(ACTIONS)) == []
 
 
 def test_is_it_said_that_only_the_newest_lines_were_read() -> None:
@@ -75,4 +85,5 @@ def test_are_there_no_policies_of_what_was_withheld() -> None:
     history = heard(published(Mode.SHADOW)).of_key(b"k")[0]
     assert history.policies is not None
     assert history.policies.points(len(ACTIONS)) == []
-    assert heard(published()).of_key(b"k")[0].policies.points(5) == []  # type: ignore[union-attr]
+    whole = heard(published()).of_key(b"k")[0]
+    assert _learner(0, whole, ("one", "too", "many", "of", "them"))["policies"] is None

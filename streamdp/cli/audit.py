@@ -72,7 +72,7 @@ def audit(
 
     With --black-box the releases of the real service are looked at from outside too: neighbouring
     logs, real commits, and a lower bound on ε that must not exceed what is charged. Learners of
-    losses are looked at with two actions, those of feedback with any number.
+    losses are looked at with two actions, those of feedback with the fewest that are asked for.
 
     The papers' bandit learners, which the service does not run, are audited where they are named.
 
@@ -84,8 +84,9 @@ def audit(
 
     outside, randomness = runs if black_box else None, SeededRandomness(seed)
     if config is None:
-        chosen = product(_chosen(recipe), actions or [2, 3], epsilon or ["0.1", "1", "3"])
-        audits = list(_of_recipes(chosen, samples, randomness, outside))
+        sizes = actions or [2, 3]
+        chosen = product(_chosen(recipe), sizes, epsilon or ["0.1", "1", "3"])
+        audits = list(_of_recipes(chosen, samples, randomness, outside, fewest=min(sizes)))
     else:
         _refuse_beside_config(recipe, epsilon, actions)
         audits = list(_of_configuration(config, samples, randomness, outside))
@@ -99,6 +100,8 @@ def _of_recipes(
     samples: int,
     randomness: Randomness,
     runs: int | None,
+    *,
+    fewest: int,
 ) -> Iterator[Audit]:
     """Each recipe's options, with so many actions, at that ε."""
     from streamdp.audit import Memo, audit_bandit, audit_feedback_learner, audit_learner
@@ -119,7 +122,9 @@ def _of_recipes(
             found = _with_choices(
                 audit_feedback_learner(policies, samples=samples, randomness=randomness)
             )
-            yield found if runs is None else seen_from_outside(policies, found, runs=runs)
+            if runs is not None and many == fewest:
+                found = seen_from_outside(policies, found, runs=runs)
+            yield found
             continue
         learner = learner_of({**options, "epsilon": size}, actions=names)
         found = audit_learner(learner, samples=samples, randomness=randomness, memo=memo)

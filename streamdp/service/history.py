@@ -32,7 +32,7 @@ from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
-from streamdp.service.policy_history import MARKS, PolicyHistory
+from streamdp.service.policy_history import MOST_BLOCKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, Charge, EpochMark
 from streamdp.wire.published import decode_ledger
 
@@ -44,10 +44,10 @@ MOST_HISTORIES = 2_000
 POINTS_A_KEY = 256
 ACTIONS_A_KEY = 20
 BLOCKS_A_CURVE = 512
-MOST_POLICY_BYTES = 16 << 20
-"""What the policies of a feedback stream's first keys may take: 3,200 keys of ten actions."""
+MOST_POLICY_BYTES = 32 << 20
+"""What the sums of a feedback stream's first keys may take: 1,638 keys of ten actions."""
 
-_MARK_BYTES = 16  # of an action in what a policy is computed from
+_BLOCK_BYTES = 16  # of an action in a block's sums and counts
 
 
 class Point(NamedTuple):
@@ -156,7 +156,7 @@ class Told:
         actions: int = 1,
     ) -> None:
         self._scales = scales
-        self._charts = MOST_POLICY_BYTES // (MARKS * _MARK_BYTES * actions)
+        self._charts = MOST_POLICY_BYTES // (MOST_BLOCKS * _BLOCK_BYTES * actions)
         self.seeded = False
         self.refused = 0  # lines that could not be read
         self.beyond = 0  # lines of keys beyond the limit
@@ -251,8 +251,6 @@ class Told:
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
         _note_action(history, line)
-        if history.policies is not None:
-            history.policies.add(line)
         if line.kind in ENDS_BLOCK:
             self._sums(history, line)
             part.blocks += line.block - history.blocks
@@ -271,6 +269,8 @@ class Told:
     def _sums(self, history: KeyHistory, line: Charge) -> None:
         """Add what a feedback stream's block released to the experiment of its key."""
         sums = line.block_sums()
+        if history.policies is not None:
+            history.policies.add(line, sums)
         if sums is None or self._scales is None or history.points is None:
             return
         gains, shown = sums.arrays()
@@ -297,6 +297,7 @@ class Told:
             history.actions = deque(maxlen=ACTIONS_A_KEY)
             if self._scales is not None and line.kind == OPENING and len(self.keys) < self._charts:
                 history.policies = PolicyHistory()
+                history.policies.add(line, None)
         self.keys[number, key] = history
         return history
 

@@ -1,10 +1,9 @@
-"""The policies of one key over time, computed again from its ledger lines when somebody looks.
+"""The policies of one key over time, computed again from its ledger's sums when somebody looks.
 
-A line tells sums; the policy after it is a public function of all sums of the learner so far
-(`streamdp.wire.retracing`). Computing one takes about a millisecond, so lines are only followed,
-and what is needed to compute the policy after some of them is kept: at most `MARKS`, evenly spread
-over the blocks, and the newest. Nothing can be computed of a learner whose first lines were not
-read, or after a line that was withheld.
+The policy after a block is a public function of all sums of the learner so far. To compute it takes
+a good tenth of a millisecond for each block, which a start that reads a long ledger must not
+spend; so only the sums are kept, and of a key with more than `MOST_BLOCKS` blocks nothing. Nor can
+anything be computed of a learner whose opening was not read, or after a line that was withheld.
 """
 
 from __future__ import annotations
@@ -12,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET
+
+from streamdp.core.events import OPENING, BlockSums
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
-from streamdp.wire.retracing import Mark, Retraced, policies_at
+from streamdp.wire.retracing import policies_after
 
-MARKS = 32
-"""Policies of a key that can be computed; every second one goes when there are more."""
+MOST_BLOCKS = 128
+"""Of a key whose policies can be computed: more than blocks that double ever are."""
+
+MOST_POINTS = 32
+"""Policies that are computed at once, evenly over the blocks; the newest comes beside them."""
 
 
 class PolicyPoint(NamedTuple):
@@ -29,39 +34,46 @@ class PolicyPoint(NamedTuple):
 
 
 class PolicyHistory:
-    """Follows one learner's lines from its opening on."""
+    """Keeps one learner's sums from its opening on."""
 
-    __slots__ = ("_every", "_marks", "_newest", "_retraced")
+    __slots__ = ("_computed", "_learner", "_slots", "_sums")
 
     def __init__(self) -> None:
-        self._retraced = Retraced()
-        self._marks: list[tuple[int, Mark]] = []
-        self._newest: tuple[int, Mark] | None = None
-        self._every = 1  # which blocks are marked
+        self._learner = ""
+        self._slots: list[int] = []  # that each policy is in force from
+        self._sums: list[BlockSums] | None = []  # None: nothing can be computed
+        self._computed: list[PolicyPoint] = []  # when somebody looked last
 
-    def add(self, line: Charge) -> None:
-        """Follow a line; what is wrong with it is for `ledger verify` to say."""
-        for _ in self._retraced.read(line):
-            pass
-        mark = self._retraced.mark()
-        if mark is None:
+    def add(self, line: Charge, sums: BlockSums | None) -> None:
+        """Keep what a line of an opening or of a block's sums says."""
+        if self._sums is None:
             return
-        self._newest = (line.stop, mark)
-        if mark.block % self._every:
-            return
-        self._marks.append(self._newest)
-        if len(self._marks) > MARKS:
-            self._marks, self._every = self._marks[::2], 2 * self._every
+        text = "" if line.learner is UNSET else line.learner
+        if line.kind == OPENING and not self._slots and line.withheld is not True:
+            self._learner, self._slots = text, [line.stop]
+        elif (
+            sums is not None
+            and text == self._learner
+            and line.block == len(self._sums) < MOST_BLOCKS
+            and self._slots
+        ):
+            self._sums.append(sums)
+            self._slots.append(line.stop)
+        else:
+            self._sums, self._computed = None, []
 
     def points(self, actions: int) -> list[PolicyPoint]:
-        """The policies that can be computed, the oldest first."""
-        if self._retraced.actions not in (None, actions):
+        """The policies, the oldest first; none, if they cannot be computed."""
+        if not self._sums:
             return []
-        marks = [*self._marks]
-        if self._newest is not None and not any(each is self._newest for each in marks[-1:]):
-            marks.append(self._newest)
-        policies = policies_at([mark for _, mark in marks], actions)
-        return [
-            PolicyPoint(slot, mark.block, (policy / PARTS).tolist())
-            for (slot, mark), policy in zip(marks, policies, strict=True)
+        last = len(self._sums)
+        if self._computed and self._computed[-1].blocks == last:
+            return self._computed
+        every = -(-len(self._slots) // MOST_POINTS)
+        wanted = sorted({*range(0, last + 1, every), last})
+        policies = policies_after(self._learner, self._sums, wanted, actions)
+        self._computed = [
+            PolicyPoint(self._slots[at], at, (policy / PARTS).tolist())
+            for at, policy in zip(wanted, policies, strict=True)
         ]
+        return self._computed

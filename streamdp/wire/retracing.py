@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import UNSET
@@ -33,14 +32,6 @@ from streamdp.wire.lines import Charge
 
 _NUMBER_BYTES = 8  # of a sum or a count
 _SHOWN = 80  # characters of a foreign text that are shown
-
-
-class Mark(NamedTuple):
-    """What a policy is computed from: small, so that many can be kept."""
-
-    learner: str  # as the lines have it
-    block: int  # that the policy is in force during
-    state: Floats | None  # 1 × 2 × K; None before any sums
 
 
 class Retraced:
@@ -59,11 +50,6 @@ class Retraced:
     def unjudged(self) -> bool:
         """Whether the latest line comes after one that was withheld, or is withheld itself."""
         return self._withheld
-
-    @property
-    def actions(self) -> int | None:
-        """How many actions the sums are of; None before any."""
-        return self._actions
 
     def read(self, line: Charge) -> Iterator[str]:
         """What is wrong with a line, given those before it."""
@@ -106,27 +92,33 @@ class Retraced:
 
     def policy(self, actions: int) -> bytes | None:
         """What is in force after the latest line, K little-endian uint32; None: not computable."""
-        mark = self.mark()
-        if mark is None or self._actions not in (None, actions):
+        if self._withheld or self._text is None or self._actions not in (None, actions):
             return None
-        parts: bytes = policies_at([mark], actions)[0].astype("<u4").tobytes()
+        learner = _learner(self._text, actions)
+        state = learner.nothing_known(1) if self._state is None else self._state
+        policy = learner.policy(state, np.array([self._block], dtype=np.int64))
+        parts: bytes = policy[0].astype("<u4").tobytes()
         return parts
 
-    def mark(self) -> Mark | None:
-        """What the policy after the latest line is computed from; None: it cannot be."""
-        if self._withheld or self._text is None:
-            return None
-        return Mark(self._text, self._block, self._state)
 
+def policies_after(
+    learner: str, sums: Sequence[BlockSums], wanted: Sequence[int], actions: int
+) -> Policy:
+    """The policies after so many of a learner's blocks, a row for each, the numbers rising.
 
-def policies_at(marks: Sequence[Mark], actions: int) -> Sequence[Policy]:
-    """The policies in force at these places of one learner's ledger, for so many actions."""
-    if not marks:
-        return []
-    learner = _learner(marks[0].learner, actions)
-    nothing = learner.nothing_known(1)
-    states = np.concatenate([nothing if mark.state is None else mark.state for mark in marks])
-    return list(learner.policy(states, np.array([mark.block for mark in marks], dtype=np.int64)))
+    `learner` is what the ledger's lines have. `InvalidConfig` where such sums are none of its.
+    """
+    made = _learner(learner, actions)
+    if any(
+        len(part) != _NUMBER_BYTES * actions for each in sums for part in (each.gains, each.shown)
+    ):
+        expected = f"{actions} numbers"
+        raise InvalidConfig(complaint("sums", "length", expected=expected, got="others"))
+    states = [made.nothing_known(1)]
+    for gains, shown in (each.arrays() for each in sums):
+        states.append(made.learned(states[-1], gains[None], shown[None]))
+    blocks = np.array(wanted, dtype=np.int64)
+    return made.policy(np.concatenate([states[at] for at in wanted]), blocks)
 
 
 def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:

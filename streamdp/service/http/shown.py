@@ -194,7 +194,7 @@ def _policies(history: KeyHistory, actions: int) -> list[dict[str, Any]] | None:
     if history.policies is None or not actions:
         return None
     try:
-        return [point._asdict() for point in history.policies.points(actions)]
+        return [point._asdict() for point in history.policies.points(actions)] or None
     except InvalidConfig:  # the ledger is read, not trusted
         return None
 
