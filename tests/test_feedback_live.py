@@ -29,6 +29,8 @@ from tests.feedback_served import differences, stream
 from tests.services import Room
 from tests.streams import feedback_spec, shown
 
+pytestmark = pytest.mark.slow
+
 CLICKS = Partition("clicks", 0)
 
 

@@ -13,6 +13,8 @@ from streamdp.core.evidence.policy_rules import Intervals
 from tests import golden_arithmetic
 from tests.golden_arithmetic import OPTIONS, arithmetics, known, private
 
+pytestmark = pytest.mark.slow
+
 RULE = (
     "a name stands for one arithmetic, because ledgers of other versions are computed again by it:"
     " give what you changed a new name, keep the old one, run `python -m tests.golden_arithmetic`"

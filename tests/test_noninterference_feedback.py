@@ -35,6 +35,8 @@ from tests.feedback_neighbours import FeedbackCourse, sums_by_script
 from tests.neighbours import Observed, differences, on_memory, on_sqlite
 from tests.test_noninterference_service import EARLY, LAST, LATE, OPEN, shape
 
+pytestmark = pytest.mark.slow
+
 Ints = NDArray[np.int64]
 Patch = pytest.MonkeyPatch
 

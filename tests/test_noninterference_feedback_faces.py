@@ -20,6 +20,8 @@ from streamdp.testing.memory_log import MemoryLog
 from tests.feedback_neighbours import FeedbackCourse, sums_by_script
 from tests.test_noninterference_faces import RECORDS, Lines, seen, worked
 
+pytestmark = pytest.mark.slow
+
 CONTENTS = {
     "a loss": b'{"loss":0.25}',
     "another": b'{"loss":1.00}',

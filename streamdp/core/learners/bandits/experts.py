@@ -144,7 +144,7 @@ class Weights:
     experts: int
     eta: float
     gamma: float
-    losses: Floats = field(init=False)
+    losses: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Begin with equal weights."""
