@@ -82,9 +82,10 @@ class Scenario:
         async def append() -> None:
             producer = self.place.technology().producer()
             for number in self.input.more(self.chance, partitions=self.place.partitions, each=each):
-                rows, headers = self.input.sent[number], self.input.headers[number]
+                rows = self.input.sent[number][-each:]
+                headers = self.input.headers.get(number, [])[-each:]
                 await producer.send(
-                    self.place.input, rows[-each:], headers=headers[-each:], partition=number
+                    self.place.input, rows, headers=headers or None, partition=number
                 )
             await producer.close()
 
