@@ -351,6 +351,7 @@ def test_says_the_page_what_the_figures_say() -> None:
     found = replay_shown(made_up(500, seed=4), QUESTION)
     text, told = page(found), as_json(found)
     assert json.dumps(told)
+    assert 'style="left:0.00%">10<' in text  # what the first few records say is left out
     for name in ("Value over time", "Policy over time", "The private experiment", "What it costs"):
         assert f"<h2>{name}" in text.replace("\u00a0", " ")
     assert f"{found.answers[0].value.effective:,.0f}" in text if found.answers[0].value else False

@@ -6,6 +6,7 @@ for ever, and capped blocks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,37 @@ if TYPE_CHECKING:
     from streamdp.replay.cells import Epsilon
     from streamdp.replay.changing import ChangePlan
     from streamdp.replay.planning import Plan, Wish
+
+LEARNER = "incumbent_leader"
+
+BaseOption = Annotated[
+    float | None,
+    typer.Option(help="The best action's mean loss, such as 0.97 where 3 in 100 click."),
+]
+
+ChangesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="How many slots of a key the best action lasts on average: compares memory,"
+        " growing and capped blocks."
+    ),
+]
+
+ObservesOption = Annotated[
+    str, typer.Option(help="losses (of all actions), or feedback (of the shown action).")
+]
+
+LearnerOption = Annotated[
+    str | None,
+    typer.Option(help="A recipe with options; incumbent_leader, with feedback policy_blocks."),
+]
+
+RateOption = Annotated[
+    float | None,
+    typer.Option(help="Feedback: the mean reward of all other actions, such as 0.02."),
+]
+
+TrafficOption = Annotated[float | None, typer.Option(help="Feedback: events of one key in a day.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +70,8 @@ def plan(
         Path | None, typer.Option("--config", "-c", help="Take actions and ε from here instead.")
     ] = None,
     stream: OneStream = None,
-    learner: Annotated[str, typer.Option(help="A recipe with options.")] = "incumbent_leader",
+    observes: ObservesOption = "losses",
+    learner: LearnerOption = None,
     horizon: Annotated[int, typer.Option(help="Slots of one key.")] = 1_000_000,
     target_regret: Annotated[
         float | None, typer.Option(help="Which ε keeps the regret below this?")
@@ -46,41 +79,79 @@ def plan(
     target_slots: Annotated[
         int | None, typer.Option(help="Which ε settles within so many slots?")
     ] = None,
-    base: Annotated[
-        float | None,
-        typer.Option(help="The best action's mean loss, such as 0.97 where 3 in 100 click."),
-    ] = None,
+    base: BaseOption = None,
     keys: Annotated[int, typer.Option(help="How many keys, each with a learner of its own.")] = 1,
-    changes_every: Annotated[
-        int | None,
-        typer.Option(
-            help="How many slots of a key the best action lasts on average: compares memory,"
-            " growing and capped blocks."
-        ),
-    ] = None,
+    changes_every: ChangesOption = None,
+    rate: RateOption = None,
+    traffic: TrafficOption = None,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
     """Say what to expect of a learner in a world of independent losses with one gap.
 
-    Without --changes-every the best action never changes.
+    Without --changes-every the best action never changes. With --observes feedback: after how many
+    events the best action is found, from click rate, gap, ε, traffic and the number of actions.
 
     Examples:
     streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
     streamdp plan --config streamdp.toml --gap 0.1 --changes-every 50000
     """
+    of_losses = {
+        "--base": base,
+        "--target-regret": target_regret,
+        "--target-slots": target_slots,
+        "--changes-every": changes_every,
+    }
+    if _is_feedback(observes, of_losses, {"--rate": rate, "--traffic": traffic}):
+        from streamdp.cli import _feedback_plan
+
+        many, exact, text = _asked_of_feedback(actions, epsilon, config, stream, learner)
+        world = _feedback_plan.World(rate or 0.0, gap, horizon, seed, keys, traffic)
+        _feedback_plan.run(text, exact, many, world, as_json=as_json)
+        return
     from streamdp.replay.cells import parse_candidate
-    from streamdp.replay.planning import Wish, plan_for
-    from streamdp.replay.planning import as_json as for_machines
+    from streamdp.replay.planning import Wish
 
     many, exact = _asked(actions, epsilon, config, stream)
-    wish = Wish(parse_candidate(learner), many, gap, horizon, seed, base, keys)
-    if changes_every is not None:
-        if target_regret is not None or target_slots is not None:
-            raise _refused("--changes-every", expected="no target beside it", got="a target")
-        _plan_changes(wish, exact, changes_every, as_json=as_json)
+    wish = Wish(parse_candidate(learner or LEARNER), many, gap, horizon, seed, base, keys)
+    if changes_every is None:
+        _plan(wish, exact, target_regret, target_slots, as_json=as_json)
         return
-    found = plan_for(wish, exact)
+    if target_regret is not None or target_slots is not None:
+        raise _refused("--changes-every", expected="no target beside it", got="a target")
+    _plan_changes(wish, exact, changes_every, as_json=as_json)
+
+
+def _is_feedback(
+    observes: str,
+    of_losses: Mapping[str, float | None],
+    of_feedback: Mapping[str, float | None],
+) -> bool:
+    """Whether feedback is planned for; refuse options of the other kind."""
+    if observes not in ("losses", "feedback"):
+        raise _refused("--observes", expected="losses | feedback", got=observes)
+    for name, given in (of_losses if observes == "feedback" else of_feedback).items():
+        if given is not None:
+            other = "losses" if observes == "feedback" else "feedback"
+            raise _refused(name, expected=f"--observes {other} beside it", got=observes)
+    if observes == "feedback" and of_feedback["--rate"] is None:
+        expected = "the mean reward of all actions but the best, such as 0.02"
+        raise _refused("--rate", expected=expected, got="none")
+    return observes == "feedback"
+
+
+def _plan(
+    wish: Wish,
+    epsilon: Fraction,
+    target_regret: float | None,
+    target_slots: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    from streamdp.replay.planning import as_json as for_machines
+    from streamdp.replay.planning import plan_for
+
+    found = plan_for(wish, epsilon)
     if as_json:
         import json
 
@@ -112,6 +183,29 @@ def _asked(
     if actions is None or epsilon is None or stream is not None:
         raise _refused("plan", expected="--actions and --epsilon, or --config", got="neither")
     return actions, parse_epsilon(epsilon, "--epsilon")
+
+
+def _asked_of_feedback(
+    actions: int | None,
+    epsilon: str | None,
+    config: Path | None,
+    stream: str | None,
+    learner: str | None,
+) -> tuple[int, Fraction, str]:
+    """How many actions, at which ε, with which learner: from options or a configured stream."""
+    from streamdp.cli import _feedback_plan
+    from streamdp.core.learners.feedback import PolicyLearner
+
+    if config is None:
+        return *_asked(actions, epsilon, config, stream), learner or _feedback_plan.LEARNER
+    if actions is not None or epsilon is not None or learner is not None:
+        expected = "no --actions, --epsilon and --learner beside it"
+        raise _refused("--config", expected=expected, got="one")
+    configuration = load(config)
+    configured = configuration.learner(chosen(configuration, stream).stream)
+    if not isinstance(configured, PolicyLearner) or configured.charge is None:
+        raise _refused(f"--config {config}", expected="a feedback stream", got="one of losses")
+    return len(configured.actions), configured.charge, _feedback_plan.text_of(configured)
 
 
 def _refused(where: str, *, expected: str, got: str) -> InvalidConfig:

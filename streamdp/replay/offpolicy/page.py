@@ -89,7 +89,9 @@ def over_time(
 ) -> str:
     """Learners side by side: a panel for each ε, levels as dashed lines."""
     names = list(dict.fromkeys(name for shown in courses.values() for name, _ in shown))
-    longest = max(int(each.slots[-1]) for shown in courses.values() for _, each in shown)
+    every = [each for shown in courses.values() for _, each in shown]
+    first = min(int(each.slots[0]) for each in every)
+    longest = max(int(each.slots[-1]) for each in every)
     whole = np.array([1.0, max(2.0, longest)])
     base = [
         Curve(name, whole, np.full(2, level), "--muted" if at else "--ink", "dashed")
@@ -110,7 +112,6 @@ def over_time(
         ]
         everything += curves
         panels.append((f"ε = {epsilon_text(epsilon)}", [*base, *curves]))
-    first = min(int(each.slots[0]) for shown in courses.values() for _, each in shown)
     x = charts.log_axis("slots of a key", low=first, high=float(longest))
     axis = y(everything)
     plots = [charts.plot(curves, x=x, y=axis, title=title) for title, curves in panels]
@@ -152,8 +153,10 @@ def by_epsilon(
 
 def _curves(answers: Sequence[FeedbackAnswer], replay: FeedbackReplay, label: str) -> str:
     shown = by_epsilon(answers, replay.question.epsilons)
+    first = 1 if replay.method == "exact" else FIRST
     courses = {
-        epsilon: [(each.cell.text, each.course) for each in some] for epsilon, some in shown.items()
+        epsilon: [(each.cell.text, each.course.since(first)) for each in some]
+        for epsilon, some in shown.items()
     }
     if replay.method == "exact":
         return over_time(courses, y=lambda curves: charts.regret_axis(label, curves, low=1))

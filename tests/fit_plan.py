@@ -1,0 +1,72 @@
+"""Fits the constants of `FORMULAS` to simulations: ``python -m tests.fit_plan policy_blocks``.
+
+Every point is the learner simulated until the best action is found. Blocks double, so a policy
+that could have changed at any event is seen up to a factor of two later: the fit is to the
+logarithm of the geometric middle of the two block ends between which it was found.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from streamdp.replay.feedback_planning import FeedbackWish, Formula, plan_feedback
+
+RUNS = 200
+HORIZON = 1 << 25
+ACTIONS = (2, 4, 10, 30)
+RATES = (0.02, 0.1, 0.5)
+GAPS = (0.25, 0.5, 1.0)  # of the rate, at most what is left above it
+EPSILONS = ("0.1", "0.5", "2")
+
+
+def points(text: str) -> list[tuple[FeedbackWish, float]]:
+    """Every combination, and the events until found."""
+    found = []
+    for actions, rate, part, epsilon in product(ACTIONS, RATES, GAPS, EPSILONS):
+        gap = min(rate * part, 0.45)
+        wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, HORIZON)
+        after = plan_feedback(wish, runs=RUNS).found
+        if after:
+            found.append((wish, after / 2**0.5))
+    return found
+
+
+def fitted(told: list[tuple[FeedbackWish, float]]) -> Formula:
+    """The constants that come closest, in the logarithm."""
+
+    def off(constants: np.ndarray) -> np.ndarray:
+        formula = Formula(*constants.tolist())
+        return np.array([_log_ratio(formula, wish, after) for wish, after in told])
+
+    best = least_squares(off, [1.5, 0.5, 5.0], loss="soft_l1", f_scale=0.35)
+    return Formula(*np.round(best.x, 2).tolist())
+
+
+def _log_ratio(formula: Formula, wish: FeedbackWish, after: float) -> float:
+    said = formula.events(
+        actions=wish.actions, rate=wish.rate, gap=wish.gap, epsilon=float(wish.epsilon)
+    )
+    return float(np.log(said / after))
+
+
+def main() -> None:
+    """Print the constants, and how far they are off."""
+    text = sys.argv[1]
+    told = points(text)
+    formula = fitted(told)
+    ratios = np.exp([_log_ratio(formula, wish, after) for wish, after in told])
+    print(text, formula, f"{len(told)} points")
+    print("formula ÷ simulation:", np.percentile(ratios, [0, 5, 25, 50, 75, 95, 100]).round(2))
+    for wish, after in told:
+        if not 0.5 < np.exp(_log_ratio(formula, wish, after)) < 2:
+            print("off:", replace(wish, text=""), round(after))
+
+
+if __name__ == "__main__":
+    main()

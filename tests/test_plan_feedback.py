@@ -1,0 +1,183 @@
+"""Does `streamdp plan --observes feedback` say when the best action is found?"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streamdp.cli import application
+from streamdp.cli._feedback_plan import days_text
+from streamdp.replay.feedback_planning import (
+    FORMULAS,
+    FeedbackWish,
+    PlannedBlock,
+    found_after,
+    plan_feedback,
+    table_for,
+)
+
+ASKED = ["--actions", "4", "--epsilon", "1", "--rate", "0.02", "--gap", "0.03"]
+
+
+def invoked(*arguments: str) -> Any:
+    return CliRunner().invoke(application(), ["plan", "--observes", "feedback", *arguments])
+
+
+HELD_OUT = [
+    ("policy_blocks", 3, 0.03, 0.02, "1"),
+    ("policy_blocks", 6, 0.3, 0.1, "1/4"),
+    ("policy_blocks", 20, 0.05, 0.05, "1"),
+    ("policy_blocks", 2, 0.4, 0.02, "1/2"),
+    ("policy_elimination", 3, 0.03, 0.02, "1"),
+    ("policy_elimination", 6, 0.3, 0.1, "1/4"),
+]
+"""Learner, actions, rate, gap, ε: none is a point that the constants were fitted to."""
+
+
+@pytest.mark.parametrize("point", HELD_OUT, ids=str)
+def test_is_the_formula_within_a_factor_of_two_of_the_simulation(
+    point: tuple[str, int, float, float, str],
+) -> None:
+    """The block in which it is found ends at most twice as late as it might; so 2.2 both ways."""
+    text, actions, rate, gap, epsilon = point
+    wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, 1 << 22)
+    found = plan_feedback(wish, runs=200).found
+    assert found is not None
+    said = FORMULAS[text].events(
+        actions=actions, rate=rate, gap=gap, epsilon=float(Fraction(epsilon))
+    )
+    middle = found / 2**0.5
+    assert middle / 2.2 < said < middle * 2.2, (said, found)
+
+
+def test_depends_the_formula_on_everything_the_right_way() -> None:
+    """More actions, smaller gaps, less ε, rates nearer to 1/2: more events."""
+    events = FORMULAS["policy_blocks"].events
+    usual = events(actions=4, rate=0.02, gap=0.03, epsilon=1)
+    assert events(actions=8, rate=0.02, gap=0.03, epsilon=1) > 2 * usual
+    assert events(actions=4, rate=0.02, gap=0.015, epsilon=1) > 2 * usual
+    assert events(actions=4, rate=0.02, gap=0.03, epsilon=0.1) > 2 * usual
+    assert events(actions=4, rate=0.4, gap=0.03, epsilon=1) > 2 * usual
+    assert events(actions=4, rate=0.02, gap=0.03, epsilon=1e9) < usual
+
+
+def test_is_found_what_stays_found() -> None:
+    """The first block after which enough runs have it for good."""
+
+    def blocks(*shares: float) -> tuple[PlannedBlock, ...]:
+        return tuple(
+            PlannedBlock(2**at, 2 ** (at + 1) - 1, share, share, 0.0)
+            for at, share in enumerate(shares)
+        )
+
+    assert found_after(blocks(0.1, 0.95, 0.5, 0.92, 1.0)) == 7
+    assert found_after(blocks(0.95, 0.99)) == 0
+    assert found_after(blocks(0.95, 0.2)) is None
+
+
+def test_tells_the_command_a_table_and_one_answer() -> None:
+    told = invoked(*ASKED, "--horizon", "100000", "--traffic", "2000", "--keys", "3")
+    assert told.exit_code == 0, told.output
+    assert "K = 4, ε = 1" in told.stdout
+    assert "Events of a key until the best of 4 is found" in told.stdout
+    assert "The best action is found after" in told.stdout
+    assert "at 2,000 a day" in told.stdout
+    assert "over 3 keys" in told.stdout
+
+
+def test_is_the_plan_there_for_programs() -> None:
+    told = json.loads(invoked(*ASKED, "--horizon", "100000", "--json").stdout)
+    assert told["found_after"] < 30_000
+    assert told["found_after_days"] is None
+    assert told["table"]["epsilon"] == ["0.1", "0.25", "0.5", "1", "2"]
+    assert told["found_after_by_formula"] == pytest.approx(told["table"]["events"][1][3])
+    assert [block["first"] for block in told["blocks"]][:3] == [1, 2, 4]
+    assert 0 < told["regret"] < told["uniform_regret"]
+
+
+def test_is_any_configured_learner_planned_for() -> None:
+    """One with options has no formula, but its own simulation."""
+    learner = "policy_blocks:schedule=capped 512:forgetting=9/10"
+    told = invoked(*ASKED, "--horizon", "4000", "--learner", learner)
+    assert "The best action is" in told.stdout
+    assert "Events of a key" not in told.stdout
+    wish = FeedbackWish(learner, Fraction(1), 4, 0.02, 0.03)
+    assert table_for(wish) is None
+
+
+def test_takes_the_plan_a_configured_stream(tmp_path: Path) -> None:
+    """Its actions, its ε and its learner with all options."""
+    file = tmp_path / "streamdp.toml"
+    file.write_text(CONFIGURED)
+    told = json.loads(
+        invoked(
+            "--config", str(file), "--rate", "0.02", "--gap", "0.03",
+            "--horizon", "1000", "--json",
+        ).stdout
+    )  # fmt: skip
+    assert told["learner"] == "policy_blocks:schedule=capped 512"
+    assert (told["actions"], told["epsilon"]) == (3, "0.5")
+    losses = CONFIGURED.partition("observes")[0] + 'actions = ["a", "b"]\n' + LEARNER_OF_LOSSES
+    file.write_text(losses)
+    refused = invoked("--config", str(file), "--rate", "0.02", "--gap", "0.03")
+    assert "expected a feedback stream" in refused.output + str(refused.exception)
+
+
+CONFIGURED = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "shop.db"
+[topics.impressions]
+budget = "1"
+[streams.banners]
+input = "impressions"
+start = "earliest"
+observes = "feedback"
+actions = ["a", "b", "c"]
+fallback_action = "a"
+[streams.banners.learner]
+recipe = "policy_blocks"
+epsilon = "1/2"
+schedule = "capped 512"
+[streams.banners.feedback]
+content = "reward"
+salt = "some salt"
+"""
+LEARNER_OF_LOSSES = '[streams.banners.learner]\nepsilon = "1/2"\n'
+
+
+def test_is_a_best_that_is_never_found_said() -> None:
+    told = invoked(*ASKED, "--horizon", "100")
+    assert "is not found within 100 events" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*ASKED, "--base", "0.5"], "--base: cannot be planned; expected --observes losses"),
+        ([*ASKED[:4], "--gap", "0.1"], "--rate: cannot be planned"),
+        ([*ASKED[:4], "--gap", "0.9", "--rate", "0.2"], "rate + gap"),
+        ([*ASKED, "--learner", "thompson"], "not private"),
+        ([*ASKED, "--traffic", "0"], "events a day"),
+        ([*ASKED, "--keys", "0"], "plan: size"),
+        (["--actions", "1", *ASKED[2:]], "--actions: count"),
+        ([*ASKED, "--observes", "clicks"], "expected losses | feedback"),
+        ([*ASKED, "--observes", "losses"], "--rate: cannot be planned"),
+        ([*ASKED, "--config", "x.toml"], "no --actions, --epsilon and --learner beside it"),
+    ],
+)
+def test_is_what_cannot_be_planned_refused(arguments: list[str], said: str) -> None:
+    result = invoked(*arguments)
+    assert said in result.output + str(result.exception)
+
+
+def test_are_times_told_for_people() -> None:
+    assert days_text(400) == "about 400 days"
+    assert days_text(1.5) == "about 36 hours"
+    assert days_text(0.0001) == "about 1 minutes"
