@@ -49,7 +49,6 @@ class Known(Input):
     def more(self, chance: random.Random, *, partitions: int, each: int) -> Iterator[int]:
         """The next records."""
         self.sent.setdefault(0, []).extend(self.left[:each])
-        self.headers.setdefault(0, []).extend(() for _ in self.left[:each])
         del self.left[:each]
         yield 0
 
