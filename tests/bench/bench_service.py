@@ -12,7 +12,9 @@ is not there is left out, and said so.
 Every candidate is seen from outside: what it has done is what its consumer group has committed,
 CPU and memory are what the system counts for its processes. Rates and CPU are those of the second
 half of a run, so nobody's start or warm-up counts; Kafka Streams gets the most records because its
-compilers need them. Each topic has two partitions and more records than are waited for. Frames
+compilers need them. Each topic has two partitions and more records than are waited for; one input
+has 32, where *behind* says how fair the turns are: the position of the partition that is furthest
+behind at half the run, of the mean of all. Frames
 have 1,000 keys only: 10^5 of K = 100 would be 10 GB of them.
 
 A delay is the time from just before the last record of a block is handed to a producer until a
@@ -26,7 +28,6 @@ import argparse
 import asyncio
 import json
 import logging
-import statistics
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -56,12 +57,13 @@ from tests.bench.peers.latency import (
     of_kafka_streams,
     of_streamdp,
 )
-from tests.bench.peers.processes import Candidate, Measured, measure
+from tests.bench.peers.processes import Candidate, Measured, measure, median
 from tests.bench.peers.rebuild import rebuild
 from tests.bench.peers.targets import Case, Results, verdicts
 
 FLOATS = Input("float32", 100, 1000)
 MANY_FLOATS = Input("float32", 100, 100_000)
+MANY_PARTITIONS = Input("float32", 10, 1000, partitions=32)
 FRAME_ROWS = 256
 _SPARE, _SPARE_OF_PEERS = 1.5, 1.05
 """A topic has more records than are waited for: where nothing is drawn, streamdp commits once a
@@ -99,6 +101,7 @@ FULL = Sizes(
         MANY_FLOATS,
         Input("float32", 10, 1000, rows=FRAME_ROWS),
         Input("float32", 100, 1000, rows=FRAME_ROWS),
+        MANY_PARTITIONS,
     ],
 )
 
@@ -110,7 +113,12 @@ QUICK = Sizes(
     frames_bytes=2_000_000_000,
     turns=1,
     delay_seconds=8.0,
-    inputs=[FLOATS, Input("json", 100, 1000), Input("float32", 100, 1000, rows=FRAME_ROWS)],
+    inputs=[
+        FLOATS,
+        Input("json", 100, 1000),
+        Input("float32", 100, 1000, rows=FRAME_ROWS),
+        MANY_PARTITIONS,
+    ],
 )
 
 Make = Callable[[Place], Awaitable[Candidate]]
@@ -167,7 +175,7 @@ class Bench:
                 Run("aiokafka alone", partial(alone, processes=2), ours, processes=2),
                 Run("streamdp", partial(streamdp, processes=2), ours, processes=2),
             ]
-        if input_.rows > 1:
+        if input_.rows > 1 or input_ == MANY_PARTITIONS:
             return runs
         few = input_.keys == FLOATS.keys
         if self.with_kafka_streams:
@@ -193,19 +201,15 @@ class Bench:
                     bootstrap=self.bootstrap,
                     topic=place.topic,
                     records=run.records,
+                    partitions=place.input.partitions,
                 )
             )
-        median = self.results[case] = Measured(
-            rate=statistics.median(each.rate for each in found),
-            cpu=statistics.median(each.cpu for each in found),
-            memory=max(each.memory for each in found),
-            seconds=statistics.median(each.seconds for each in found),
-        )
+        result = self.results[case] = median(found)
         self._tell(
             "throughput",
             {"input": case.input.name, "who": case.who, "processes": case.processes}
-            | median.as_row()
-            | {"MB/s": round(median.rate * record_bytes / 1e6)},
+            | result.as_row()
+            | {"MB/s": round(result.rate * record_bytes / 1e6), "behind": round(result.behind, 2)},
         )
 
     async def _rebuild(self, place: Place) -> None:

@@ -1,17 +1,18 @@
-"""The measured numbers of the README, made from what the benchmarks wrote.
+"""The measured numbers of README and docs/feedback.md, made from what the benchmarks wrote.
 
     make bench                                # writes bench-results/*.json
     python tests/bench/measured.py [--write]
 
-Prints two tables, or puts them between the marks in the README. A benchmark that was not run is
-left out. Ratios compare medians of runs that alternate; what they are compared with is said.
+Prints tables, or puts them between the marks in these pages. A benchmark that was not run is left
+out; a page whose benchmarks were not run stays as it is. Ratios compare medians of runs that
+alternate; what they are compared with is said.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,19 @@ TABLES: dict[str, Callable[[Any], Lines]] = {
 }
 
 
-def tables() -> Iterator[str]:
-    """Both tables as Markdown, line by line."""
-    found = {name: RESULTS / f"bench_{name}.json" for name in TABLES}
-    told = {
+def results(names: Iterable[str]) -> dict[str, Any]:
+    """What these benchmarks wrote, of those that were run."""
+    found = {name: RESULTS / f"bench_{name}.json" for name in names}
+    return {
         name: json.loads(path.read_text())[name] for name, path in found.items() if path.is_file()
     }
+
+
+def tables() -> Iterator[str]:
+    """The README's two tables as Markdown, line by line."""
+    told = results(TABLES)
+    if not told:
+        return
     if "service" in told:
         yield from peers(told["service"]["rows"])
     yield "| what | measured | by |"
@@ -136,18 +144,59 @@ def tables() -> Iterator[str]:
             yield f"| {what} | {measured} | `tests/bench/bench_{name}.py` |"
 
 
-def main() -> None:
-    """Print the tables, or put them into the README."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put them into README.md")
-    text = "\n".join(tables())
-    if not parser.parse_args().write:
-        print(text)
+def feedback() -> Iterator[str]:
+    """What a feedback stream takes beside others: the table of docs/feedback.md."""
+    rows = results(["feedback"]).get("feedback", [])
+    if not rows:
         return
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    ratios = [row for row in rows if "ratio" in row]
+    cells = {(row["table"], row.get("format") or row["where"], row["K"]): row for row in ratios}
+    yield "| | K = 10 | K = 100 |"
+    yield "|---|--:|--:|"
+    for table, kind, what in FEEDBACK:
+        row = [_ratio(cells.get((table, kind, actions))) for actions in (10, 100)]
+        yield f"| {what} | {' | '.join(row)} |"
+
+
+FEEDBACK = (
+    ("throughput", "json", "records a second ÷ aiokafka alone, JSON, 1,000 keys"),
+    ("throughput", "float32", "the same, float32"),
+    ("many keys", "json", "processor time ÷ a stream of losses, JSON, 100,000 keys"),
+    ("many keys", "float32", "the same, float32"),
+    ("memory", "in memory", "bytes a key in memory ÷ a stream of losses"),
+    ("memory", "saved", "bytes a key in the state ÷ a stream of losses"),
+)
+
+
+def _ratio(row: Mapping[str, Any] | None) -> str:
+    """A ratio, and what belongs to it: a size, or the same ratio for each processor second."""
+    if row is None:
+        return "–"
+    beside = f"{row['feedback']:,} B" if "feedback" in row else ""
+    beside = f"{row['per CPU']:.2f} per processor second" if "per CPU" in row else beside
+    return f"{row['ratio']:.2f}" + (f" ({beside})" if beside else "")
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "README.md": tables,
+    "docs/feedback.md": feedback,
+}
+
+
+def main() -> None:
+    """Print the tables, or put them into their pages."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put them into their pages")
+    write = parser.parse_args().write
+    for name, lines in PAGES.items():
+        text = "\n".join(lines())
+        if not write:
+            print(text)
+        elif text:
+            page = ROOT / name
+            before, _, rest = page.read_text().partition(BEGIN)
+            _, _, after = rest.partition(END)
+            page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """aiokafka consuming alone: what any service on this client library can at most reach.
 
-    python -m tests.bench.peers.alone BOOTSTRAP GROUP TOPIC json|raw PARTITION...
+    python -m tests.bench.peers.alone BOOTSTRAP GROUP TOPIC json|json-feedback|raw PARTITION...
 
 It fetches, and for JSON decodes with msgspec, and throws everything away. What it has consumed it
 tells the group ten times a second, so that it is measured like the others. It assigns itself its
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 import msgspec
 import uvloop
@@ -24,14 +25,25 @@ _COMMIT_SECONDS = 0.1
 
 
 class Event(msgspec.Struct):
-    """A JSON record."""
+    """A JSON record of a stream of losses."""
 
     losses: list[float]
 
 
+class Shown(msgspec.Struct):
+    """A JSON record of a feedback stream; its header, which names the action, comes decoded."""
+
+    reward: float
+
+
+EVENTS: dict[str, type] = {"json": Event, "json-feedback": Shown}
+
+
 async def consume(bootstrap: str, group: str, topic: str, kind: str, partitions: list[int]) -> None:
     """Until it is killed."""
-    decode = msgspec.json.Decoder(Event).decode
+    decode: Callable[[bytes], object] | None = None
+    if kind in EVENTS:
+        decode = msgspec.json.Decoder(EVENTS[kind]).decode
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=group,
@@ -45,7 +57,7 @@ async def consume(bootstrap: str, group: str, topic: str, kind: str, partitions:
     told = time.monotonic()
     while True:
         found = await consumer.getmany(timeout_ms=100, max_records=POLL)
-        if kind == "json":
+        if decode is not None:
             for records in found.values():
                 for record in records:
                     assert record.value is not None

@@ -21,7 +21,7 @@ import tomli_w
 from streamdp.ports import StreamTopics
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.technology import KafkaTechnology
-from tests.bench.peers.inputs import PARTITIONS, Input, create, new_name
+from tests.bench.peers.inputs import Input, create, new_name
 from tests.bench.peers.processes import Candidate
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,9 @@ class Place:
     @property
     def kind(self) -> str:
         """How a peer reads a value."""
-        return "json" if self.input.format == "json" else "raw"
+        if self.input.format != "json":
+            return "raw"
+        return "json" if self.input.observes == "losses" else "json-feedback"
 
 
 async def streamdp(place: Place, *, processes: int = 1) -> Candidate:
@@ -55,7 +57,8 @@ async def streamdp(place: Place, *, processes: int = 1) -> Candidate:
     app = new_name()
     topics = StreamTopics(app, _STREAM, place.topic)
     settings = KafkaSettings(bootstrap=place.bootstrap, single_broker=True)
-    await KafkaTechnology(settings).administrator().create([topics], partitions=PARTITIONS)
+    administrator = KafkaTechnology(settings).administrator()
+    await administrator.create([topics], partitions=place.input.partitions)
     path = place.folder / f"{app}.toml"
     path.write_text(tomli_w.dumps(_configuration(place, app)), "utf-8")
     command = [str(Path(sys.executable).with_name("streamdp")), "run", "--config", str(path)]
@@ -74,15 +77,29 @@ def _configuration(place: Place, app: str) -> dict[str, object]:
                 "start": "earliest",
                 "actions": place.input.labels,
                 "format": {"name": place.input.format, **place.input.options},
-                "learner": {
-                    "recipe": "noisy_leader",
-                    "epsilon": "1/2",
-                    "noise": "exponential",
-                    "schedule": "dyadic",
-                },
+                **_LEARNS[place.input.observes],
             }
         },
     }
+
+
+_LEARNS: dict[str, dict[str, object]] = {
+    "losses": {
+        "learner": {
+            "recipe": "noisy_leader",
+            "epsilon": "1/2",
+            "noise": "exponential",
+            "schedule": "dyadic",
+        }
+    },
+    "feedback": {
+        "observes": "feedback",
+        "fallback_action": "a0",
+        "learner": {"epsilon": "1/2"},
+        "feedback": {"content": "reward", "salt": "bench"},
+    },
+}
+"""The default learner of feedback streams has blocks of the same lengths."""
 
 
 def actions_of(candidate: Candidate) -> str:
@@ -93,7 +110,7 @@ def actions_of(candidate: Candidate) -> str:
 async def alone(place: Place, *, processes: int = 1) -> Candidate:
     """aiokafka, consuming and throwing away."""
     group = new_name()
-    shares = [range(at, PARTITIONS, processes) for at in range(processes)]
+    shares = [range(at, place.input.partitions, processes) for at in range(processes)]
     commands = [
         [sys.executable, "-m", "tests.bench.peers.alone", place.bootstrap, group, place.topic,
          place.kind, *map(str, share)]

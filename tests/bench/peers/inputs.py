@@ -11,19 +11,23 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import cycle, islice
+from typing import Literal
 
 import numpy as np
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from streamdp.ports import Headers
 from streamdp.wire import configure
+from streamdp.wire.feedback import Feedback, configure_feedback, headers_of
 
 PARTITIONS = 2
 
 _BATCH_BYTES = 400_000
 """What a batch holds about: two of them are under way at once, one for each partition."""
 _FRAME_VALUES = 16  # different frames; what is in them does not matter
+_CLICKED = 0.05  # of what is shown
 _MOST_BYTES = 1_000_000  # a batch must fit under a broker's usual limit
 
 
@@ -43,12 +47,16 @@ class Input:
     actions: int
     keys: int
     rows: int = 1  # in a record: frames have many
+    observes: Literal["losses", "feedback"] = "losses"
+    partitions: int = PARTITIONS
 
     @property
     def name(self) -> str:
         """For tables and topics."""
+        parts = f"-{self.partitions}-partitions" if self.partitions != PARTITIONS else ""
         frames = f"-{self.rows}-rows" if self.rows > 1 else ""
-        return f"{self.format}-K{self.actions}{frames}-{self.keys}-keys"
+        seen = "feedback-" if self.observes == "feedback" else ""
+        return f"{seen}{self.format}-K{self.actions}{frames}-{self.keys}-keys{parts}"
 
     @property
     def labels(self) -> list[str]:
@@ -59,11 +67,27 @@ class Input:
     def options(self) -> dict[str, object]:
         """The options of the stream's format."""
         if self.format == "json":
-            return {"layout": "list"}
+            return {"layout": "list"} if self.observes == "losses" else {}
         return {"frames": True} if self.rows > 1 else {}
 
+    def records(self, count: int) -> Iterator[tuple[bytes, Headers]]:
+        """Values and headers of that many records; rewards are 0 or 1, as clicks are."""
+        if self.observes == "losses":
+            for value in self.values(count):
+                yield value, ()
+            return
+        of = Feedback(tuple(self.labels), content="reward")
+        format_ = configure_feedback(self.format, feedback=of, options=self.options)
+        encoded = [format_.encode(np.full(1, reward, np.float32), played=[0]) for reward in (0, 1)]
+        headers = [headers_of(format_, [arm]) for arm in range(self.actions)]
+        generator = np.random.default_rng(5)
+        shown = generator.integers(0, self.actions, count).tolist()
+        clicked = (generator.random(count) < _CLICKED).astype(int).tolist()
+        for arm, reward in zip(shown, clicked, strict=True):
+            yield encoded[reward], headers[arm]
+
     def values(self, count: int) -> Iterator[bytes]:
-        """Values of that many records, numbers with four digits."""
+        """Values of that many records of losses, numbers with four digits."""
         generator = np.random.default_rng(5)
         encode = configure(self.format, actions=self.labels, options=self.options).encode
         if self.rows > 1:
@@ -89,19 +113,19 @@ class Batches:
         cls, producer: AIOKafkaProducer, input_: Input, *, records: int | None = None
     ) -> Batches:
         """Every key once, then at random; a key's number decides its partition."""
-        (probe,) = input_.values(1)
-        size = len(probe) + 16
+        ((probe, headers),) = input_.records(1)
+        size = len(probe) + 16 + sum(len(name) + len(value or b"") + 4 for name, value in headers)
         each = records or max(1, min(1000, _BATCH_BYTES // size))
         rounds = 1 if input_.rows > 1 else max(2, 20_000 // input_.keys)
         generator = np.random.default_rng(6)
         some = generator.integers(0, input_.keys, (rounds - 1) * input_.keys)
         keys = np.r_[generator.permutation(input_.keys), some].tolist()
-        pool = cls([[] for _ in range(PARTITIONS)], each, len(probe))
-        values = input_.values(rounds * input_.keys)
-        waiting: list[list[tuple[bytes, bytes]]] = [[] for _ in range(PARTITIONS)]
-        for number, value in zip(keys, values, strict=True):
-            part = number % PARTITIONS
-            waiting[part].append((b"key-%d" % number, value))
+        pool = cls([[] for _ in range(input_.partitions)], each, len(probe))
+        content = input_.records(rounds * input_.keys)
+        waiting: list[list[tuple[bytes, bytes, Headers]]] = [[] for _ in pool.parts]
+        for number, (value, headers) in zip(keys, content, strict=True):
+            part = number % input_.partitions
+            waiting[part].append((b"key-%d" % number, value, headers))
             if len(waiting[part]) == each:
                 pool.parts[part].append(_built(producer, waiting[part]))
                 waiting[part] = []
@@ -115,11 +139,11 @@ class Batches:
                 yield number, next(part)
 
 
-def _built(producer: AIOKafkaProducer, records: list[tuple[bytes, bytes]]) -> BatchBuilder:
+def _built(producer: AIOKafkaProducer, records: list[tuple[bytes, bytes, Headers]]) -> BatchBuilder:
     """One batch."""
     batch = producer.create_batch()
-    for key, value in records:
-        if batch.append(timestamp=None, key=key, value=value) is None:
+    for key, value, headers in records:
+        if batch.append(timestamp=None, key=key, value=value, headers=list(headers)) is None:
             raise AssertionError("a batch is too small for its records")
     batch.close()
     return batch
@@ -130,12 +154,12 @@ def filler(bootstrap: str) -> AIOKafkaProducer:
     return AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=_MOST_BYTES, acks=1)
 
 
-async def create(bootstrap: str, *topics: str) -> None:
-    """New topics with two partitions."""
+async def create(bootstrap: str, *topics: str, partitions: int = PARTITIONS) -> None:
+    """New topics."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        answer = await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in topics])
+        answer = await admin.create_topics([NewTopic(name, partitions, 1) for name in topics])
         if any(error for _, error, _ in answer.topic_errors):
             raise RuntimeError(f"could not create topics: {answer.topic_errors}")
     finally:
@@ -154,7 +178,7 @@ async def delete(bootstrap: str, *topics: str) -> None:
 
 async def preload(bootstrap: str, topic: str, input_: Input, *, records: int) -> int:
     """Fill a new topic with at least so many records; returns the bytes of a value."""
-    await create(bootstrap, topic)
+    await create(bootstrap, topic, partitions=input_.partitions)
     producer = filler(bootstrap)
     await producer.start()
     try:

@@ -91,9 +91,9 @@ async def delay(
 async def _until_working(candidate: Candidate, place: Place) -> None:
     """One record at each partition, so that nothing is measured before all are taken."""
     await _load(place, rate=1000, seconds=0.1)
-    async with committed(place.bootstrap, candidate.group, place.topic) as position:
+    async with committed(place.bootstrap, candidate.group, place.topic) as positions:
         async with asyncio.timeout(_START_SECONDS):
-            while not await position():
+            while not sum(await positions()):
                 await asyncio.sleep(0.05)
     await asyncio.sleep(_QUIET_SECONDS)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ class Sample:
     at: float
     position: int
     cpu: float
+    behind: float = 1.0  # the least advanced partition's position, of their mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Measured:
     cpu: float  # seconds per million records
     memory: float  # MiB, the most that all processes together had
     seconds: float  # that the whole run took
+    behind: float  # at half the run: the least advanced partition's position, of their mean
 
     def as_row(self) -> dict[str, float]:
         """For tables."""
@@ -51,6 +54,17 @@ class Measured:
             "CPU s/M": round(self.cpu, 2),
             "MiB": round(self.memory),
         }
+
+
+def median(turns: Sequence[Measured]) -> Measured:
+    """Of each figure, over several runs; the most of memory."""
+    return Measured(
+        rate=statistics.median(turn.rate for turn in turns),
+        cpu=statistics.median(turn.cpu for turn in turns),
+        memory=max(turn.memory for turn in turns),
+        seconds=statistics.median(turn.seconds for turn in turns),
+        behind=statistics.median(turn.behind for turn in turns),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +129,18 @@ def running(candidate: Candidate, folder: Path) -> Iterator[list[Process]]:
 
 
 async def measure(
-    candidate: Candidate, folder: Path, *, bootstrap: str, topic: str, records: int
+    candidate: Candidate,
+    folder: Path,
+    *,
+    bootstrap: str,
+    topic: str,
+    records: int,
+    partitions: int = PARTITIONS,
 ) -> Measured:
     """Run a candidate on a full topic until it has done so many records."""
     with running(candidate, folder) as processes:
-        samples = await _watch(processes, candidate.group, bootstrap, topic, records)
+        async with committed(bootstrap, candidate.group, topic, partitions) as positions:
+            samples = await _watch(processes, positions, candidate.group, records)
         memory = sum(process.memory for process in processes)
     half = next(sample for sample in samples if sample.position >= records / 2)
     end = samples[-1]
@@ -131,41 +152,45 @@ async def measure(
         cpu=(end.cpu - half.cpu) / done * 1e6,
         memory=memory,
         seconds=end.at - samples[0].at,
+        behind=half.behind,
     )
 
 
+Positions = Callable[[], Awaitable[Sequence[int]]]
+
+
 async def _watch(
-    processes: Sequence[Process], group: str, bootstrap: str, topic: str, records: int
+    processes: Sequence[Process], positions: Positions, group: str, records: int
 ) -> list[Sample]:
     """A sample at each progress that the group tells."""
     samples = [Sample(time.monotonic(), 0, 0.0)]
-    async with committed(bootstrap, group, topic) as position:
-        while samples[-1].position < records:
-            now = await position()
-            sample = Sample(time.monotonic(), now, sum(process.cpu for process in processes))
-            if now > samples[-1].position:
-                samples.append(sample)
-            elif sample.at - samples[-1].at > _STILL_SECONDS:
-                raise RuntimeError(f"{group} stands still: {processes[0].log.read_text()[-2000:]}")
-            await asyncio.sleep(_LOOK_SECONDS)
+    while samples[-1].position < records:
+        each = await positions()
+        now, cpu = sum(each), sum(process.cpu for process in processes)
+        sample = Sample(time.monotonic(), now, cpu, min(each) * len(each) / max(1, now))
+        if now > samples[-1].position:
+            samples.append(sample)
+        elif sample.at - samples[-1].at > _STILL_SECONDS:
+            raise RuntimeError(f"{group} stands still: {processes[0].log.read_text()[-2000:]}")
+        await asyncio.sleep(_LOOK_SECONDS)
     return samples
 
 
 @asynccontextmanager
 async def committed(
-    bootstrap: str, group: str, topic: str
-) -> AsyncIterator[Callable[[], Awaitable[int]]]:
-    """Asks how many records a group has done, all partitions together."""
+    bootstrap: str, group: str, topic: str, partitions: int = PARTITIONS
+) -> AsyncIterator[Positions]:
+    """Asks how many records a group has done of each partition."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False
     )
     await consumer.start()
-    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    places = [TopicPartition(topic, number) for number in range(partitions)]
 
-    async def position() -> int:
-        return sum([await consumer.committed(place) or 0 for place in places])
+    async def positions() -> Sequence[int]:
+        return [await consumer.committed(place) or 0 for place in places]
 
     try:
-        yield position
+        yield positions
     finally:
         await consumer.stop()

@@ -42,8 +42,8 @@ async def rebuild(
 ) -> Rebuild:
     """Kill a service after so many records, and start it again."""
     with running(candidate, folder):
-        async with committed(bootstrap, candidate.group, topic) as position:
-            while await position() < records:
+        async with committed(bootstrap, candidate.group, topic) as positions:
+            while sum(await positions()) < records:
                 await asyncio.sleep(_LOOK_SECONDS)
     log = folder / f"{candidate.group}-again.log"
     process = Process(candidate.commands[0], candidate.environment, log)

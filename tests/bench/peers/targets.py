@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.peers.inputs import Input
+from tests.bench.peers.inputs import PARTITIONS, Input
 from tests.bench.peers.processes import Measured
 
 
@@ -32,6 +32,8 @@ _PER_CPU = {("float32", 1000): 1.0, ("json", 1000): 1.2}
 _PER_CPU_MANY_KEYS = 3.0
 _QUIX = {"float32": 5.0, "json": 3.0}
 _MEMORY = 0.25
+_BEHIND = 0.5
+"""Where a stream has many partitions: how far the last one must be, of the mean."""
 _DELAYS = {"p50": 0.080, "p99": 0.200}
 
 
@@ -57,6 +59,8 @@ def _of_case(results: Results, case: Case, ours: Measured) -> Iterator[dict[str,
     if alone is not None and case.input.format == "float32":
         least = _FRAMES if case.input.rows > 1 else _FETCHED
         yield _at_least(f"{name}: of aiokafka alone", least, ours.rate / alone.rate)
+    if case.input.partitions > PARTITIONS:
+        yield _at_least(f"{name}: the partition furthest behind", _BEHIND, ours.behind)
     streams = _peer(results, case, KAFKA_STREAMS)
     if streams is not None:
         least = _PER_CPU.get((case.input.format, case.input.keys), _PER_CPU_MANY_KEYS)
