@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 import streamdp as sd
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine import Rebuilding, recorded
-from streamdp.core.engine.quiet import Quiet
-from streamdp.core.events import LossBatch
+from streamdp.core.engine.quiet import Quiet, QuietFeedback
+from streamdp.core.events import FeedbackBatch, LossBatch
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from tests.strategies import ACTIONS, cut, learners, logs
 
 ESTIMATES = [
@@ -153,7 +155,7 @@ def _beyond_the_window(quiet: Quiet, row: int) -> bool:
 
 
 def _within_less(quiet: Quiet, row: int) -> bool:
-    start, _ = quiet._bounds(int(quiet._bank.block[row]))
+    start, _ = quiet._inside.bounds(int(quiet._bank.block[row]))
     drawn = quiet._learner.window == "random_prefix"
     return not drawn or bool(quiet._bank.slots[row] + 2 - start < quiet._bank.window[row])
 
@@ -212,3 +214,103 @@ def test_is_every_broken_way_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert fold() == long
     monkeypatch.setattr(Quiet, *MUTANTS[name])
     assert fold() != long
+
+
+# -- the same of a feedback stream -----------------------------------------------------------------
+
+FEEDBACK_HELD = ("slots", "block", "sums", "shown", "remembered", "first_offset", "first_unsaved")
+
+
+def shown_log(slots: int, *, seed: int = 5) -> FeedbackBatch:
+    """Slots of five keys (one is beyond the limit): unknown arms, unusable and wild gains too."""
+    rng = np.random.default_rng(seed)
+    gain = rng.integers(-(2**21), 2**21, slots)
+    gain[rng.random(slots) < 0.2] = 0
+    keys, played = [b"fr", b"de", None, b"it", b"es"], rng.integers(-2, len(ACTIONS) + 2, slots)
+    return FeedbackBatch(
+        keys, rng.integers(0, 5, slots), played.astype(np.int32), gain, np.arange(slots) * 3
+    )
+
+
+def feedback_alone(played: str, log: FeedbackBatch) -> Seen:
+    """All that an engine releases, holds and saves when each slot is a batch."""
+    learner = policy_blocks(actions=ACTIONS, epsilon="1/2", played=played)
+    machine = sd.Engine(
+        stream="home", partition=0, learner=learner, budget="5", limit=4,
+        randomness=sd.SeededRandomness(7),
+    )  # fmt: skip
+    seen: Seen = []
+    for at in range(len(log.offsets)):
+        one = slice(at, at + 1)
+        columns = (log.index[one], log.played[one], log.gain[one], log.offsets[one])
+        seen += list(machine.apply_batch(FeedbackBatch(log.keys, *columns)))
+        seen += [machine.position, machine.low_water()]
+        seen += [getattr(machine._bank, name)[: len(machine)].tolist() for name in FEEDBACK_HELD]
+        if at % 4 == 0:
+            seen += machine.save(most=1)
+    return [*seen, *machine.ledger.export(), *machine.save(), machine.slots_refused]
+
+
+def feedback_by_the_long_way(monkeypatch: pytest.MonkeyPatch, fold: Callable[[], Seen]) -> Seen:
+    """The same with every slot planned, charged and laid out in waves."""
+    with monkeypatch.context() as patch:
+        patch.setattr(QuietFeedback, "row", lambda self, batch: None)
+        return fold()
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_is_a_slot_of_feedback_alone_what_it_is_by_the_long_way(
+    played: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Releases, charges, rows, saves and low-water marks: equal; and the quiet way is taken."""
+    log, taken = shown_log(150), []
+
+    def watched(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
+        taken.append(row)
+        _take_shown(quiet, batch, row)
+
+    long = feedback_by_the_long_way(monkeypatch, lambda: feedback_alone(played, log))
+    monkeypatch.setattr(QuietFeedback, "take", watched)
+    assert feedback_alone(played, log) == long
+    assert 60 < len(taken) < 110  # of 150: the others begin or end something, or get no row
+
+
+_take_shown, _row_shown = QuietFeedback.take, QuietFeedback.row
+
+
+def _unclipped(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
+    _take_shown(quiet, replace(batch, gain=batch.gain * 0), row)
+    if 0 <= batch.played[0] < len(ACTIONS):
+        quiet._bank.sums[row, batch.played[0]] += batch.gain[0]
+
+
+def _counts_nobody_for_the_first(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
+    known = 0 <= batch.played[0] < len(ACTIONS)
+    _take_shown(quiet, batch if known else replace(batch, played=batch.played * 0), row)
+
+
+def _drops_unusable(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
+    _take_shown(quiet, batch, row)
+    if not batch.gain[0] and 0 <= batch.played[0] < len(ACTIONS):
+        quiet._bank.shown[row, batch.played[0]] -= 1
+
+
+def _passes_ends(quiet: QuietFeedback, batch: FeedbackBatch) -> int | None:
+    return quiet._bank.row(batch.keys[int(batch.index[0])])
+
+
+FEEDBACK_MUTANTS: dict[str, tuple[str, Any]] = {
+    "a gain that is not clipped": ("take", _unclipped),
+    "a slot of no arm counted for the first": ("take", _counts_nobody_for_the_first),
+    "usable slots counted instead of shown ones": ("take", _drops_unusable),
+    "the end of a block passed over": ("row", _passes_ends),
+}
+
+
+@pytest.mark.parametrize("name", FEEDBACK_MUTANTS)
+def test_is_every_broken_way_of_feedback_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the comparison above."""
+    log = shown_log(60)
+    long = feedback_by_the_long_way(monkeypatch, lambda: feedback_alone("header", log))
+    monkeypatch.setattr(QuietFeedback, *FEEDBACK_MUTANTS[name])
+    assert feedback_alone("header", log) != long

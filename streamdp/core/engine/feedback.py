@@ -48,20 +48,24 @@ class FeedbackBlocks:
         return openings, Told(nothing, nothing, np.repeat(policy, len(rows), axis=0))
 
     def added(self, plan: Plan) -> _Added:
-        """Each slot's arm and gain, in the order in which waves need them."""
+        """Each slot's arm and gain, in the order in which waves need them.
+
+        A null observation adds 0 to the first arm's sum and count: the same steps as for others.
+        """
         batch, segments, arms = plan.batch, plan.segments, len(self._learner.actions)
         assert isinstance(batch, FeedbackBatch)
-        segment = np.repeat(np.arange(len(segments.of)), segments.length)  # in the grouped order
-        slot = plan.grouped.places(np.arange(len(segment)))
-        played = batch.played[slot].astype(np.int64)
-        known = (played >= 0) & (played < arms)  # others are null observations
-        segment, slot, played = segment[known], slot[known], played[known]
-        cells = plan.segment_rows[segment] * arms + played
-        gains = np.clip(batch.gain[slot], -NULL, NULL)
-        wave = segments.wave[segment]
-        order = np.argsort(wave, kind="stable")
-        ends = np.searchsorted(wave[order], np.arange(int(segments.wave.max()) + 2))
-        return _Added(self._bank, segments.wave, cells[order], gains[order], ends)
+        rows = np.repeat(plan.segment_rows, segments.length)
+        slots, ends = plan.grouped.places(np.arange(len(rows))), np.array([0, len(rows)])
+        if waves := int(segments.wave.max()):
+            wave = np.repeat(segments.wave, segments.length)
+            order = np.argsort(wave, kind="stable")
+            rows, slots = rows[order], slots[order]
+            ends = np.searchsorted(wave[order], np.arange(waves + 2))
+        played, gains = batch.played[slots], batch.gain[slots]
+        known = (played >= 0) & (played < arms)
+        cells = rows * arms + np.where(known, played, 0)
+        gains = np.clip(gains, -NULL, NULL) * known
+        return _Added(self._bank, segments.wave, cells, gains, known.astype(np.int64), ends)
 
     def close(self, ended: Ended, draws: Draws) -> Iterator[Wave]:
         """Release the noisy sums of blocks that end, learn from them, and forget the sums."""
@@ -95,6 +99,7 @@ class _Added:
     wave: Ints  # S: of each segment
     cells: Ints  # row · K + arm
     gains: Ints
+    shows: Ints  # 1, or 0 for a null observation
     ends: Ints  # where each wave begins, and the end
 
     def advance(self, which: Ints, rows: Ints) -> None:
@@ -102,4 +107,4 @@ class _Added:
         wave = int(self.wave[which[0]])
         part = slice(int(self.ends[wave]), int(self.ends[wave + 1]))
         np.add.at(self.bank.sums.reshape(-1), self.cells[part], self.gains[part])
-        np.add.at(self.bank.shown.reshape(-1), self.cells[part], 1)
+        np.add.at(self.bank.shown.reshape(-1), self.cells[part], self.shows[part])

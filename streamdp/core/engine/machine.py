@@ -36,7 +36,7 @@ from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Batch, check, check_keys, plan
-from streamdp.core.engine.quiet import Quiet
+from streamdp.core.engine.quiet import Quiet, QuietFeedback
 from streamdp.core.engine.waves import Applier, Blocks, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import (
@@ -119,7 +119,7 @@ class Engine:
             observes="feedback" if isinstance(learner, PolicyLearner) else "losses",
         )
         self._fresh = Fresh(stream, partition, epoch, learner, self.estimates, randomness)
-        self._quiet: Quiet | None = None
+        self._quiet: Quiet | QuietFeedback
         self._applier = Applier(
             schedule=learner.schedule,
             blocks=self._blocks(not_private),
@@ -137,6 +137,7 @@ class Engine:
                         "not_private", "on a feedback stream", expected="none", got="exact totals"
                     )
                 )
+            self._quiet = QuietFeedback(learner=learner, bank=bank)
             return feedback.FeedbackBlocks(learner=learner, bank=bank)
         self._quiet = Quiet(
             learner=learner, bank=bank, counts_whole=self.estimates, not_private=not_private
@@ -279,23 +280,19 @@ class Engine:
     def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
         """Plan, charge, apply; the position moves past all that was read."""
         self._check_whole()
-        if self._quiet is None or not self._took_quietly(self._quiet, batch):
-            waves = self._planned(batch, draws, limit=limit)
-        else:
-            waves = []
+        waves = [] if self._took_quietly(batch) else self._planned(batch, draws, limit=limit)
         if len(read.offsets):
             self.position = int(read.offsets[-1]) + 1
         self._halfway = False
         return waves
 
-    def _took_quietly(self, quiet: Quiet, batch: Batch) -> bool:
+    def _took_quietly(self, batch: Batch) -> bool:
         """Whether the batch was one slot that begins and ends nothing, which is added now."""
-        assert isinstance(batch, LossBatch)
-        row = quiet.row(batch)
+        row = self._quiet.row(batch)
         if row is None:
             return False
         self._halfway = True
-        quiet.take(batch, row)
+        self._quiet.take(batch, row)
         return True
 
     def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
