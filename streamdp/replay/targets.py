@@ -10,7 +10,7 @@ end the same, byte for byte, as one that was not.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -28,7 +28,7 @@ from streamdp.replay.log import numbered_actions
 from streamdp.wire.json_format import short_decimals
 
 _HEADER_BYTES = 128  # of a .npy, whatever its shape
-_ROWS_AT_ONCE = 1 << 12  # of lines: an array operation for many, and not much memory
+_NUMBERS_AT_ONCE = 1 << 15  # of lines: an array operation for many, and they stay in the cache
 _JSON = msgspec.json.Encoder()
 
 
@@ -97,26 +97,30 @@ class LinesTarget:
 
     def write(self, chunk: Chunk) -> None:
         """A line for each row; null losses as null."""
-        keys = [UNSET if key is None else _text(key) for key in chunk.keys]
+        texts = {key: UNSET if key is None else _text(key) for key in set(chunk.keys)}
+        keys = map(texts.__getitem__, chunk.keys)
+        offsets: Iterable[int | UnsetType]
         offsets = repeat(UNSET) if chunk.plain else chunk.offsets.tolist()
         partition = UNSET if chunk.plain else chunk.partition
         places = zip(keys, offsets, strict=False)
-        for begin in range(0, len(chunk), _ROWS_AT_ONCE):
-            losses = self._losses(chunk.losses[begin : begin + _ROWS_AT_ONCE])
+        rows = max(1, _NUMBERS_AT_ONCE // chunk.losses.shape[1])
+        for begin in range(0, len(chunk), rows):
+            losses = self._losses(chunk.losses[begin : begin + rows])
             lines = [
                 _Line(key, offset, partition, row)
                 for row, (key, offset) in zip(losses, places, strict=False)
             ]
             self.file.write(_JSON.encode_lines(lines))
 
-    def _losses(self, rows: NDArray[np.float32]) -> Iterator[object]:
+    def _losses(self, rows: NDArray[np.float32]) -> list[object]:
         """What is written of each row's losses."""
-        numbers, actions = short_decimals(rows).tolist(), self.actions
-        for row, null in zip(numbers, nulls(rows).tolist(), strict=True):
-            if null:
-                yield None
-            else:
-                yield dict(zip(actions, row, strict=True)) if actions else row
+        numbers: list[list[float]] = short_decimals(rows).tolist()
+        told: list[object] = [*numbers]
+        if self.actions:
+            told = [dict(zip(self.actions, row, strict=True)) for row in numbers]
+        for null in np.flatnonzero(nulls(rows)).tolist():
+            told[null] = None
+        return told
 
     def mark(self) -> Mark:
         """Its length."""

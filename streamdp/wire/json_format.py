@@ -205,11 +205,15 @@ def short_decimals(row: NDArray[np.float32]) -> NDArray[np.float64]:
     >>> short_decimals(np.array([0.1, 0.123456789, 1e-30], dtype=np.float32)).tolist()
     [0.1, 0.12345679, 1.0000000031710769e-30]
     """
-    exact = row.astype(np.float64)
-    for digits in (9, 8, 7, 4):  # the fewest that read back exactly win
-        rounded = np.round(row.astype(np.float64), digits)
+    wide = exact = row.astype(np.float64)
+    few = np.round(wide, 4)
+    fits = few.astype(np.float32) == row
+    if fits.all():  # as where somebody rounded
+        return few
+    for digits in (9, 8, 7):  # the fewest that read back exactly win
+        rounded = np.round(wide, digits)
         exact = np.where(rounded.astype(np.float32) == row, rounded, exact)
-    return exact
+    return np.where(fits, few, exact)
 
 
 def _list_reader(actions: Sequence[str]) -> Reader:
