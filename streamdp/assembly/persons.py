@@ -1,0 +1,136 @@
+"""A cap on one person's events: at most `most` count in each stretch of `slots` slots of a key.
+
+Privacy: m·ε for a person in a key and stretch, hence at most 2m·ε over any `slots` consecutive
+slots of the key, times the keys that the person touches. No more than that.
+
+Why it is safe: which events count is a function of public headers and their order alone. So
+- stretches are fixed and do not overlap, 0 … n−1, n … 2n−1, …: with sliding ones a single request
+  could decide about many others;
+- every request of a person takes part in the count, whatever came of it: a count of usable
+  outcomes would carry one outcome's content into other events;
+- those over the cap become null events and keep their slots.
+
+A request that names no person cannot be counted for one, so under a cap it is a null event too.
+Persons are kept as keyed hashes (BLAKE2b, 16 bytes) in trusted state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import msgspec
+
+from streamdp.assembly.public import Key
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+
+HASH_BYTES = 16
+LEAST_SECRET = 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """How many events of one person count in so many slots of a key."""
+
+    most: int
+    slots: int
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a cap that caps nothing, and a secret that can be guessed."""
+        if not 1 <= self.most < self.slots:
+            raise InvalidConfig(
+                complaint(
+                    "persons",
+                    "no cap",
+                    expected="1 ≤ most < slots",
+                    got=f"{self.most} of {self.slots}",
+                )
+            )
+        if not LEAST_SECRET <= len(self.secret) <= 64:
+            raise InvalidConfig(
+                complaint(
+                    "persons.secret",
+                    "of a wrong length",
+                    expected=f"{LEAST_SECRET} to 64 bytes",
+                    got=len(self.secret),
+                )
+            )
+
+    def hashed(self, person: bytes) -> bytes:
+        """What a person is kept as."""
+        return blake2b(person, key=self.secret, digest_size=HASH_BYTES).digest()
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    slots: int
+    counts: dict[bytes, int]
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A key's slots so far, and the persons of its current stretch."""
+
+    slots: int = 0
+    counts: dict[bytes, int] = field(default_factory=dict, repr=False)
+
+
+class Persons:
+    """Counts the events of persons, key by key, in the order in which they leave."""
+
+    def __init__(self, cap: Cap, saved: Mapping[Key, bytes]) -> None:
+        self._cap = cap
+        self._keys = {key: _restored(value) for key, value in saved.items()}
+        self._changed: set[Key] = set()
+
+    def counts(self, key: Key, person: bytes | None) -> bool:
+        """Whether the key's next event counts; it takes its slot in any case."""
+        stretch = self._keys.setdefault(key, _Stretch())
+        if stretch.slots % self._cap.slots == 0:
+            stretch.counts.clear()
+        stretch.slots += 1
+        self._changed.add(key)
+        if person is None:
+            return False
+        hashed = self._cap.hashed(person)
+        before = stretch.counts.get(hashed, 0)
+        stretch.counts[hashed] = min(before + 1, self._cap.most)
+        return before < self._cap.most
+
+    def save(self) -> dict[Key, bytes]:
+        """What has changed since the last call, as it is to be kept."""
+        changed, self._changed = self._changed, set()
+        return {key: _encoder.encode(self._saved(key)) for key in sorted(changed, key=_order)}
+
+    def _saved(self, key: Key) -> _Saved:
+        stretch = self._keys[key]
+        return _Saved(stretch.slots, stretch.counts)
+
+    @staticmethod
+    def largest(cap: Cap) -> int:
+        """The most bytes that a key's entry may take."""
+        return 32 + cap.slots * (HASH_BYTES + 12)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Saved)
+
+
+def _restored(value: bytes) -> _Stretch:
+    try:
+        saved = _decoder.decode(value)
+    except msgspec.MsgspecError:
+        raise StateMismatch(
+            complaint(
+                "state of persons",
+                "unreadable",
+                expected="a saved count",
+                got=f"{len(value)} bytes",
+            )
+        ) from None
+    return _Stretch(saved.slots, saved.counts)
+
+
+def _order(key: Key) -> tuple[bool, bytes]:
+    return key is not None, key or b""

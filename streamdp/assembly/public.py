@@ -1,0 +1,37 @@
+"""What is public of requests and outcomes: their keys, and these headers.
+
+| header | of | what |
+|---|---|---|
+| `streamdp-request` | both | the request's id: bytes, exactly one, not empty |
+| `streamdp-action` | requests | the action that was shown, where the stream learns from it |
+| `streamdp-person` | requests | a person's id, where a cap is configured; never in an event |
+
+An event has the headers of its request, in their order, but for the person's. So it has the action,
+and what else the recommender wrote there, such as the probability that it was drawn with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Key = bytes | None
+Headers = Sequence[tuple[str, bytes | None]]
+
+REQUEST_HEADER = "streamdp-request"
+PERSON_HEADER = "streamdp-person"
+
+
+def only(headers: Headers, name: str) -> bytes | None:
+    """The value of a header that is there exactly once and not empty; else none.
+
+    >>> only([("streamdp-request", b"r1")], "streamdp-request")
+    b'r1'
+    >>> only([("streamdp-request", b"r1"), ("streamdp-request", b"r2")], "streamdp-request")
+    """
+    given = [value for key, value in headers if key == name]
+    return given[0] or None if len(given) == 1 else None
+
+
+def event_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    """The headers of the event that a request becomes."""
+    return [pair for pair in headers if pair[0] != PERSON_HEADER]

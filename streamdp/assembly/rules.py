@@ -1,0 +1,65 @@
+"""Windows, combination and default: what decides, beside the two logs, what an event says.
+
+Times are milliseconds, as brokers write them into records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+Gains = Sequence[float]
+"""For each action how well it did, in [0, 1]: 1 − loss. One number where the action was shown."""
+
+
+class Combine(StrEnum):
+    """What several outcomes of one request say together, action by action."""
+
+    FIRST = "first"  # in the order of the outcomes' partition
+    LAST = "last"
+    MAX = "max"
+    SUM = "sum"  # added in that order as float64, and clipped to [0, 1] at the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How requests and outcomes become events."""
+
+    window: int  # milliseconds in which an outcome counts
+    grace: int  # milliseconds by which any two clocks may differ
+    combine: Combine
+    default: float  # the loss of a request for which nothing came
+
+    def __post_init__(self) -> None:
+        """Refuse what no join can keep."""
+        for name in ("window", "grace"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(
+                    complaint(name, "too short", expected="≥ 1 ms", got=getattr(self, name))
+                )
+        if not (math.isfinite(self.default) and 0.0 <= self.default <= 1.0):
+            raise InvalidConfig(
+                complaint("default_loss", "no loss", expected="0 to 1", got=self.default)
+            )
+
+    def deadline(self, timestamp: int) -> int:
+        """The last moment whose outcomes count for a request of this time."""
+        return timestamp + self.window
+
+    def leaves(self, timestamp: int) -> int:
+        """The moment from which an event of this time may leave."""
+        return timestamp + self.window + self.grace
+
+    def combined(self, before: list[float] | None, gains: Gains) -> list[float]:
+        """What a request has, with one outcome more."""
+        if before is None or self.combine is Combine.LAST:
+            return list(gains)
+        if self.combine is Combine.FIRST:
+            return before
+        if self.combine is Combine.MAX:
+            return [max(pair) for pair in zip(before, gains, strict=True)]
+        return [a + b for a, b in zip(before, gains, strict=True)]

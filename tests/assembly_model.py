@@ -1,0 +1,248 @@
+"""Two logs, a join that reads them, crashes; and a join of one's own to hold it against.
+
+`expected_events` is written from docs/loop.md alone: it sees both logs whole, and looks at each
+request by itself. `Story` runs the state machine over logs that grow, with clocks that differ by
+less than the grace, and drops all that was not committed at random moments. What a story does is a
+function of its seed, and not of what outcomes say.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from streamdp.assembly.join import Join, Positions
+from streamdp.assembly.persons import Cap, Persons
+from streamdp.assembly.recipes import Rewards
+from streamdp.assembly.rules import Combine, Rules
+from streamdp.ports import Headers, Key, Value, Written
+
+WINDOW, GRACE = 1000, 100
+SECRET = b"a secret of the tests"
+
+Record = tuple[int, Key, Headers, Value]
+"""Timestamp, key, headers, value; the offset is the place in the log times the gap."""
+
+
+@dataclass
+class Logs:
+    """A partition's requests and outcomes."""
+
+    requests: list[Record] = field(default_factory=list)
+    outcomes: list[Record] = field(default_factory=list)
+    gap: int = 1
+
+
+def encode(losses: Sequence[float]) -> bytes:
+    """Losses at one width."""
+    return json.dumps(list(losses)).encode().ljust(40)
+
+
+def reward(value: Value) -> float | None:
+    """An outcome's reward."""
+    try:
+        number = json.loads(value or b"")["reward"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    usable = isinstance(number, int | float) and not isinstance(number, bool)
+    return min(1.0, max(0.0, number)) if usable else None
+
+
+# --- the join from the documents ------------------------------------------------------------------
+
+
+def expected_events(logs: Logs, rules: Rules, cap: Cap | None = None) -> list[Written]:
+    """Every request's event, in order."""
+    slots: Counter[Key] = Counter()
+    persons: Counter[tuple[Key, int, bytes]] = Counter()
+    events: list[Written] = []
+    for at, (time, key, headers, _) in enumerate(logs.requests):
+        counts = True
+        if cap is not None:
+            person = _one(headers, "streamdp-person")
+            stretch, slots[key] = slots[key] // cap.slots, slots[key] + 1
+            if person is not None:
+                persons[(key, stretch, person)] += 1
+            counts = person is not None and persons[(key, stretch, person)] <= cap.most
+        loss = _loss(logs, at, time, rules) if counts else 0.5
+        kept = [pair for pair in headers if pair[0] != "streamdp-person"]
+        events.append((key, encode([loss]), kept))
+    return events
+
+
+def _loss(logs: Logs, at: int, time: int, rules: Rules) -> float:
+    _, key, headers, _ = logs.requests[at]
+    name = _one(headers, "streamdp-request")
+    if name is None:
+        return 0.5
+    deadlines = [
+        before + rules.window
+        for before, other, pairs, _ in logs.requests[:at]
+        if other == key and _one(pairs, "streamdp-request") == name
+    ]
+    if any(time <= deadline for deadline in deadlines):
+        return 0.5
+    after = max([time - rules.grace, *deadlines])
+    taken = [
+        reward(value)
+        for stamp, other, pairs, value in logs.outcomes
+        if other == key and _one(pairs, "streamdp-request") == name
+        if after < stamp <= time + rules.window
+    ]
+    rewards = [each for each in taken if each is not None]
+    if not rewards:
+        return rules.default
+    together = {
+        Combine.FIRST: rewards[0],
+        Combine.LAST: rewards[-1],
+        Combine.MAX: max(rewards),
+        Combine.SUM: min(1.0, sum(rewards)),
+    }
+    return 1.0 - together[rules.combine]
+
+
+def _one(headers: Headers, name: str) -> bytes | None:
+    values = [value for key, value in headers if key == name]
+    return values[0] or None if len(values) == 1 else None
+
+
+# --- the story ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """What anybody can see of a commit."""
+
+    time: int
+    lengths: tuple[int, ...]
+    requests: int
+    history: int
+
+
+MakeJoin = Callable[..., Join]
+MakePersons = Callable[..., Persons]
+
+
+@dataclass
+class Story:
+    """A join at work on logs that grow, crashing at random."""
+
+    logs: Logs
+    rules: Rules
+    seed: int
+    join: MakeJoin = Join
+    persons: MakePersons = Persons
+    cap: Cap | None = None
+    crashes: float = 0.1
+    most: int = 7
+    events: list[Written] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    crashed: int = 0
+
+    def run(self) -> Story:
+        """To the end of the logs, and until every event has left."""
+        random_ = random.Random(self.seed)
+        durable, counted = Positions(0, 0, 0), dict[Key, bytes]()
+        now = 0
+        end = max(time for time, *_ in self.logs.requests + self.logs.outcomes)
+        join = self._new(durable, counted)
+        while True:
+            now += random_.randrange(1, 60)
+            self._read_requests(join, now, random_)
+            count = join.due(now + random_.randrange(GRACE), most=self.most)
+            self._read_outcomes(join, join.until(count), now)
+            events = join.emit(count)
+            positions = join.positions
+            saved = join._persons.save() if join._persons is not None else {}
+            if random_.random() < self.crashes / 2:
+                self.crashed += 1  # before the commit was decided
+                join = self._new(durable, counted)
+                continue
+            durable, counted = positions, counted | saved
+            self.events += events
+            self.steps.append(
+                Step(now, tuple(len(value or b"") for _, value, _ in events),
+                     positions.requests, positions.history)
+            )  # fmt: skip
+            if random_.random() < self.crashes / 2:
+                self.crashed += 1
+                join = self._new(durable, counted)
+            done = now > end + 3 * (WINDOW + GRACE) and not join.open and not self._unread(join)
+            if done or now > end + 100 * WINDOW:  # a broken join may never come to an end
+                return self
+
+    def _new(self, positions: Positions, counted: dict[Key, bytes]) -> Join:
+        persons = self.persons(self.cap, counted) if self.cap else None
+        return self.join(self.rules, Rewards(), encode, positions=positions, persons=persons)
+
+    def _unread(self, join: Join) -> bool:
+        return -(-join.request_at // self.logs.gap) < len(self.logs.requests)
+
+    def _read_requests(self, join: Join, now: int, random_: random.Random) -> None:
+        """Some of the requests that are there by now, in order."""
+        first = -(-join.request_at // self.logs.gap)
+        for at in range(first, first + random_.randrange(12)):
+            if at >= len(self.logs.requests) or self.logs.requests[at][0] > now:
+                break
+            time, key, headers, value = self.logs.requests[at]
+            join.request(at * self.logs.gap, time, key, headers, value)
+
+    def _read_outcomes(self, join: Join, until: int, now: int) -> None:
+        """Up to the first that is not older; of those that are there, all."""
+        gap = self.logs.gap
+        first = -(-join.outcome_at // gap)
+        log = self.logs.outcomes
+        there = list(takewhile(lambda record: record[0] <= now + GRACE // 2, log))
+        stop = next((at for at in range(first, len(there)) if there[at][0] >= until), len(there))
+        batch = there[first:stop]
+        if batch:
+            times, keys, headers, values = map(list, zip(*batch, strict=True))
+            join.outcomes(times, keys, headers, values, next_offset=stop * gap)
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def random_logs(seed: int, *, requests: int = 60, gap: int = 1) -> Logs:
+    """Reused ids, late, early, doubled and unreadable outcomes, clocks that jump, idle times.
+
+    Each log's clock may go back by less than the grace, as when another broker leads it.
+    """
+    random_ = random.Random(seed)
+    logs, time = Logs(gap=gap), 1000
+    sent: list[tuple[int, Key, Headers]] = []
+    for number in range(requests):
+        time += random_.choice([0, 1, 5, 20, 100, 900])
+        key: Key = random_.choice([None, b"", b"k1", b"k2"])
+        name = b"r%d" % (number if random_.random() < 0.7 else random_.randrange(8))
+        headers: Headers = [("streamdp-request", name)]
+        if random_.random() < 0.05:
+            headers = random_.choice([[], [*headers, *headers], [("streamdp-request", None)]])
+        if random_.random() < 0.9:
+            headers = [*headers, ("streamdp-person", b"p%d" % random_.randrange(3))]
+        if random_.random() < 0.5:
+            headers = [("streamdp-action", b"a"), *headers]
+        logs.requests.append((time + random_.randrange(GRACE // 2), key, headers, b"content"))
+        sent.append((time, key, headers))
+    outcomes: list[tuple[int, Record]] = []
+    for when, key, headers in sent:
+        for _ in range(random_.choice([0, 0, 1, 1, 2, 5])):
+            at = when + random_.choice([-150, -60, -1, 0, 1, 300, 999, 1000, 1001, 1040, 1200])
+            content = random_.choice([b'{"reward": %.2f}' % random_.random(), b'{"reward": 1}'])
+            if random_.random() < 0.1:
+                content = random_.choice([b"", b"nonsense", b'{"reward": "1"}', b"[" * 400])
+            other = b"k3" if random_.random() < 0.05 else key
+            stamp = max(0, at) + random_.randrange(GRACE // 2)
+            outcomes.append((at, (stamp, other, _of(headers), content)))
+    outcomes.sort(key=lambda each: each[0])
+    logs.outcomes = [record for _, record in outcomes]
+    return logs
+
+
+def _of(headers: Headers) -> Headers:
+    """The headers of an outcome: its request's id."""
+    return [pair for pair in headers if pair[0] == "streamdp-request"]

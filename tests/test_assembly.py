@@ -1,0 +1,152 @@
+"""Is the join of requests and outcomes what the documents say, through crashes, and no more?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamdp.assembly.join import Join, Positions
+from streamdp.assembly.persons import Cap
+from streamdp.assembly.recipes import Rewards
+from streamdp.assembly.rules import Combine, Rules
+from streamdp.core.errors import StateMismatch
+from tests.assembly_model import (
+    GRACE,
+    SECRET,
+    WINDOW,
+    Logs,
+    Story,
+    encode,
+    expected_events,
+    random_logs,
+)
+from tests.assembly_mutants import MUTANTS, PERSON_MUTANTS
+
+RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
+CAP = Cap(2, 5, SECRET)
+
+
+@pytest.mark.parametrize("combine", Combine)
+@pytest.mark.parametrize("gap", [1, 3])
+def test_events_are_those_of_an_independent_join_through_crashes(
+    combine: Combine, gap: int
+) -> None:
+    """Byte for byte and in the same order, whatever was dropped and read again."""
+    crashed = 0
+    for seed in range(12):
+        logs, rules = random_logs(seed, gap=gap), replace(RULES, combine=combine)
+        cap = CAP if seed % 2 else None
+        story = Story(logs, rules, seed, cap=cap, crashes=0.3 * (seed % 4)).run()
+        assert story.events == expected_events(logs, rules, cap)
+        crashed += story.crashed
+    assert crashed > 100
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_join_is_caught(mutant: Callable[..., Join]) -> None:
+    """Each of the ways in which an event could tell, count twice or get lost."""
+
+    def wrong(seed: int) -> bool:
+        logs = random_logs(seed)
+        rules = replace(RULES, combine=list(Combine)[seed % 4])
+        story = Story(logs, rules, seed, join=mutant, crashes=0.3)
+        try:
+            return story.run().events != expected_events(logs, rules)
+        except (AssertionError, IndexError, StateMismatch):
+            return True
+
+    assert any(wrong(seed) for seed in range(12))
+
+
+@pytest.mark.parametrize("mutant", PERSON_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_cap_is_caught(mutant: Callable[..., Any]) -> None:
+    """Stretches that slide, counts that forget."""
+
+    def wrong(seed: int) -> bool:
+        logs = random_logs(seed)
+        story = Story(logs, RULES, seed, cap=CAP, persons=mutant, crashes=0.3).run()
+        return story.events != expected_events(logs, RULES, CAP)
+
+    assert any(wrong(seed) for seed in range(12))
+
+
+def _neighbour(logs: Logs, seed: int) -> tuple[Logs, int]:
+    """The logs with all outcomes of one request replaced, and where the request is.
+
+    It is one whose id no other has, so that all outcomes of its id are its own.
+    """
+    ids = [dict(headers).get("streamdp-request") for _, _, headers, _ in logs.requests]
+    own = [at for at, name in enumerate(ids) if name is not None and ids.count(name) == 1]
+    at = own[(seed * 7) % len(own)]
+    time, key, headers, _ = logs.requests[at]
+    name = dict(headers).get("streamdp-request")
+    mine = ("streamdp-request", name)
+
+    def is_of(record: Any) -> bool:
+        stamp, other, pairs, _ = record
+        return other == key and list(pairs) == [mine] and time - GRACE < stamp <= time + WINDOW
+
+    others = [record for record in logs.outcomes if not is_of(record)]
+    if len(others) == len(logs.outcomes):
+        stamp = time + WINDOW // 2
+        place = sum(1 for record in others if record[0] <= stamp)
+        others.insert(place, (stamp, key, [mine], b'{"reward": 1}'))
+    changed = list(logs.requests)
+    changed[at] = (*changed[at][:3], b"another content")
+    return replace(logs, outcomes=others, requests=changed), at
+
+
+@pytest.mark.parametrize("cap", [None, CAP], ids=["no cap", "a cap"])
+def test_neighbouring_outcomes_change_one_event_alone(cap: Cap | None) -> None:
+    """Order, times, sizes and positions of everything are the same, whatever came of a request."""
+    differing = 0
+    for seed in range(20):
+        logs = random_logs(seed)
+        other, at = _neighbour(logs, seed)
+        stories = [Story(each, RULES, seed, cap=cap).run() for each in (logs, other)]
+        assert stories[0].steps == stories[1].steps
+        pairs = zip(stories[0].events, stories[1].events, strict=True)
+        changed = [number for number, (one, two) in enumerate(pairs) if one != two]
+        assert changed in ([], [at])
+        headers = [[event[2] for event in story.events] for story in stories]
+        assert headers[0] == headers[1]
+        differing += len(changed)
+    assert differing > 5
+
+
+def test_an_event_whose_length_tells_is_never_emitted() -> None:
+    """An encoding that does not pad stops the partition, before anything of it leaves."""
+
+    def unpadded(losses: Any) -> bytes:
+        return encode(losses).strip()
+
+    positions = Positions(0, 0, 0)
+    join = Join(RULES, Rewards(), unpadded, positions=positions)
+    headers = [("streamdp-request", b"r")]
+    join.request(0, 0, b"k", headers, None)
+    join.outcomes([5], [b"k"], [headers], [b'{"reward": 0.125}'], next_offset=1)
+    with pytest.raises(StateMismatch, match="length"):
+        join.emit(1)
+
+
+def test_only_what_is_open_is_kept() -> None:
+    """Memory is bounded by the requests of two windows, however long the logs are."""
+    join = Join(RULES, Rewards(), encode, positions=Positions(0, 0, 0))
+    most = 0
+    for number in range(3000):
+        time, headers = 10 * number, [("streamdp-request", b"r%d" % number)]
+        join.request(number, time, b"k", headers, None)
+        known = b"r%d" % number if number % 2 else b"nobody %d" % number
+        join.outcomes(
+            [time], [b"k"], [[("streamdp-request", known)]], [b'{"reward": 1}'],
+            next_offset=number + 1,
+        )  # fmt: skip
+        join.emit(join.due(time, most=100))
+        assert join.positions.requests == max(0, number + 1 - join.open)
+        kept = (join._open, join._takers, join._history, join._until, join._early)
+        most = max(most, *map(len, kept), len(join._early_names), len(join._spans))
+    assert most <= 2 * (WINDOW + 4 * GRACE) // 10
+    assert join.positions.outcomes > 2600
