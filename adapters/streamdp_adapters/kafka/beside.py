@@ -7,6 +7,7 @@
   whose transaction is open counts as there, and reading up to it waits for the outcome. Else what
   is found would depend on when one looks.
 - After an error or an interrupted read the next one seeks.
+- How far this input reaches may tell what nobody should know, so no message has an offset of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import TransportLost, complaint
+from streamdp.core.errors import StateMismatch, TransportLost, complaint
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.lean import lean
@@ -28,7 +29,6 @@ from streamdp_adapters.kafka.reading import (
     FETCH_BYTES,
     IDLE_SECONDS,
     columns,
-    expired,
 )
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -107,9 +107,15 @@ class Beside:
             try:
                 async for records in self._batches(consumer, start, stop):
                     yield records
-            except OffsetOutOfRangeError as error:
-                first = (await consumer.beginning_offsets([self._place]))[self._place]
-                raise expired(self._partition, start=start, first=int(first)) from error
+            except OffsetOutOfRangeError:
+                raise StateMismatch(
+                    complaint(
+                        self._where,
+                        "what is needed is not there",
+                        expected="retained records",
+                        got="later ones",
+                    )
+                ) from None
             self._at = stop if await consumer.position(self._place) == stop else None
 
     async def _batches(
@@ -135,8 +141,8 @@ class Beside:
                     complaint(
                         self._where,
                         "reading stands still",
-                        expected=f"offset {stop}",
-                        got=f"offset {position} for {IDLE_SECONDS:g} s",
+                        expected=f"progress within {IDLE_SECONDS:g} s",
+                        got="none",
                     )
                 )
 

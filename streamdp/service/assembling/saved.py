@@ -1,0 +1,227 @@
+"""What is durable of a partition of an assembly, and how it goes on from there.
+
+The trusted state holds a checkpoint (the positions of both inputs, the configuration's digest, the
+topics' ids) and, under a cap, each key's counts. No open request and no outcome: these are read
+again from the logs. The state is one topic more than two positions in a group would need, because
+what a group remembers expires, and any tool may set it back; a request that is emitted again would
+be charged again (P11).
+
+**Nothing moves back.** Without a checkpoint, but with a position that a group remembers, the
+partition halts. So it does if its inputs were made again or cut back, or no longer hold what has to
+be read again. A new epoch goes on behind everything that anything knows to have been emitted.
+
+The size of what is saved is a function of requests alone: positions have a fixed width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+
+from streamdp.assembly.join import Positions
+from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
+from streamdp.ports import Key, Partition, Taken
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.settings import Start
+
+POINT = b"checkpoint"
+_COUNTS = b"counts"
+VERSION = 1
+
+_Width = Annotated[str, msgspec.Meta(pattern="^[0-9]{20}$")]
+
+
+class _Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int
+    epoch: int
+    digest: str
+    partitions: int
+    requests: _Width
+    history: _Width
+    outcomes: _Width
+    requests_id: str | None
+    outcomes_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """How a partition goes on."""
+
+    positions: Positions
+    counts: Mapping[Key, bytes] = field(repr=False)
+    stale: tuple[bytes, ...]  # entries of an earlier epoch, to be taken away
+    begins: bool  # whether nothing is durable of this epoch yet
+
+
+def entry_of(key: Key, *, epoch: int) -> bytes:
+    """Where a key's counts are kept."""
+    return _entries(epoch) + (b"" if key is None else b":" + key)
+
+
+def _entries(epoch: int) -> bytes:
+    return b"%b %d" % (_COUNTS, epoch)
+
+
+def encode_point(spec: AssemblySpec, taken: Taken, positions: Positions) -> bytes:
+    """The checkpoint's value, of one length for one taking."""
+    return msgspec.json.encode(
+        _Point(
+            version=VERSION,
+            epoch=spec.epoch,
+            digest=spec.digest,
+            partitions=taken.partitions,
+            requests=f"{positions.requests:020d}",
+            history=f"{positions.history:020d}",
+            outcomes=f"{positions.outcomes:020d}",
+            requests_id=taken.input_id,
+            outcomes_id=taken.beside_id,
+        )
+    )
+
+
+def open_assembly(spec: AssemblySpec, partition: Partition, taken: Taken) -> Opened:
+    """Check what is durable, and say how the partition goes on; or halt."""
+    point = _point(partition, taken)
+    if point is None:
+        return _without_point(spec, partition, taken)
+    _check_inputs(partition, taken, point)
+    if spec.epoch < point.epoch:
+        raise Superseded(
+            complaint(
+                f"partition {partition}",
+                "the configuration is of an earlier epoch than the state; deploy the newer one",
+                expected=f"epoch {point.epoch} or a later one",
+                got=spec.epoch,
+            )
+        )
+    positions = Positions(int(point.requests), int(point.history), int(point.outcomes))
+    if spec.epoch > point.epoch:
+        return _anew(partition, taken, max(positions.requests, taken.group_offset or 0))
+    if spec.digest != point.digest:
+        raise ConfigurationMismatch(
+            complaint(
+                f"partition {partition}",
+                "the configuration differs from the state's; a change of windows, rules, formats,"
+                " caps or topics needs a new epoch",
+                expected=f"digest {point.digest}",
+                got=spec.digest,
+            )
+        )
+    _check_retained(partition, taken, positions)
+    null, head = _entries(spec.epoch), _entries(spec.epoch) + b":"
+    counts: dict[Key, bytes] = {
+        (None if place == null else place[len(head) :]): value
+        for place, value in taken.state.items()
+        if place == null or place.startswith(head)
+    }
+    stale = [place for place in taken.state if place != POINT and place != null]
+    stale = [place for place in stale if not place.startswith(head)]
+    return Opened(positions, counts, tuple(stale), begins=False)
+
+
+def _point(partition: Partition, taken: Taken) -> _Point | None:
+    value = taken.state.get(POINT)
+    if value is None:
+        return None
+    try:
+        point = msgspec.json.decode(value, type=_Point)
+    except msgspec.MsgspecError:
+        found = "other bytes"
+        raise _halt(partition, "the checkpoint cannot be read", "one", found) from None
+    if point.version != VERSION:
+        raise _halt(partition, "unknown version of the state", VERSION, point.version)
+    return point
+
+
+def _without_point(spec: AssemblySpec, partition: Partition, taken: Taken) -> Opened:
+    """A first start; or a state that was lost, which only a new epoch may pass."""
+    if taken.group_offset is None:
+        if spec.start is Start.EARLIEST:
+            first = Positions(taken.first_offset, taken.first_offset, taken.beside_first)
+        else:
+            first = Positions(taken.end_offset, taken.end_offset, taken.beside_end)
+        return Opened(first, {}, (), begins=True)
+    if spec.epoch < 2:
+        raise _halt(
+            partition,
+            "the state is gone; going on needs a new epoch",
+            "a checkpoint, or epoch 2",
+            "a group offset",
+        )
+    return _anew(partition, taken, taken.group_offset)
+
+
+def _anew(partition: Partition, taken: Taken, known: int) -> Opened:
+    """A new epoch, behind every request that anything knows to have been emitted (P11)."""
+    if taken.end_offset < known:
+        raise _cut_back(partition, "requests", known, taken.end_offset)
+    at = max(known, taken.first_offset)
+    positions = Positions(at, at, max(taken.beside_first, taken.beside_offset or 0))
+    stale = tuple(place for place in taken.state if place != POINT)
+    return Opened(positions, {}, stale, begins=True)
+
+
+def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:
+    """Neither a new epoch goes on in another topic, nor in one with fewer partitions."""
+    for what, known, now in (
+        ("requests", point.requests_id, taken.input_id),
+        ("outcomes", point.outcomes_id, taken.beside_id),
+    ):
+        if known is not None and now is not None and known != now:
+            raise _halt(
+                partition,
+                f"the {what} were deleted and made again; use topics of other names, in an"
+                " assembly of another name",
+                f"topic id {known}",
+                now,
+            )
+    if taken.partitions < point.partitions:
+        raise _halt(
+            partition, "partitions went away: the inputs are others", point.partitions,
+            taken.partitions,
+        )  # fmt: skip
+
+
+def _check_retained(partition: Partition, taken: Taken, positions: Positions) -> None:
+    if (taken.group_offset or 0) > positions.requests:
+        raise _halt(
+            partition,
+            "the state was rolled back: the group remembers a later position; going on needs a"
+            " new epoch",
+            f"offset {taken.group_offset} or later",
+            positions.requests,
+        )
+    for what, needed, first, end in (
+        ("requests", positions.history, taken.first_offset, taken.end_offset),
+        ("outcomes", positions.outcomes, taken.beside_first, taken.beside_end),
+    ):
+        public = what == "requests"
+        if first > needed:
+            raise _halt(
+                partition,
+                f"{what} that are needed again are no longer retained; going on needs a new epoch",
+                f"offset {needed}" if public else "those that open requests need",
+                f"{first} as the oldest" if public else "later ones",
+            )
+        if end < needed:
+            raise _cut_back(partition, what, needed if public else "where it was", end)
+    if taken.end_offset < positions.requests:
+        raise _cut_back(partition, "requests", positions.requests, taken.end_offset)
+
+
+def _cut_back(partition: Partition, what: str, expected: int | str, got: int) -> StateMismatch:
+    """Offsets of requests are public; how far the outcomes reach is for operators."""
+    return _halt(
+        partition,
+        f"the {what} were cut back or replaced, and offsets are given out again; use topics of"
+        " other names, in an assembly of another name",
+        f"an end at {expected} or later",
+        got if isinstance(expected, int) else "an earlier one",
+    )
+
+
+def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:
+    return StateMismatch(complaint(f"partition {partition}", what, expected=expected, got=got))

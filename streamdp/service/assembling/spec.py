@@ -1,0 +1,62 @@
+"""An assembly with everything resolved: topics, rules, recipe, encoding."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from streamdp.assembly.join import NULL_LOSS, Encode
+from streamdp.assembly.persons import Cap, Persons
+from streamdp.assembly.recipes import Recipe
+from streamdp.assembly.rules import Rules
+from streamdp.ports import StreamTopics
+from streamdp.service.settings import Start
+
+_POINT_ROOM = 1024  # bytes that a checkpoint takes at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssemblySpec:
+    """How requests and outcomes of two topics become the events of a third."""
+
+    topics: StreamTopics  # input: the requests; beside: the outcomes; output: the events
+    rules: Rules
+    recipe: Recipe
+    encode: Encode = field(repr=False)
+    start: Start
+    epoch: int = 1
+    cap: Cap | None = None
+    most_open: int = 1_000_000
+    """Requests that may wait for their deadline; then no more are read until some have left."""
+    most_at_once: int = 1000
+    """Events of one commit."""
+
+    @property
+    def name(self) -> str:
+        """The assembly's name."""
+        return self.topics.stream
+
+    @property
+    def largest_value(self) -> int:
+        """The most bytes that a value of a commit may have."""
+        event = len(self.encode([NULL_LOSS] * self.recipe.gains))
+        counts = Persons.largest(self.cap) if self.cap else 0
+        return max(event, counts, _POINT_ROOM)
+
+    @property
+    def digest(self) -> str:
+        """Tells what decides about events from what decided before; of a secret only a hash."""
+        cap = None
+        if self.cap is not None:
+            secret = blake2b(self.cap.secret, digest_size=16, person=b"streamdp cap").hexdigest()
+            cap = [self.cap.most, self.cap.slots, secret]
+        told = {
+            "topics": [self.topics.input, self.topics.beside, self.topics.output],
+            "rules": repr(self.rules),
+            "recipe": repr(self.recipe),
+            "null": self.encode([NULL_LOSS] * self.recipe.gains).hex(),
+            "cap": cap,
+        }
+        text = json.dumps(told, sort_keys=True).encode()
+        return blake2b(text, digest_size=16, person=b"streamdp join").hexdigest()

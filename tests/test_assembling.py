@@ -1,0 +1,273 @@
+"""Does a partition of an assembly emit each request once, through faults at every step?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from streamdp.assembly.join import Positions
+from streamdp.assembly.persons import Cap
+from streamdp.assembly.recipes import Rewards
+from streamdp.assembly.rules import Combine, Rules
+from streamdp.core.errors import (
+    ConfigurationMismatch,
+    StateMismatch,
+    Superseded,
+    TransportLost,
+)
+from streamdp.ports import (
+    Commit,
+    PairedTransport,
+    Partition,
+    Reached,
+    Records,
+    StreamTopics,
+    Taken,
+    Technology,
+    Written,
+)
+from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.saved import encode_point
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.settings import Start
+from streamdp.testing.faults import Dice
+from streamdp.testing.memory import Memory, MemoryTransport, go_on
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.testing.transport_room import Heard
+from streamdp_adapters.sqlite import Sqlite
+from tests.assembly_model import (
+    GRACE,
+    SECRET,
+    WINDOW,
+    Logs,
+    encode,
+    expected_events,
+    random_logs,
+)
+
+TOPICS = StreamTopics(
+    "shop", "clicks", "requests", headers=True, beside="outcomes", output="events"
+)
+AT = Partition("clicks", 0)
+RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
+SPEC = AssemblySpec(
+    topics=TOPICS, rules=RULES, recipe=Rewards(), encode=encode, start=Start.EARLIEST,
+    most_at_once=5,
+)  # fmt: skip
+CAP = Cap(2, 5, SECRET)
+_NOWHERE = MemoryTransport(MemoryLog(), worker="nowhere")
+
+
+async def _taken(
+    technology: Technology, spec: AssemblySpec
+) -> tuple[PartitionAssembly, PairedTransport]:
+    """A worker that has taken the partition and brought it back."""
+    transport = technology.transport(worker="test")
+    assert isinstance(transport, PairedTransport)
+    await transport.join([spec.topics], Heard())
+    taken = await transport.take(AT)
+    work = PartitionAssembly(spec, AT, taken, transport)
+    await work.bring_back()
+    transport.resume(AT, work.position)
+    return work, transport
+
+
+async def _step(work: PartitionAssembly, transport: PairedTransport, now: int) -> None:
+    """Read what has come, and let leave what may."""
+    for records in await transport.poll(max_records=4, timeout=0):
+        work.absorb(records)
+    await work.round(now)
+
+
+async def _live(logs: Logs, spec: AssemblySpec, *, seed: int, chance: Fraction) -> MemoryLog:
+    """Records come as time goes on, while workers are lost at any step and others take over."""
+    log = MemoryLog(gap=1)
+    for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        log.create(topic, partitions=1)
+    reached: Reached = Dice(seed=seed, chance=chance) if chance else go_on
+    technology = Memory(log, reached=reached)
+    coming = {TOPICS.input: list(logs.requests), TOPICS.beside: list(logs.outcomes)}
+    end = max(record[0] for records in coming.values() for record in records)
+    worker = None
+    for now in range(0, end + 4 * WINDOW, 20):
+        for topic, records in coming.items():
+            while records and records[0][0] <= now:
+                log.now, key, headers, value = records.pop(0)
+                log.append(topic, [(key, value)], headers=[headers], partition=0)
+        try:
+            worker = worker or await _taken(technology, spec)
+            await _step(*worker, now)
+        except TransportLost:
+            worker = None
+    return log
+
+
+def _events(log: MemoryLog) -> list[Written]:
+    written = log.input(TOPICS.output, 0)
+    columns = zip(written.keys, written.values, written.headers, strict=True)
+    return [(key, value, list(headers)) for key, value, headers in columns]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_request_is_one_event_through_faults_at_every_step(seed: int) -> None:
+    """As an independent join of both logs has them, with and without a cap."""
+    logs, cap = random_logs(seed), CAP if seed % 2 else None
+    spec = replace(SPEC, cap=cap)
+    log = asyncio.run(_live(logs, spec, seed=seed, chance=Fraction(1, 12)))
+    assert _events(log) == expected_events(logs, RULES, cap)
+    lost = [attempt for attempt in log.attempts if attempt.outcome.value == "aborted"]
+    assert len(lost) > 3
+
+
+def test_commits_of_neighbouring_logs_have_the_same_sizes() -> None:
+    """What is committed when, and how large it is, does not tell whether anybody clicked."""
+    logs = random_logs(3)
+    silent = replace(logs, outcomes=logs.outcomes[:1])
+
+    def seen(each: Logs) -> list[tuple[int, list[int], list[tuple[bytes, int]]]]:
+        log = asyncio.run(_live(each, replace(SPEC, cap=CAP), seed=0, chance=Fraction(0)))
+        return [_sizes(attempt.commit) for attempt in log.attempts]
+
+    assert seen(logs) == seen(silent)
+
+
+def _sizes(commit: Commit) -> tuple[int, list[int], list[tuple[bytes, int]]]:
+    values = [len(value or b"") for _, value, _ in commit.records]
+    return commit.next_offset, values, [(key, len(value or b"")) for key, value in commit.state]
+
+
+def test_on_two_files_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
+    """With the clock of the files: requests of three lives, each event once."""
+    settings = {"path": str(tmp_path / "trusted.db"), "published": str(tmp_path / "out.db")}
+    technology = Sqlite.from_settings(settings, app="shop")
+    far = 1 << 50  # every deadline has passed
+
+    async def live(life: int) -> list[bytes | None]:
+        producer = technology.producer()
+        names = [b"%d/%d" % (life, number) for number in range(10)]
+        headers = [[("streamdp-request", name)] for name in names]
+        await producer.send("requests", [(b"k", None)] * 10, headers=headers)
+        clicks = [(b"k", b'{"reward": 1}')] * 5
+        await producer.send("outcomes", clicks, headers=headers[:5])
+        await producer.close()
+        work, transport = await _taken(technology, SPEC)
+        while work.position < 10 * (life + 1) or work.open:
+            await _step(work, transport, far)
+        await transport.close()
+        administrator = technology.administrator()
+        reader = StreamTopics("shop", "reader", "events")
+        batches = [batch async for batch in administrator.history(reader, after={})]
+        await administrator.close()
+        return [value for batch in batches for value in batch.values]
+
+    for life in range(3):
+        expected = ([encode([0.0])] * 5 + [encode([0.75])] * 5) * (life + 1)
+        assert asyncio.run(live(life)) == expected
+
+
+class ReadsLess(MemoryTransport):
+    """Leaves out the end of what was asked for."""
+
+    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+        return super().read_beside(partition, start, stop - 1)
+
+
+def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> None:
+    """Whatever is wrong with them, no message says where they are."""
+
+    async def run(trim: int, kind: type[MemoryTransport]) -> str:
+        log = MemoryLog()
+        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+            log.create(topic, partitions=1)
+        headers = [[("streamdp-request", b"r")]]
+        log.append(TOPICS.input, [(b"k", None)], headers=headers)
+        log.append(TOPICS.beside, [(b"k", None)] * 7, headers=headers * 7)
+        transport = kind(log, worker="test")
+        await transport.join([TOPICS], Heard())
+        work = PartitionAssembly(SPEC, AT, await transport.take(AT), transport)
+        transport.resume(AT, work.position)
+        log.trim(TOPICS.beside, 0, before=trim)
+        with pytest.raises((StateMismatch, TransportLost), match="outcomes") as raised:
+            await _step(work, transport, 5000)
+        assert not log.attempts
+        return str(raised.value).removeprefix("partition clicks/0")
+
+    for message in (asyncio.run(run(3, MemoryTransport)), asyncio.run(run(0, ReadsLess))):
+        assert not any(letter.isdigit() for letter in message)
+
+
+# --- halts ----------------------------------------------------------------------------------------
+
+
+def _point(spec: AssemblySpec = SPEC, **changes: int) -> bytes:
+    positions = {"requests": 7, "history": 5, "outcomes": 3, **changes}
+    return encode_point(spec, TAKEN, Positions(**positions))
+
+
+TAKEN = Taken(
+    state={}, first_offset=2, end_offset=9, group_offset=7, last_ledger_line=None, partitions=2,
+    input_id="requests 1", beside_first=1, beside_end=8, beside_offset=3, beside_id="outcomes 1",
+)  # fmt: skip
+
+Change = Callable[[Taken], Taken]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "change"),
+    [
+        (StateMismatch, "state is gone", lambda t: replace(t, state={})),
+        (StateMismatch, "rolled back", lambda t: replace(t, group_offset=8)),
+        (StateMismatch, "no longer retained", lambda t: replace(t, first_offset=6)),
+        (StateMismatch, "outcomes that are needed", lambda t: replace(t, beside_first=4)),
+        (StateMismatch, "cut back", lambda t: replace(t, end_offset=6)),
+        (StateMismatch, "outcomes were cut back", lambda t: replace(t, beside_end=2)),
+        (StateMismatch, "made again", lambda t: replace(t, input_id="requests 2")),
+        (StateMismatch, "outcomes were deleted", lambda t: replace(t, beside_id="outcomes 2")),
+        (StateMismatch, "went away", lambda t: replace(t, partitions=1)),
+        (StateMismatch, "cannot be read", lambda t: replace(t, state={b"checkpoint": b"{}"})),
+    ],
+)
+def test_what_contradicts_itself_halts(kind: type[Exception], words: str, change: Change) -> None:
+    """A position never moves back, and nothing that is needed again may be missing."""
+    taken = replace(TAKEN, state={b"checkpoint": _point()})
+    PartitionAssembly(SPEC, AT, taken, _NOWHERE)
+    with pytest.raises(kind, match=words):
+        PartitionAssembly(SPEC, AT, change(taken), _NOWHERE)
+
+
+def test_another_configuration_needs_a_new_epoch() -> None:
+    """Which goes on behind everything that is known to have left."""
+    taken = replace(TAKEN, state={b"checkpoint": _point()})
+    other = replace(SPEC, rules=replace(RULES, window=WINDOW + 1))
+    with pytest.raises(ConfigurationMismatch, match="digest"):
+        PartitionAssembly(other, AT, taken, _NOWHERE)
+    assert PartitionAssembly(replace(other, epoch=2), AT, taken, _NOWHERE).committed == 7
+    lost = replace(TAKEN, state={}, group_offset=8)
+    assert PartitionAssembly(replace(SPEC, epoch=2), AT, lost, _NOWHERE).committed == 8
+    later = replace(TAKEN, state={b"checkpoint": _point(replace(SPEC, epoch=3))})
+    with pytest.raises(Superseded, match="epoch 3"):
+        PartitionAssembly(replace(SPEC, epoch=2), AT, later, _NOWHERE)
+
+
+def test_a_first_start_begins_where_it_is_told() -> None:
+    fresh = replace(TAKEN, state={}, group_offset=None, beside_offset=None)
+    assert PartitionAssembly(SPEC, AT, fresh, _NOWHERE).position == 2
+    latest = replace(SPEC, start=Start.LATEST)
+    assert PartitionAssembly(latest, AT, fresh, _NOWHERE).position == 9
+
+
+def test_the_digest_tells_what_decides_and_hides_the_secret() -> None:
+    others = [
+        replace(SPEC, cap=CAP),
+        replace(SPEC, cap=Cap(2, 5, SECRET + b"!")),
+        replace(SPEC, rules=replace(RULES, default=0.5)),
+        replace(SPEC, topics=replace(TOPICS, output="others")),
+        replace(SPEC, encode=lambda losses: encode(losses) + b" "),
+    ]
+    assert len({spec.digest for spec in (SPEC, *others)}) == len(others) + 1
+    assert replace(SPEC, most_open=5, most_at_once=9).digest == SPEC.digest
