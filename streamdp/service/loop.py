@@ -1,4 +1,6 @@
-"""The loop: many streams and partitions in one process, applying while commits are in flight.
+"""The loop: many streams (or assemblies) and partitions in one process.
+
+Applying goes on while commits are in flight.
 
 One task polls and applies; each taken partition has a task of its own that takes, rebuilds and
 commits (`worker`). A partition that is assigned again waits until the task that had it before has
@@ -17,6 +19,8 @@ from contextlib import suppress
 
 from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
 from streamdp.ports import Partition, Transport
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes, wall_clock
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status, View
@@ -50,7 +54,7 @@ class Service:
 
     def __init__(
         self,
-        specs: Sequence[StreamSpec],
+        specs: Sequence[StreamSpec | AssemblySpec],
         transport: Transport,
         *,
         past: PastOf,
@@ -60,7 +64,9 @@ class Service:
         modes: Mapping[str, Mode] | None = None,
         clock: Clock = time.monotonic,
         observe: Observe = unobserved,
+        now: Callable[[], int] = wall_clock,
     ) -> None:
+        self._now = now  # milliseconds as brokers count them, for assemblies
         self._specs = {spec.name: spec for spec in specs}
         self._transport = transport
         self._settings = settings or LoopSettings()
@@ -68,7 +74,7 @@ class Service:
         self._log = log
         self._modes: dict[str, Mode] = {}
         self._observe = observe
-        self._workers: dict[Partition, Worker] = {}
+        self._workers: dict[Partition, Worker | AssemblyWorker] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         self._turns: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._leaving: set[asyncio.Task[None]] = set()
@@ -111,7 +117,10 @@ class Service:
         try:
             if await self._join():
                 for spec in self._specs.values():
-                    check_sizes(spec, self._transport)
+                    if isinstance(spec, AssemblySpec):
+                        check_event_sizes(spec, self._transport)
+                    else:
+                        check_sizes(spec, self._transport)
                 self._log.info("joined", streams=sorted(self._specs))
                 if ready is not None:
                     ready()
@@ -132,7 +141,7 @@ class Service:
         self._view.assigned += len(partitions)
         for partition in partitions:
             self._let_go(partition)
-            worker = Worker(self._specs[partition.stream], partition, self._around)
+            worker = self._worker(partition)
             self._workers[partition] = worker
             self._tasks[partition] = asyncio.get_running_loop().create_task(
                 self._run_in_turn(worker), name=f"partition {partition}"
@@ -148,7 +157,7 @@ class Service:
 
     def settled(self, stream: str) -> None:
         """Every partition of the stream that is this process's has been announced."""
-        self._view.streams[stream].settled = True
+        self._view.shown(stream).settled = True
 
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         """The transport cannot go on with this one."""
@@ -165,7 +174,14 @@ class Service:
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
-    async def _run_in_turn(self, worker: Worker) -> None:
+    def _worker(self, partition: Partition) -> Worker | AssemblyWorker:
+        """Who works on a partition: it learns, or it joins."""
+        spec = self._specs[partition.stream]
+        if isinstance(spec, AssemblySpec):
+            return AssemblyWorker(spec, partition, self._around, now=self._now)
+        return Worker(spec, partition, self._around)
+
+    async def _run_in_turn(self, worker: Worker | AssemblyWorker) -> None:
         """Run a worker once the one before it on this partition has left."""
         async with self._turns[worker.partition]:
             await worker.run()
@@ -304,9 +320,10 @@ class Service:
     @property
     def halted(self) -> list[Partition]:
         """The partitions that have stopped for good."""
+        names = [*self._view.streams, *self._view.assemblies]
         return [
-            Partition(stream, number)
-            for stream, shown in self._view.streams.items()
-            for number, part in shown.partitions.items()
+            Partition(name, number)
+            for name in names
+            for number, part in self._view.shown(name).partitions.items()
             if part.status is Status.HALTED
         ]

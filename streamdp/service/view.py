@@ -138,24 +138,43 @@ class StreamView:
         return max((part.charge for part in self.partitions.values()), default=Fraction(0))
 
 
-class View:
-    """Every stream of one process."""
+@dataclass(slots=True)
+class AssemblyView:
+    """What may be known of one assembly: where its partitions are in their lives."""
 
-    def __init__(self, specs: Iterable[StreamSpec], *, mode: Mode = Mode.LIVE) -> None:
+    settled: bool = False
+    partitions: dict[int, PartitionView] = field(default_factory=dict)
+
+
+class View:
+    """Every stream and every assembly of one process."""
+
+    def __init__(
+        self,
+        specs: Iterable[StreamSpec],
+        *,
+        assemblies: Iterable[str] = (),
+        mode: Mode = Mode.LIVE,
+    ) -> None:
         self.assigned = 0  # partitions, ever
         self.revoked = 0
+        self.assemblies: Mapping[str, AssemblyView] = {name: AssemblyView() for name in assemblies}
         self.streams: Mapping[str, StreamView] = {
             spec.name: StreamView(spec, mode) for spec in specs
         }
 
     def part(self, partition: Partition) -> PartitionView:
         """The view of one partition."""
-        parts = self.streams[partition.stream].partitions
+        parts = self.shown(partition.stream).partitions
         return parts.setdefault(partition.number, PartitionView())
+
+    def shown(self, name: str) -> StreamView | AssemblyView:
+        """A stream or an assembly by its name."""
+        return self.assemblies[name] if name in self.assemblies else self.streams[name]
 
     def forget(self, partition: Partition) -> None:
         """The partition is another process's now."""
-        self.streams[partition.stream].partitions.pop(partition.number, None)
+        self.shown(partition.stream).partitions.pop(partition.number, None)
 
     def turn(self, partition: Partition, status: Status) -> None:
         """The partition has come to a new stage of its life."""

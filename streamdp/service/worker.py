@@ -1,17 +1,4 @@
-"""One partition on a transport: take, rebuild, work, and take again after what may pass.
-
-A worker owns its partition's memory, and what goes wrong is its own:
-
-1. The outcome of a step is unknown (`TransportLost`): drop all memory, take the partition again.
-2. Another process has the partition (`Fenced`): stop; nothing of it may be touched any more.
-3. State and log contradict each other, a charge is refused, or something nobody thought of
-   happens: halt with a reason, once the transport has confirmed that the partition is still ours.
-   A process that was frozen may hold what it read before against what a later owner has made of
-   it since. The other partitions go on.
-4. The state is of a later epoch than the configuration (`Superseded`): stand by until the partition
-   is revoked or the process ends. In a rolling change of configuration that is what happens to a
-   process that is yet to be restarted, and an epoch never goes back, so trying again is no use.
-5. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
+"""One partition of a stream on a transport: take, rebuild, work (its `Life` says what goes wrong).
 
 Commits: at once when something was drawn or waits to be published, or when `low_water` falls
 behind; otherwise once in `idle_commit_seconds` while the position moves.
@@ -28,82 +15,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
 
-from streamdp.core.errors import (
-    BudgetExceeded,
-    ConfigurationMismatch,
-    DiskFull,
-    Fenced,
-    InvalidConfig,
-    StateMismatch,
-    StreamdpError,
-    Superseded,
-    TransportLost,
-    complaint,
-)
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
 from streamdp.ports import Partition, Records, Transport
+from streamdp.service.life import Clock as Clock
+from streamdp.service.life import Life
+from streamdp.service.life import Log as Log
+from streamdp.service.life import Observe as Observe
+from streamdp.service.life import Surroundings as Surroundings
+from streamdp.service.life import where_raised as where_raised
 from streamdp.service.opening import scope
-from streamdp.service.past import PastOf
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.settings import LoopSettings as LoopSettings
 from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import PartitionView, Reason, Status, View
-from streamdp.wire.published import Mode
-
-
-class Log(Protocol):
-    """Structured logging: an event's name and its fields, none of them from content."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something happened as it should."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something that passes by itself."""
-        ...
-
-    def error(self, event: str, **fields: object) -> object:
-        """Somebody must act."""
-        ...
-
-
-Clock = Callable[[], float]
-Observe = Callable[[str, float], None]
-"""Told how long a public step took: its name and seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all workers of a process share."""
-
-    transport: Transport
-    past: PastOf
-    settings: LoopSettings
-    view: View
-    log: Log
-    clock: Clock
-    mode: Callable[[str], Mode]
-    observe: Observe
-    halted: Callable[[Partition, Reason], None]
-    give_up: Callable[[StreamdpError], None]
-    heard: Callable[[], float]  # when records came last, of any partition
-
-
-_CALM_SECONDS = 60.0
-"""A partition that worked for so long begins its retries anew."""
+from streamdp.service.view import PartitionView, Status
 
 _TOLD_SECONDS = 2.0
 """Between two lines about the progress of a take or a rebuild."""
-
-_REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
-    (ConfigurationMismatch, Reason.MISMATCH),  # before its own base
-    (StateMismatch, Reason.STATE),
-    (BudgetExceeded, Reason.BUDGET),
-    (InvalidConfig, Reason.CONFIG),
-)
 
 
 class Worker:
@@ -118,9 +47,7 @@ class Worker:
         self._around = around
         self._work: PartitionWork | None = None
         self._inbox: list[Records] = []
-        self._stirred = asyncio.Event()
-        self._draining = False
-        self._failure: BaseException | None = None
+        self._life = Life(partition, around, live=self._live, drop=self._drop)
         self._heard_at = 0.0
         self._committed_at = 0.0
         self._paused = False
@@ -132,7 +59,7 @@ class Worker:
 
     def deliver(self, records: Records) -> None:
         """Records of this partition, in order."""
-        if self._work is not None and self._failure is None:
+        if self._work is not None and self._life.failure is None:
             self._inbox.append(records)
             self._heard_at = self._around.clock()
 
@@ -140,7 +67,7 @@ class Worker:
         """Apply what was delivered; a failure is this partition's alone."""
         inbox, self._inbox = self._inbox, []
         self.appetite = self._around.settings.batch_records
-        if not inbox or self._work is None or self._failure is not None:
+        if not inbox or self._work is None or self._life.failure is not None:
             return
         before = self._work.unrecorded
         try:
@@ -153,7 +80,7 @@ class Worker:
             self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
             if drawn > most:
                 self.has_room.clear()
-        self._stirred.set()
+        self._life.stirred.set()
 
     @property
     def _most_drawn(self) -> int:
@@ -166,102 +93,22 @@ class Worker:
     def fail(self, error: BaseException) -> None:
         """What was found elsewhere to be wrong with this partition; too late if it was left."""
         if self._work is not None:
-            self._failure = self._failure or error
-            self._stirred.set()
+            self._life.fail(error)
 
     def drain(self) -> None:
         """Make durable and publish what was drawn, then stop."""
-        self._draining = True
-        self._stirred.set()
+        self._life.drain()
 
     async def run(self) -> None:
         """The partition's life in this process."""
-        attempt = 0
-        while not self._draining:
-            started = self._around.clock()
-            try:
-                await self._live_as_owner()
-                return
-            except Fenced as error:
-                self._around.log.warning(
-                    "partition_fenced", partition=str(self.partition), detail=str(error)
-                )
-                self._around.view.forget(self.partition)
-                return
-            except DiskFull as error:
-                self._around.give_up(error)
-                return
-            except (Superseded, TransportLost) as error:
-                ended_by = error
-            except Exception as error:
-                self._halt(error)
-                return
-            finally:
-                self._work, self._inbox, self._failure = None, [], None
-                self.has_room.set()
-                await self._leave()
-            if isinstance(ended_by, Superseded):
-                await self._stand_by(ended_by)
-                return
-            calm = self._around.clock() - started > _CALM_SECONDS
-            attempt = 0 if calm else attempt
-            await self._pause_before_retry(ended_by, attempt)
-            attempt += 1
+        await self._life.run()
 
-    async def _leave(self) -> None:
-        with suppress(StreamdpError):
-            self._around.transport.pause(self.partition)
-            await self._around.transport.leave(self.partition)
-
-    async def _stand_by(self, why: Superseded) -> None:
-        """Leave the partition alone, and say so, until it is revoked or the process drains."""
-        self._around.view.wait(self.partition, str(why))
-        self._around.log.warning(
-            "partition_waiting", partition=str(self.partition), detail=str(why)
-        )
-        while not self._draining:
-            self._stirred.clear()
-            await self._stirred.wait()
-
-    async def _pause_before_retry(self, error: TransportLost, attempt: int) -> None:
-        waits = self._around.settings.retry_seconds
-        seconds = waits[min(attempt, len(waits) - 1)]
-        self._around.view.turn(self.partition, Status.RETRYING)
-        self._around.log.warning(
-            "partition_lost", partition=str(self.partition), detail=str(error), retry_in=seconds
-        )
-        await asyncio.sleep(seconds)
-
-    def _halt(self, error: Exception) -> None:
-        """Stop this partition and say why; an unexpected error's text may quote content."""
-        reason = next((each for kind, each in _REASONS if isinstance(error, kind)), Reason.INTERNAL)
-        message = str(error) if reason is not Reason.INTERNAL else type(error).__name__
-        self._around.view.halt(self.partition, reason, message)
-        self._around.log.error(
-            "partition_halted",
-            partition=str(self.partition),
-            reason=str(reason),
-            detail=message,
-            where=where_raised(error),
-        )
-        self._around.halted(self.partition, reason)
+    def _drop(self) -> None:
+        """Forget everything: it is taken anew, or another's."""
+        self._work, self._inbox = None, []
+        self.has_room.set()
 
     # -- one taking --------------------------------------------------------------------------------
-
-    async def _live_as_owner(self) -> None:
-        """Live, and let no error be believed that comes of another owner's work."""
-        try:
-            await self._live()
-        except TransportLost:
-            raise
-        except Exception:
-            try:
-                await self._around.transport.confirm(self.partition)
-            except TransportLost:
-                raise
-            except Exception:  # noqa: S110  # what the partition halts for says more
-                pass
-            raise
 
     async def _live(self) -> None:
         work = await self._take()
@@ -341,11 +188,11 @@ class Worker:
         """Wait until there is something to commit; False when drained."""
         settings, clock = self._around.settings, self._around.clock
         while True:
-            if self._failure is not None:
-                raise self._failure
+            if self._life.failure is not None:
+                raise self._life.failure
             if work.urgent or work.late(settings.pace) or self._pressed(work):
                 return True
-            if self._draining:
+            if self._life.draining:
                 return work.engine.position > work.committed
             due = self._committed_at + settings.idle_commit_seconds
             if clock() >= due:
@@ -354,10 +201,10 @@ class Worker:
                 if work.behind:
                     return True
                 continue
-            self._stirred.clear()
+            self._life.stirred.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - clock())):
-                    await self._stirred.wait()
+                    await self._life.stirred.wait()
 
     def _watch(self, work: PartitionWork) -> None:
         """A consumer can stall in silence: lag without progress is a lost transport.
@@ -403,7 +250,7 @@ class Worker:
         self._look()
         self._let_go(work)
         left = around.settings.commit_seconds - (ended - begun)
-        if left > 0 and not self._draining:
+        if left > 0 and not self._life.draining:
             await asyncio.sleep(left)
 
     # -- back-pressure -----------------------------------------------------------------------------
@@ -449,13 +296,3 @@ def check_sizes(spec: StreamSpec, transport: Transport) -> None:
                 got=spec.largest_value,
             )
         )
-
-
-def where_raised(error: BaseException) -> str:
-    """The place an error was raised at, without what it was about."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return "unknown"
-    return f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"

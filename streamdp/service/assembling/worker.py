@@ -1,0 +1,184 @@
+"""One partition of an assembly on a transport: take, bring back, and let leave what may.
+
+Rounds come when requests may leave: by the clock, or because a later request was read. What an
+outcome says moves none of them. Between two rounds lies `commit_seconds` at least, unless there was
+more than one commit may hold.
+
+Back-pressure: when as many requests wait for their deadline as `most_open` allows, no more are read
+until some have left. Nothing is ever dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import PairedTransport, Partition, Records, Transport
+from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.life import Life, Surroundings
+from streamdp.service.view import Status
+
+
+def wall_clock() -> int:
+    """Milliseconds since 1970, as brokers count them."""
+    return time.time_ns() // 1_000_000
+
+
+class AssemblyWorker:
+    """Works on one partition until it is revoked, drained or halted."""
+
+    def __init__(
+        self,
+        spec: AssemblySpec,
+        partition: Partition,
+        around: Surroundings,
+        *,
+        now: Callable[[], int] = wall_clock,
+    ) -> None:
+        self.partition = partition
+        self.has_room = asyncio.Event()  # a round takes what there is, so always
+        self.has_room.set()
+        self.appetite = around.settings.batch_records
+        self._spec = spec
+        self._around = around
+        self._now = now
+        self._life = Life(partition, around, live=self._live, drop=self._drop)
+        self._work: PartitionAssembly | None = None
+        self._inbox: list[Records] = []
+        self._paused = False
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the partition was taken and brought back."""
+        return self._work is not None
+
+    def deliver(self, records: Records) -> None:
+        """Requests of this partition, in order."""
+        if self._work is not None and self._life.failure is None:
+            self._inbox.append(records)
+
+    def apply(self) -> None:
+        """Read what was delivered; a failure is this partition's alone."""
+        inbox, self._inbox = self._inbox, []
+        if not inbox or self._work is None or self._life.failure is not None:
+            return
+        try:
+            for records in inbox:
+                self._work.absorb(records)
+        except Exception as error:
+            self._life.fail(error)
+            return
+        if self._work.full and not self._paused:
+            self._paused = True
+            self._around.transport.pause(self.partition)
+            self._around.log.info("partition_paused", partition=str(self.partition))
+        self._life.stirred.set()
+
+    def fail(self, error: BaseException) -> None:
+        """What was found elsewhere to be wrong with this partition; too late if it was left."""
+        if self._work is not None:
+            self._life.fail(error)
+
+    def drain(self) -> None:
+        """End after the round that is under way: what is open is read again by who comes next."""
+        self._life.drain()
+
+    async def run(self) -> None:
+        """The partition's life in this process."""
+        await self._life.run()
+
+    def _drop(self) -> None:
+        self._work, self._inbox = None, []
+
+    async def _live(self) -> None:
+        work = await self._take()
+        self._work, self._paused = work, False
+        self._around.transport.resume(self.partition, work.position)
+        self._around.view.turn(self.partition, Status.RUNNING)
+        self._show(work)
+        self._around.log.info(
+            "partition_running",
+            partition=str(self.partition),
+            position=work.committed,
+            open=work.open,
+        )
+        while not self._life.draining:
+            if self._life.failure is not None:
+                raise self._life.failure
+            count = await self._round(work)
+            if count < self._spec.most_at_once:
+                await self._wait(work)
+        self._around.view.turn(self.partition, Status.DRAINED)
+        self._around.log.info("partition_drained", partition=str(self.partition))
+
+    async def _take(self) -> PartitionAssembly:
+        around, transport = self._around, self._around.transport
+        check_event_sizes(self._spec, transport)
+        assert isinstance(transport, PairedTransport), "looked at there"
+        around.view.turn(self.partition, Status.TAKING)
+        around.log.info("partition_taking", partition=str(self.partition))
+        taken = await transport.take(self.partition)
+        work = PartitionAssembly(self._spec, self.partition, taken, transport)
+        around.view.turn(self.partition, Status.REBUILDING)
+        await work.bring_back()
+        return work
+
+    async def _round(self, work: PartitionAssembly) -> int:
+        begun = self._around.clock()
+        before = work.committed
+        count = await work.round(self._now())
+        if count or work.committed != before:
+            self._around.observe("commit", self._around.clock() - begun)
+            self._show(work)
+        if self._paused and not work.full:
+            self._paused = False
+            self._around.transport.resume(self.partition, work.position)
+            self._around.log.info("partition_resumed", partition=str(self.partition))
+        return count
+
+    async def _wait(self, work: PartitionAssembly) -> None:
+        """Until something may leave, or may have come."""
+        await asyncio.sleep(self._around.settings.commit_seconds)
+        due = work.next_due()
+        seconds = self._around.settings.idle_commit_seconds
+        if due is not None:
+            seconds = min(seconds, max(0.0, (due - self._now()) / 1000))
+        if self._life.failure is None and not self._life.draining:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._life.stirred.wait()
+        self._life.stirred.clear()
+
+    def _show(self, work: PartitionAssembly) -> None:
+        """What is durable may be told: how far requests have become events."""
+        part = self._around.view.part(self.partition)
+        part.position = work.committed
+        part.look(
+            first=self._around.transport.first_offset(self.partition),
+            end=self._around.transport.end_offset(self.partition),
+            now=self._around.clock(),
+        )
+
+
+def check_event_sizes(spec: AssemblySpec, transport: Transport) -> None:
+    """Refuse an assembly that this transport cannot keep, or one of whose values would not fit."""
+    where = f"assemblies.{spec.name}"
+    if not isinstance(transport, PairedTransport):
+        kind = type(transport).__name__
+        raise InvalidConfig(
+            complaint(where, "needs two inputs", expected="a transport that pairs them", got=kind)
+        )
+    largest = transport.largest_value(spec.name)
+    if spec.largest_value > largest:
+        raise InvalidConfig(
+            complaint(
+                where,
+                "its largest value does not fit",
+                expected=f"≤ {largest} bytes, what the topics that it writes to take",
+                got=spec.largest_value,
+            )
+        )

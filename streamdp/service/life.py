@@ -1,0 +1,218 @@
+"""The life of one worker with its partition: take it, work, and take it again after what may pass.
+
+What goes wrong with a partition is its own:
+
+1. The outcome of a step is unknown (`TransportLost`): drop all memory, take the partition again.
+2. Another process has the partition (`Fenced`): stop; nothing of it may be touched any more.
+3. State and log contradict each other, a charge is refused, or something nobody thought of
+   happens: halt with a reason, once the transport has confirmed that the partition is still ours.
+   A process that was frozen may hold what it read before against what a later owner has made of
+   it since. The other partitions go on.
+4. The state is of a later epoch than the configuration (`Superseded`): stand by until the partition
+   is revoked or the process ends. In a rolling change of configuration that is what happens to a
+   process that is yet to be restarted, and an epoch never goes back, so trying again is no use.
+5. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
+
+What the work is, its worker says: learning (`worker`) or joining (`assembling.worker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamdp.core.errors import (
+    BudgetExceeded,
+    ConfigurationMismatch,
+    DiskFull,
+    Fenced,
+    InvalidConfig,
+    StateMismatch,
+    StreamdpError,
+    Superseded,
+    TransportLost,
+)
+from streamdp.ports import Partition, Transport
+from streamdp.service.past import PastOf
+from streamdp.service.settings import LoopSettings
+from streamdp.service.view import Reason, Status, View
+from streamdp.wire.published import Mode
+
+
+class Log(Protocol):
+    """Structured logging: an event's name and its fields, none of them from content."""
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something happened as it should."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something that passes by itself."""
+        ...
+
+    def error(self, event: str, **fields: object) -> object:
+        """Somebody must act."""
+        ...
+
+
+Clock = Callable[[], float]
+Observe = Callable[[str, float], None]
+"""Told how long a public step took: its name and seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all workers of a process share."""
+
+    transport: Transport
+    past: PastOf
+    settings: LoopSettings
+    view: View
+    log: Log
+    clock: Clock
+    mode: Callable[[str], Mode]
+    observe: Observe
+    halted: Callable[[Partition, Reason], None]
+    give_up: Callable[[StreamdpError], None]
+    heard: Callable[[], float]  # when records came last, of any partition
+
+
+_CALM_SECONDS = 60.0
+"""A partition that worked for so long begins its retries anew."""
+
+_REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
+    (ConfigurationMismatch, Reason.MISMATCH),  # before its own base
+    (StateMismatch, Reason.STATE),
+    (BudgetExceeded, Reason.BUDGET),
+    (InvalidConfig, Reason.CONFIG),
+)
+
+
+class Life:
+    """Lives with one partition until it is revoked, drained or halted."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        around: Surroundings,
+        *,
+        live: Callable[[], Awaitable[None]],
+        drop: Callable[[], None],
+    ) -> None:
+        self.partition = partition
+        self.stirred = asyncio.Event()  # something has come that a waiting worker should look at
+        self.draining = False
+        self.failure: BaseException | None = None  # what was found elsewhere to be wrong
+        self._around = around
+        self._live = live
+        self._drop = drop
+
+    def fail(self, error: BaseException) -> None:
+        """Let the worker raise this, unless something was wrong before."""
+        self.failure = self.failure or error
+        self.stirred.set()
+
+    def drain(self) -> None:
+        """Let the worker end as soon as everything is durable."""
+        self.draining = True
+        self.stirred.set()
+
+    async def run(self) -> None:
+        """From taking to the end."""
+        attempt = 0
+        while not self.draining:
+            started = self._around.clock()
+            try:
+                await self._live_as_owner()
+                return
+            except Fenced as error:
+                self._around.log.warning(
+                    "partition_fenced", partition=str(self.partition), detail=str(error)
+                )
+                self._around.view.forget(self.partition)
+                return
+            except DiskFull as error:
+                self._around.give_up(error)
+                return
+            except (Superseded, TransportLost) as error:
+                ended_by = error
+            except Exception as error:
+                self._halt(error)
+                return
+            finally:
+                self.failure = None
+                self._drop()
+                await self._leave()
+            if isinstance(ended_by, Superseded):
+                await self._stand_by(ended_by)
+                return
+            calm = self._around.clock() - started > _CALM_SECONDS
+            attempt = 0 if calm else attempt
+            await self._pause_before_retry(ended_by, attempt)
+            attempt += 1
+
+    async def _leave(self) -> None:
+        with suppress(StreamdpError):
+            self._around.transport.pause(self.partition)
+            await self._around.transport.leave(self.partition)
+
+    async def _stand_by(self, why: Superseded) -> None:
+        """Leave the partition alone, and say so, until it is revoked or the process drains."""
+        self._around.view.wait(self.partition, str(why))
+        self._around.log.warning(
+            "partition_waiting", partition=str(self.partition), detail=str(why)
+        )
+        while not self.draining:
+            self.stirred.clear()
+            await self.stirred.wait()
+
+    async def _pause_before_retry(self, error: TransportLost, attempt: int) -> None:
+        waits = self._around.settings.retry_seconds
+        seconds = waits[min(attempt, len(waits) - 1)]
+        self._around.view.turn(self.partition, Status.RETRYING)
+        self._around.log.warning(
+            "partition_lost", partition=str(self.partition), detail=str(error), retry_in=seconds
+        )
+        await asyncio.sleep(seconds)
+
+    def _halt(self, error: Exception) -> None:
+        """Stop this partition and say why; an unexpected error's text may quote content."""
+        reason = next((each for kind, each in _REASONS if isinstance(error, kind)), Reason.INTERNAL)
+        message = str(error) if reason is not Reason.INTERNAL else type(error).__name__
+        self._around.view.halt(self.partition, reason, message)
+        self._around.log.error(
+            "partition_halted",
+            partition=str(self.partition),
+            reason=str(reason),
+            detail=message,
+            where=where_raised(error),
+        )
+        self._around.halted(self.partition, reason)
+
+    async def _live_as_owner(self) -> None:
+        """Live, and let no error be believed that comes of another owner's work."""
+        try:
+            await self._live()
+        except TransportLost:
+            raise
+        except Exception:
+            try:
+                await self._around.transport.confirm(self.partition)
+            except TransportLost:
+                raise
+            except Exception:  # noqa: S110  # what the partition halts for says more
+                pass
+            raise
+
+
+def where_raised(error: BaseException) -> str:
+    """The place an error was raised at, without what it was about."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "unknown"
+    return f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"

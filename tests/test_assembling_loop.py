@@ -1,0 +1,193 @@
+"""Do workers of one group join together, as they come and go, whatever is lost?"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.ports import Partition, Written
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembling.worker import AssemblyWorker
+from streamdp.service.loop import Service
+from streamdp.service.past import alone
+from streamdp.service.settings import LoopSettings
+from streamdp.service.view import Reason, Status, View
+from streamdp.testing.faults import Dice
+from streamdp.testing.memory import MemoryTransport, go_on
+from streamdp.testing.memory_log import MemoryLog
+from tests.assembly_model import GRACE, WINDOW, Logs, expected_events, random_logs
+from tests.services import Lines
+from tests.test_assembling import RULES, SPEC, TOPICS
+
+PARTITIONS = 3
+SETTINGS = LoopSettings(
+    poll_seconds=0.001, commit_seconds=0.001, idle_commit_seconds=0.01, retry_seconds=(0.0,),
+    drain_seconds=10.0,
+)  # fmt: skip
+MOST_TURNS = 20_000  # of waiting for a condition, each a thousandth of a second
+
+
+class Group:
+    """A log with its time, and services that share it."""
+
+    def __init__(self, *, chance: Fraction = Fraction(0), spec: AssemblySpec = SPEC) -> None:
+        self.log, self.now = MemoryLog(), 0
+        self.reached = Dice(seed=5, chance=chance) if chance else go_on
+        self.spec = spec
+        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+            self.log.create(topic, partitions=PARTITIONS)
+
+    def service(self, name: str, *, settings: LoopSettings = SETTINGS) -> tuple[Service, View]:
+        """One process."""
+        view = View([], assemblies=[SPEC.name])
+        transport = MemoryTransport(self.log, worker=name, reached=self.reached)
+        service = Service(
+            [self.spec], transport, past=alone, view=view, log=Lines(), settings=settings,
+            now=lambda: self.now,
+        )  # fmt: skip
+        return service, view
+
+    def events(self, number: int) -> list[Written]:
+        """What lies in a partition of the output."""
+        part = self.log.input(TOPICS.output, number)
+        headers = [list(pairs) for pairs in part.headers]
+        return list(zip(part.keys, part.values, headers, strict=True))
+
+    async def until(self, count: int) -> None:
+        """Wait until so many events have left, of all partitions."""
+        for _ in range(MOST_TURNS):
+            if sum(len(self.events(number)) for number in range(PARTITIONS)) >= count:
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("too few events")
+
+    def send(self, logs: list[Logs], *, now: int) -> None:
+        """What has come of each partition's logs by a moment."""
+        for number, each in enumerate(logs):
+            for topic, records in ((TOPICS.input, each.requests), (TOPICS.beside, each.outcomes)):
+                sent = len(self.log.input(topic, number).offsets)
+                for at, key, headers, value in records[sent:]:
+                    if at > now:
+                        break
+                    self.log.now = at
+                    self.log.append(topic, [(key, value)], headers=[headers], partition=number)
+        self.now = now
+
+
+def test_workers_that_come_and_go_emit_each_request_once() -> None:
+    """One, two, then another one, while steps are lost: events are the join of the logs."""
+
+    async def run() -> Group:
+        group = Group(chance=Fraction(1, 12))
+        logs = [random_logs(seed, requests=40) for seed in range(PARTITIONS)]
+        first, _ = group.service("first")
+        tasks = {first: asyncio.create_task(first.run())}
+        end = max(at for each in logs for at, *_ in each.requests + each.outcomes)
+        for now in range(0, end + WINDOW, 100):
+            group.send(logs, now=now)
+            await asyncio.sleep(0.001)
+            if len(tasks) == 1 and now > end // 3:
+                second, _ = group.service("second")
+                tasks[second] = asyncio.create_task(second.run())
+            if first in tasks and now > end // 2:
+                first.drain()
+                await tasks.pop(first)
+                third, _ = group.service("third")
+                tasks[third] = asyncio.create_task(third.run())
+        group.now = end + 10 * (WINDOW + GRACE)
+        await group.until(sum(len(each.requests) for each in logs))
+        for service, task in tasks.items():
+            service.drain()
+            await task
+        for number, each in enumerate(logs):
+            assert group.events(number) == expected_events(each, RULES)
+        return group
+
+    group = asyncio.run(run())
+    assert isinstance(group.reached, Dice)
+    assert sum(group.reached.thrown.values()) > 5
+
+
+def test_reading_brakes_while_too_much_is_open() -> None:
+    """Memory is bounded by what was allowed to be open, and nothing is dropped for it."""
+
+    async def run() -> int:
+        group, most = Group(spec=replace(SPEC, most_open=10, most_at_once=4)), 0
+        headers = [[("streamdp-request", b"r%d" % number)] for number in range(200)]
+        requests = [(b"k", None)] * 200
+        group.log.append(TOPICS.input, requests, headers=headers, partition=0)
+        few = replace(SETTINGS, poll_records=5, batch_records=5)
+        service, _ = group.service("lone", settings=few)
+        task = asyncio.create_task(service.run())
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+            worker = service._workers.get(Partition(SPEC.name, 0))
+            if isinstance(worker, AssemblyWorker) and worker._work is not None:
+                most = max(most, worker._work.open)
+        assert not group.events(0)
+        group.now = WINDOW + GRACE
+        await group.until(200)
+        service.drain()
+        await task
+        return most
+
+    assert 10 <= asyncio.run(run()) < 20
+
+
+def test_a_halted_partition_says_why_and_others_go_on() -> None:
+    async def run() -> View:
+        group = Group()
+        service, view = group.service("lone")
+        group.log.replace_state(TOPICS, 1, {b"checkpoint": b"nonsense"})
+        headers = [[("streamdp-request", b"r")]]
+        for number in range(PARTITIONS):
+            group.log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=number)
+        task = asyncio.create_task(service.run())
+        group.now = 2 * WINDOW
+        await group.until(PARTITIONS - 1)
+        assert service.halted == [Partition(SPEC.name, 1)]
+        service.drain()
+        await task
+        return view
+
+    parts = asyncio.run(run()).assemblies[SPEC.name].partitions
+    assert (parts[1].status, parts[1].reason) == (Status.HALTED, Reason.STATE)
+    assert (parts[0].status, parts[0].position) == (Status.DRAINED, 1)
+
+
+def test_an_assembly_that_does_not_fit_is_refused_before_it_joins() -> None:
+    async def run() -> None:
+        group = Group()
+        group.log.largest_value = 100
+        service, _ = group.service("lone")
+        with pytest.raises(InvalidConfig, match=r"assemblies\.clicks: its largest value"):
+            await service.run()
+
+    asyncio.run(run())
+
+
+def test_a_lost_poll_is_tried_again() -> None:
+    async def run() -> list[Written]:
+        group = Group()
+        failures = iter([TransportLost("once")])
+
+        def reached(step: str, partition: Partition) -> None:
+            if step == "poll" and (error := next(failures, None)):
+                raise error
+
+        group.reached = reached
+        service, _ = group.service("lone")
+        headers = [[("streamdp-request", b"r")]]
+        group.log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
+        group.now = 2 * WINDOW
+        task = asyncio.create_task(service.run())
+        await group.until(1)
+        service.drain()
+        await task
+        return group.events(0)
+
+    assert len(asyncio.run(run())) == 1
