@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, Self, runtime_checkable
 
-from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch, StreamdpError, complaint
 
 Key = bytes | None
 Value = bytes | None
@@ -302,6 +302,7 @@ class PairedTransport(Transport, Protocol):
         1970, as the log has them); where there is none, its end as of now. What is not decided
         yet counts as there, so that whoever reads up to it has waited for the outcome. It is
         right as far as timestamps rise; a log whose clock was set back may say too little.
+        `StateMismatch` if `start` lies beyond the end: then this is not the log that was read.
         """
         ...
 
@@ -504,6 +505,18 @@ def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
                 got=", ".join(f"{name}: {count}" for name, count in counts.items()),
             )
         )
+
+
+def beyond(partition: Partition) -> StateMismatch:
+    """What is said of a second input that ends before where it was read; no offset of it."""
+    return StateMismatch(
+        complaint(
+            f"partition {partition}: second input",
+            "was cut back or replaced; use topics of other names",
+            expected="an end where it was, or later",
+            got="an earlier one",
+        )
+    )
 
 
 def check_bytes(

@@ -42,6 +42,7 @@ from streamdp.ports import (
     Transport,
     Value,
     Verdict,
+    beyond,
     check_bytes,
     check_paired,
 )
@@ -151,6 +152,8 @@ class MemoryTransport:
         """Where the second input is no longer older than that."""
         await asyncio.sleep(0)
         source = self._log.input(self._stream(partition).beside, partition.number)
+        if start > source.next:
+            raise beyond(partition)
         return source.since(timestamp, start=start)
 
     async def read_beside(

@@ -102,7 +102,7 @@ class InputPartition:
         for at in range(bisect_left(self.offsets, start), len(self.offsets)):
             if self.timestamps[at] >= timestamp:
                 return self.offsets[at]
-        return max(start, self.next)
+        return self.next
 
     def trim(self, before: int) -> None:
         """Forget what is older than an offset."""

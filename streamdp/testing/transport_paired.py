@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from streamdp.core.errors import Fenced, InvalidConfig
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch
 from streamdp.ports import (
     Commit,
     Headers,
@@ -34,6 +34,10 @@ async def mismatched(room: Room) -> None:
     _pair(room)
     administrator = room.technology.administrator()
     room.opened.append(administrator.close)
+    await administrator.create([room.topics], partitions=1)
+    double = replace(room.topics, stream="double", output=room.topics.beside)
+    joining = room.worker("lone", streams=[double])
+    await room.refuses("one topic for two ends", InvalidConfig, joining)
     for odd in (room.topics.beside, room.topics.output):
         topics = replace(
             room.topics, stream=f"odd{len(odd)}", input=f"{odd}.first", beside=f"{odd}.second",
@@ -98,13 +102,15 @@ async def stop_by_time(room: Room) -> None:
     stamped = [pair for b in batches for pair in zip(b.offsets, b.timestamps, strict=True)]
     falling = [pair for pair in pairwise(stamped) if pair[0][1] > pair[1][1]]
     room.expect("timestamps that fall", expected=[], got=falling)
+    beyond = paired.stop_beside(at, taken.beside_end + 5, timestamp=1)
+    await room.refuses("a start beyond the end", StateMismatch, beyond)
     for start in (taken.beside_first, stamped[4][0]):
         for moment in sorted({stamp + late for _, stamp in stamped for late in (0, 1)}):
             got = await paired.stop_beside(at, start, timestamp=moment)
             older = [offset for offset, stamp in stamped if stamp < moment and offset >= start]
             younger = [offset for offset, stamp in stamped if stamp >= moment and offset >= start]
-            beyond = all(offset < got for offset in older)
-            room.expect(f"nothing older from {got} on", expected=True, got=beyond)
+            behind = all(offset < got for offset in older)
+            room.expect(f"nothing older from {got} on", expected=True, got=behind)
             if younger:
                 room.expect(f"the first of {moment} ms", expected=younger[0], got=got)
             else:

@@ -21,7 +21,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import StateMismatch, TransportLost, complaint
-from streamdp.ports import Partition, Records, StreamTopics
+from streamdp.ports import Partition, Records, StreamTopics, beyond
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.lean import lean
 from streamdp_adapters.kafka.reading import (
@@ -43,13 +43,19 @@ class Ends:
         self._consumer: AIOKafkaConsumer | None = None
         self._turn = asyncio.Lock()
 
-    async def stop(self, place: TopicPartition, start: int, *, timestamp: int) -> int:
-        """The first record that is not older than a moment; else the end."""
+    async def stop(self, place: TopicPartition, start: int, *, timestamp: int) -> int | None:
+        """The first record from `start` on that is not older, else the end; None before `start`.
+
+        Without an answer for the moment the end is asked afterwards: what is older is before it.
+        """
         consumer = await self._connected()
         found = (await consumer.offsets_for_times({place: timestamp}))[place]
-        if found is not None:
-            return max(start, int(found.offset))
-        return max(start, await self.end(place))
+        if found is not None and found.offset >= start:
+            return int(found.offset)
+        end = await self.end(place)
+        if end < start:
+            return None
+        return end if found is None else start
 
     async def end(self, place: TopicPartition) -> int:
         """Where the next record will go."""
@@ -93,7 +99,10 @@ class Beside:
     async def stop(self, start: int, *, timestamp: int) -> int:
         """Where reading may stop that wants everything older than a moment."""
         with troubles.translated(self._where):
-            return await self._ends.stop(self._place, start, timestamp=timestamp)
+            stop = await self._ends.stop(self._place, start, timestamp=timestamp)
+        if stop is None:
+            raise beyond(self._partition)
+        return stop
 
     async def read(self, start: int, stop: int) -> AsyncIterator[Records]:
         """Committed records in [start, stop), batch by batch, until the position is `stop`."""

@@ -38,7 +38,7 @@ from aiokafka.errors import (
 )
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.ports import Finding, StreamTopics, Verdict
+from streamdp.ports import Finding, StreamTopics, Verdict, check_paired
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -375,6 +375,12 @@ async def examine(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> d
             complaint("kafka", "the topics are not as the promise needs them", expected="topics "
                       "that `streamdp topics check` finds good", got=listed)
         )  # fmt: skip
+    for stream in streams:
+        if stream.output:
+            sizes = {
+                name: each.partitions for name, each in there.items() if isinstance(each, Described)
+            }
+            check_paired(stream, sizes)
     return {stream.stream: _limits(stream, settings, there) for stream in streams}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.ports import Partition, Records, StreamTopics
+from streamdp.ports import Partition, Records, StreamTopics, beyond
 from streamdp_adapters.sqlite.files import WIDTH, reading
 from streamdp_adapters.sqlite.trusted import Head, Owner, heads_of, read_headers
 
@@ -85,12 +85,14 @@ class Looker:
         with reading(self._connection, self._path) as file:
             head = heads_of(file, topics.beside)[number]
             base = head.id << WIDTH
+            if start > head.next:
+                raise beyond(Partition(topics.stream, number))
             row = file.execute(
                 "SELECT id FROM record WHERE id >= ? AND id < ? AND timestamp >= ?"
                 " ORDER BY id LIMIT 1",
                 (base + start, base + head.next, timestamp),
             ).fetchone()
-        return max(start, head.next) if row is None else int(row[0]) - base
+        return head.next if row is None else int(row[0]) - base
 
     def heads(self, topics: StreamTopics) -> dict[Partition, Head]:
         """Where each partition of the input begins and ends."""
