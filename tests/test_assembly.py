@@ -150,3 +150,19 @@ def test_only_what_is_open_is_kept() -> None:
         most = max(most, *map(len, kept), len(join._early_names), len(join._spans))
     assert most <= 2 * (WINDOW + 4 * GRACE) // 10
     assert join.positions.outcomes > 2600
+
+
+def test_two_requests_of_one_moment_are_one_and_its_repetition() -> None:
+    """The same id at the same time: the first takes the click, and both are forgotten in time."""
+    headers = [("streamdp-request", b"r")]
+    times = [0, 0, 5 * WINDOW]
+    logs = Logs(
+        [(time, b"k", headers, None) for time in times], [(9, b"k", headers, b'{"reward": 1}')]
+    )
+    story = Story(logs, RULES, 0, crashes=0.0).run()
+    assert [value.strip() for _, value, _ in story.events if value] == [
+        b"[0.0]",
+        b"[0.5]",
+        b"[0.75]",
+    ]
+    assert story.events == expected_events(logs, RULES)

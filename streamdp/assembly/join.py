@@ -312,7 +312,7 @@ class Join:
         oldest = self._oldest_of_open()
         while self._history and self._history[0][1] <= oldest:
             _, until, name = self._history.popleft()
-            if self._until[name] == until:
+            if self._until.get(name) == until:  # of two of one moment the first has gone
                 del self._until[name]
         while self._spans and self._spans[0][1] <= oldest:
             self._spans.popleft()
