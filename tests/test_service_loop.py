@@ -25,6 +25,7 @@ from streamdp.ports import (
     Taken,
     Transport,
 )
+from streamdp.service.protocol import PartitionWork
 from streamdp.service.spec import Start
 from streamdp.service.view import Reason, Status
 from streamdp.service.worker import OnHalt
@@ -434,7 +435,7 @@ async def test_is_everything_public_after_a_drain() -> None:
 def applied(worker: Worker, partition: Partition) -> int:
     """How far a service's memory is."""
     work = worker.service._workers[partition]._work if worker.service._workers else None
-    return -1 if work is None else work.engine.position
+    return work.engine.position if isinstance(work, PartitionWork) else -1
 
 
 class Endless(Between):

@@ -43,7 +43,7 @@ async def test_events_are_the_join_of_both_logs(
         output=f"{app}.events",
     )  # fmt: skip
     table = {"single_broker": True, "session_timeout_ms": 1500, "bootstrap": broker.bootstrap}
-    dice = Dice(seed=3, chance=Fraction(1, 40))
+    dice = Dice(seed=13, chance=Fraction(1, 10))  # five of the first forty steps are lost
     technology = KafkaTechnology(KafkaSettings.parse(table), reached=dice)
     await technology.administrator().create([topics], partitions=1)
     spec = AssemblySpec(
@@ -55,7 +55,7 @@ async def test_events_are_the_join_of_both_logs(
     logs = Logs(await _columns(technology, topics.input), await _columns(technology, topics.beside))
     assert len(logs.requests) == 40
     assert emitted == expected_events(logs, RULES, CAP)
-    assert sum(dice.thrown.values()) > 2
+    assert sum(dice.thrown.values()) >= 5
     assert len({value for _, value, _ in emitted}) > 3
 
 
