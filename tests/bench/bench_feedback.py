@@ -1,6 +1,6 @@
 """Feedback streams on a real Kafka broker: beside aiokafka alone, and beside streams of losses.
 
-    python tests/bench/bench_feedback.py [--json FILE] [--records N] [--turns N] [--no-service]
+    python tests/bench/bench_feedback.py [--json FILE] [--records N] [--turns N] [--only TABLE]
 
 Three tables. *throughput*: 1,000 keys, records with their header, the service with default settings
 beside aiokafka alone (which fetches, decodes headers as every consumer of it does, and for JSON
@@ -19,7 +19,7 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -220,15 +220,17 @@ def memory() -> list[dict[str, Any]]:
     return rows
 
 
-async def service(sizes: Sizes) -> list[dict[str, Any]]:
-    """Everything that needs a broker: one of its own unless another is named."""
+async def service(sizes: Sizes, wanted: Sequence[str]) -> list[dict[str, Any]]:
+    """The tables that need a broker: one of its own unless another is named."""
     with (
         tempfile.TemporaryDirectory(prefix="streamdp-bench-") as folder,
         borrow_broker(java_options=THROUGHPUT) as broker,
     ):
         bench = Bench(broker.bootstrap, Path(folder), sizes)
-        await bench.throughput()
-        await bench.many_keys()
+        if "throughput" in wanted:
+            await bench.throughput()
+        if "many keys" in wanted:
+            await bench.many_keys()
         return bench.rows
 
 
@@ -238,12 +240,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--records", type=int, default=2_000_000, help="of each run")
     parser.add_argument("--turns", type=int, default=3, help="of which the median counts")
-    parser.add_argument("--no-service", action="store_true", help="only what needs no broker")
+    parser.add_argument("--only", choices=list(TARGETS), help="one table; memory needs no broker")
     options = parser.parse_args()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a young broker has no coordinator
-    rows = memory()
-    if not options.no_service:
-        rows += asyncio.run(service(Sizes(options.records, options.turns)))
+    wanted = [options.only] if options.only else list(TARGETS)
+    rows = memory() if "memory" in wanted else []
+    if wanted != ["memory"]:
+        rows += asyncio.run(service(Sizes(options.records, options.turns), wanted))
     if missed := [row["input"] for row in rows if row.get("met") is False]:
         print(f"MISSED: {', '.join(missed)}", file=sys.stderr)
     if options.json:

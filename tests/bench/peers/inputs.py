@@ -116,7 +116,7 @@ class Batches:
         ((probe, headers),) = input_.records(1)
         size = len(probe) + 16 + sum(len(name) + len(value or b"") + 4 for name, value in headers)
         each = records or max(1, min(1000, _BATCH_BYTES // size))
-        rounds = 1 if input_.rows > 1 else max(2, 20_000 // input_.keys)
+        rounds = 1 if input_.rows > 1 else max(2, 10_000 * input_.partitions // input_.keys)
         generator = np.random.default_rng(6)
         some = generator.integers(0, input_.keys, (rounds - 1) * input_.keys)
         keys = np.r_[generator.permutation(input_.keys), some].tolist()
