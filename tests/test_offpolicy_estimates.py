@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -127,6 +128,20 @@ def test_would_a_policy_that_has_seen_its_own_block_be_noticed() -> None:
     """The mutant: weighing each block by the policy made *after* it is biased, beyond 5."""
     peeking = Trials(120, 511, late=1)
     assert peeking.bias("dr") > 5
+
+
+def test_are_guesses_made_before_the_block_that_they_are_for() -> None:
+    """Other rewards from a block on leave its guesses and those before as they are, of each key;
+    the first guess is 1/2. Later ones move: the comparison can fail."""
+    log = made_up(500, seed=6, keys=(b"fr", b"de"))
+    schedule = CELLS[0].learner.schedule
+    usual = cut(log, schedule)
+    since = schedule.blocks_of(log.number) >= 4
+    other = cut(replace(log, gain=np.where(since, -log.gain, log.gain)), schedule)
+    before = usual.block <= 4
+    assert (usual.guesses[before] == other.guesses[before]).all()
+    assert (usual.guesses[~before] != other.guesses[~before]).any()
+    assert (usual.guesses[usual.block == 0] == 0.5).all()
 
 
 def test_do_intervals_miss_as_often_as_they_say(trials: Trials) -> None:
