@@ -7,8 +7,10 @@ count from when this process took a partition. Nothing public reads them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from streamdp.core.engine import NotPrivate
+if TYPE_CHECKING:
+    from streamdp.core.engine import NotPrivate
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Exact:
 
     def begin(self, partition: int) -> NotPrivate:
         """A partition is taken: count anew."""
+        from streamdp.core.engine import NotPrivate
+
         self._partitions[partition] = NotPrivate(self.actions)
         return self._partitions[partition]
 

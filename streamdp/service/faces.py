@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from streamdp.service.config import Configuration
-from streamdp.service.run import Face
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from streamdp.service.config import Configuration
+    from streamdp.service.run import Face, Running
+    from streamdp.service.worker import Observe
 
 
 def faces_of(configuration: Configuration) -> Sequence[Face]:
     """The faces of one process, in the order in which they are opened; they could be.
 
     What they read (tokens, certificates) is looked at here, so that a command that only checks a
-    configuration refuses what one that runs it would.
+    configuration refuses what one that runs it would. It loads no server.
     """
-    http, faces = configuration.tables.http, list[Face]()
+    faces: list[Face] = []
+    http = configuration.tables.http
     if http.listen is not None:
         from streamdp.service.http.checks import check_public
-        from streamdp.service.http.process import http_face
 
         check_public(configuration)
-        faces.append(http_face)
+        faces.append(_public)
     if http.operator_listen is not None:
         from streamdp.service.http.checks import check_operator
-        from streamdp.service.http.operator import operator_face
 
         check_operator(configuration)
-        faces.append(operator_face)
+        faces.append(_operator)
     return faces
+
+
+def _public(running: Running) -> AbstractAsyncContextManager[Observe | None]:
+    from streamdp.service.http.process import http_face
+
+    return http_face(running)
+
+
+def _operator(running: Running) -> AbstractAsyncContextManager[Observe | None]:
+    from streamdp.service.http.operator import operator_face
+
+    return operator_face(running)

@@ -24,15 +24,18 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streamdp.core.engine.plan import Batch
 from streamdp.core.events import FeedbackBatch
 from streamdp.ports import Key, Records, StreamTopics, Technology, Value
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.quarantined import quarantined
+
+if TYPE_CHECKING:
+    from streamdp.core.engine.plan import Batch
 
 MOST_WAITING = 500
 """Records that wait to be written."""

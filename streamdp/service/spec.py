@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from streamdp import __version__
-from streamdp.core.engine import Engine, configuration_digest, row_layout
+from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.randomness import Randomness
@@ -24,6 +25,9 @@ from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
 from streamdp.wire.state import ESCAPED, LONG, largest_recorded
+
+if TYPE_CHECKING:
+    from streamdp.core.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,8 @@ class StreamSpec:
 
     def engine(self, partition: int) -> Engine:
         """A new engine for one partition."""
+        from streamdp.core.engine import Engine  # whoever only checks a stream needs none
+
         return Engine(
             stream=self.name,
             partition=partition,

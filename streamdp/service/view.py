@@ -12,16 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Partition
-from streamdp.service.protocol import Cut, PartitionWork
-from streamdp.service.spec import StreamSpec
 from streamdp.wire.published import Mode
+
+if TYPE_CHECKING:  # pages and metrics read the view: their process needs no engine
+    from streamdp.service.protocol import Cut, PartitionWork
+    from streamdp.service.spec import StreamSpec
 
 Ints = NDArray[np.int64]
 

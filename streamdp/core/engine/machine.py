@@ -19,10 +19,9 @@ an engine refuses to go on or to be saved, or these slots would be counted twice
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine import feedback
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
+from streamdp.core.engine.layout import remembered, row_layout
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Batch, check, check_keys, plan
@@ -51,7 +51,6 @@ from streamdp.core.events import (
     Told,
 )
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.grid import as_float32, as_vector, centred_gains
 from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.ledger import Ledger
@@ -115,7 +114,7 @@ class Engine:
             windows="drawn" if windowed else "fixed",
             whole="summed" if self.estimates else "counted",
             tagged="seeded" if randomness.seeded else "system",
-            remembered=_remembered(learner),
+            remembered=remembered(learner),
             observes="feedback" if isinstance(learner, PolicyLearner) else "losses",
         )
         self._fresh = Fresh(stream, partition, epoch, learner, self.estimates, randomness)
@@ -255,11 +254,15 @@ class Engine:
         """The oldest record that a rebuild from what is saved would read again."""
         return self._bank.low_water(self.position)
 
-    def open_since(self) -> int:
-        """The oldest record of any block that has begun and not ended, or the position; public."""
+    def open_since(self, *, end: int | None = None) -> int:
+        """The oldest record of any block that has begun and not ended, or `end`; public.
+
+        `end` is the position where nothing else is said.
+        """
         bank, rows = self._bank, slice(len(self._bank))
         begun = bank.slots[rows] >= self.learner.schedule.starts(bank.block[rows])
-        return int(bank.first_offset[rows][begun].min(initial=self.position))
+        last = self.position if end is None else end
+        return int(bank.first_offset[rows][begun].min(initial=last))
 
     def unsaved(self, *, before: int) -> int:
         """How many rows have changed since their save by a record older than `before`."""
@@ -406,13 +409,6 @@ def _told(waves: Sequence[Wave], order: Ints) -> Told | None:
     )
 
 
-def _remembered(learner: Learner) -> int:
-    """How many numbers of earlier releases a row keeps."""
-    if isinstance(learner, PolicyLearner):
-        return KEPT_PER_ARM * len(learner.actions)
-    return learner.memory.width
-
-
 def _check_parts(learner: object, randomness: object) -> None:
     """Refuse a learner or a source of bits that is none: forgotten, or a name of one."""
     if not isinstance(learner, Leader | PolicyLearner):
@@ -434,22 +430,3 @@ def _check_parts(learner: object, randomness: object) -> None:
                 got=type(randomness).__name__,
             )
         )
-
-
-def configuration_digest(learner: Learner, estimates: Iterable[Estimate]) -> str:
-    """A fingerprint of all that a row's state and its releases depend on."""
-    told = [f"{e.name} {e.epsilon} {e.min_length}" for e in estimates]
-    return sha256("\n".join([learner.digest(), *told]).encode()).hexdigest()
-
-
-def row_layout(learner: Learner, estimates: Sequence[Estimate], *, epoch: int) -> snapshot.Layout:
-    """What the saved rows of a configuration look like."""
-    actions = len(learner.actions)
-    return snapshot.Layout(
-        digest=bytes.fromhex(configuration_digest(learner, estimates))[:16],
-        epoch=epoch,
-        actions=actions,
-        wide=actions if estimates else 0,
-        remembered=_remembered(learner),
-        shown=actions if isinstance(learner, PolicyLearner) else 0,
-    )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from math import ceil, log
 
@@ -29,11 +30,16 @@ Floats = NDArray[np.float64]
 
 MOST_ACTIONS = 10_000
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 _PANEL = 2.0  # in units of the integrand's natural scale; 24 nodes integrate e^±2x on it to 1e-16
 _NEGLIGIBLE = 46.0  # −ln(1e-20)
 _LN2 = log(2)
 _CHUNK = 1 << 17  # elements of an actions × nodes table at a time
+
+
+@cache
+def _legendre() -> tuple[Floats, Floats]:
+    """Gauss's 24 nodes and weights; computed when a law is first asked for, not at import."""
+    return np.polynomial.legendre.leggauss(24)
 
 
 def handicaps(rate: Fraction, sums: NDArray[np.int64], prior: Prior | None) -> Floats:
@@ -147,8 +153,9 @@ def _rule(edges: Floats) -> tuple[Floats, Floats]:
     """Nodes and weights of the panels between `edges`."""
     half = np.diff(edges) / 2
     middle = edges[:-1] + half
-    nodes = middle[:, None] + half[:, None] * _NODES
-    return nodes.ravel(), (half[:, None] * _WEIGHTS).ravel()
+    places, weights = _legendre()
+    nodes = middle[:, None] + half[:, None] * places
+    return nodes.ravel(), (half[:, None] * weights).ravel()
 
 
 def _by_chunks(

@@ -63,6 +63,10 @@ class Rebuilding:
         keys = self._bank.keys[: len(self._valid_at)]
         return dict(zip(keys, self._valid_at.tolist(), strict=True))
 
+    def open_since(self, *, end: int) -> int:
+        """The oldest record of a block that is open in the rows as they are by now, or `end`."""
+        return self._engine.open_since(end=end)
+
     def feed(self, batch: Batch) -> None:
         """Records again, in order; each goes only to rows that are older than it."""
         engine = self._engine
