@@ -19,7 +19,7 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
-from streamdp.ports import Published, StreamTopics
+from streamdp.ports import Partition, Published, StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.opening import Opening
@@ -196,11 +196,35 @@ def test_does_a_stream_halt_whose_open_blocks_another_has_charged(
     by_two = charges(path, "two")
     assert behind <= min(line.first_offset for line in by_two)
     assert max(line.last_offset for line in by_two) < 60  # the position of the first
+    foretold = streamdp("doctor", "--config", str(path), "--json")
+    told = {each["subject"]: each["detail"] for each in foretold.json}
+    assert foretold.code == 1
+    assert "streams that are not configured any more have read on" in told["partition one/0: state"]
     assert lived(path, 10) is Reason.STATE
     assert verified(streamdp, path)[:2] == (0, "1/2")
     again = configured(tmp_path, "one", epoch=2)
     assert lived(again, 10) is None
     assert verified(streamdp, again) == (0, "1/2", ["shop.two.ledger"])
+
+
+@pytest.mark.parametrize(
+    ("room", "last", "foreseen"),
+    [("0", 39, ["shop.one.ledger"]), ("1/2", 39, []), ("0", 2, [])],
+)
+def test_is_a_halt_foreseen_that_only_the_rebuild_is_sure_of(
+    room: str, last: int, foreseen: list[str]
+) -> None:
+    """Rows that lag behind bound from where on blocks are open; others must have charged there."""
+    stream, store = spec(), Store(events(40, keys=[b"a", b"b", b"c", b"d", b"e"]))
+    work, slow = restore(store, stream), Pace(records=10**6, seconds=10**6)
+    for start, stop in ((0, 20), (20, 40), (40, 40)):
+        if start < stop:
+            work.absorb([store.records(start, stop)], mode=Mode.LIVE)
+        store.decide(work.cut(now=0, pace=slow).commit)
+    others = past(room, reading(last, "1/2"))
+    restoring = Restoring(stream, Partition("home", 0), store.taken(), past=others)
+    assert restoring.span
+    assert restoring.foresee() == foreseen
 
 
 def test_is_a_block_that_another_has_charged_in_part_found(

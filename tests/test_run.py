@@ -329,6 +329,8 @@ def test_does_a_halt_end_it_if_so_configured(shop: Shop) -> None:
     told = process.said("partition_halted")[0]
     assert (told["reason"], told["level"]) == ("configuration_mismatch", "error")
     assert "needs a new epoch" in str(told["detail"])
+    plain = f"streamdp: partition home/0 is halted (configuration_mismatch): {told['detail']}\n"
+    assert plain in process.other  # also for who reads what is piped
     shop.change('start = "earliest"', 'start = "earliest"\nepoch = 2')
     shop.send(100, seed=2)
     with shop.run() as process:
@@ -418,6 +420,9 @@ def test_is_an_unreachable_broker_waited_for(shop: Shop) -> None:
     assert not process.said("failed")
     for told in process.said("join_lost"):
         assert f"127.0.0.1:{port}: unreachable" in str(told["detail"])
+    plain = [line for line in process.other if line.startswith("streamdp: waiting for the")]
+    causes = {str(told["detail"]) for told in process.said("join_lost")}
+    assert plain == [f"streamdp: waiting for the transport: {each}\n" for each in causes]  # once
 
 
 def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:

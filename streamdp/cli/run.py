@@ -48,11 +48,44 @@ def run(
 
     Example: streamdp run --config streamdp.toml
     """
-    from streamdp.service.run import log_of
+    from streamdp.service.run import log_of, piped_by_default
 
     allowed = seeds(insecure_seed)
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
-    raise typer.Exit(_served(ready, log=log_of(ready.configuration), allowed=allowed))
+    log = log_of(ready.configuration)
+    if piped_by_default(ready.configuration):
+        log = Plain(log)
+    raise typer.Exit(_served(ready, log=log, allowed=allowed))
+
+
+class Plain:
+    """A log that tells why nothing goes on in a plain line too: a failed start, a halt.
+
+    Where standard error is piped and nobody asked for JSON, whoever reads it may be a person.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._told = ""  # the transport's last refusal: it is tried again and again
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something happened as it should."""
+        return self._log.info(event, **fields)
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something that passes by itself; a start that waits says for what, once."""
+        detail = str(fields.get("detail"))
+        if event == "join_lost" and detail != self._told:
+            self._told = detail
+            complain(f"waiting for the transport: {detail}")
+        return self._log.warning(event, **fields)
+
+    def error(self, event: str, **fields: object) -> object:
+        """Somebody must act."""
+        if event == "partition_halted":
+            where = f"partition {fields.get('partition')} is halted ({fields.get('reason')})"
+            complain(f"{where}: {fields.get('detail')}")
+        return self._log.error(event, **fields)
 
 
 def _served(ready: Prepared, *, log: Log, allowed: Seeds) -> ExitCode:

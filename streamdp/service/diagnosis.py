@@ -24,7 +24,7 @@ from streamdp.ports import (
     Verdict,
 )
 from streamdp.service.opening import check_configuration, open_partition, scope
-from streamdp.service.past import PastOf
+from streamdp.service.past import Past, PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import FeedbackFormat, observe
 from streamdp.wire.formats import Format
@@ -106,6 +106,7 @@ async def _partition(
         others = await past(spec.name, scope(spec, partition, taken))
         opening = open_partition(spec, partition, taken, past=others)
         state = read_state(taken.state, stream=partition.stream, partition=partition.number)
+        shared = _foreseen(spec, partition, taken, others) if opening.goes_on else []
     except StateMismatch as error:
         return [Finding(f"partition {partition}: state", Verdict.PROBLEM, str(error))]
     point = state.checkpoint
@@ -122,7 +123,24 @@ async def _partition(
     return [
         Finding(f"partition {partition}: state", Verdict.GOOD, told),
         _retention(partition, low_water=point.low_water, taken=taken),
+        *shared,
     ]
+
+
+def _foreseen(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> list[Finding]:
+    """Whether blocks that are open may hold records that streams since gone have charged."""
+    if not past.ahead(partition.number, 0):
+        return []
+    from streamdp.service.protocol import Restoring  # brings the engine with it
+
+    ledgers = Restoring(spec, partition, taken, past=past).foresee()
+    if not ledgers:
+        return []
+    told = (
+        f"{', '.join(ledgers)} may have charged records of blocks that are open here; only the"
+        " rebuild can tell. If so, the partition halts, and a new epoch begins behind them"
+    )
+    return [Finding(f"partition {partition}: open blocks", Verdict.WARNING, told)]
 
 
 def _retention(partition: Partition, *, low_water: int, taken: Taken) -> Finding:

@@ -253,8 +253,9 @@ class Told:
         _note_action(history, line)
         if line.kind in ENDS_BLOCK:
             self._sums(history, line)
-            part.blocks += line.block - history.blocks
-            history.blocks = line.block
+            finished = line.block + 1  # blocks are numbered from 0
+            part.blocks += finished - history.blocks
+            history.blocks = finished
             part.longest_block = max(part.longest_block, line.stop - line.start)
             part.last_slot = max(part.last_slot, line.stop - 1)
         elif line.kind != OPENING and line.epoch == part.epoch:

@@ -104,6 +104,19 @@ class Restoring:
         self._rebuilding.feed(batch)
         self._read = records.next_offset
 
+    def foresee(self) -> list[str]:
+        """The ledgers because of which the rebuild's end may halt, known without any input.
+
+        Which records the open blocks hold is known of rows that nothing came after; of others a
+        bound is. Where there is nothing to read again, the end itself is looked at: it may raise.
+        """
+        position, low_water = self._opening.position, self._opening.low_water
+        if low_water == position:
+            self.finish()
+            return []
+        number, oldest = self._partition.number, self._rebuilding.open_since(end=low_water)
+        return self._past.ahead(number, oldest) if self._past.begin(number, oldest) > oldest else []
+
     def finish(self) -> PartitionWork:
         """The partition at its committed position, ready to go on."""
         opening = self._opening
