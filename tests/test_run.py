@@ -324,12 +324,13 @@ def test_does_a_halt_end_it_if_so_configured(shop: Shop) -> None:
         assert process.end() == 0
     shop.change('epsilon = "1/2"', 'epsilon = "1/5"')
     shop.change("[service]", '[service]\non_halt = "exit"')
-    with shop.run() as process:
+    with shop.run(environment={"STREAMDP__LOG__FORMAT": "auto"}) as process:
         assert process.ended() == 4
     told = process.said("partition_halted")[0]
     assert (told["reason"], told["level"]) == ("configuration_mismatch", "error")
     assert "needs a new epoch" in str(told["detail"])
-    plain = f"streamdp: partition home/0 is halted (configuration_mismatch): {told['detail']}\n"
+    where, _, why = str(told["detail"]).partition(": ")
+    plain = f"streamdp: {where} is halted (configuration_mismatch): {why}\n"
     assert plain in process.other  # also for who reads what is piped
     shop.change('start = "earliest"', 'start = "earliest"\nepoch = 2')
     shop.send(100, seed=2)
@@ -413,7 +414,7 @@ def test_is_an_unreachable_broker_waited_for(shop: Shop) -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
         port = taken.getsockname()[1]
         environment = {"STREAMDP__TRANSPORT": f'{{kind = "kafka", bootstrap = "127.0.0.1:{port}"}}'}
-        with shop.run(environment=environment) as process:
+        with shop.run(environment={**environment, "STREAMDP__LOG__FORMAT": "auto"}) as process:
             for _ in range(3):
                 process.hear("join_lost")
             assert process.end() == 0

@@ -83,8 +83,9 @@ class Plain:
     def error(self, event: str, **fields: object) -> object:
         """Somebody must act."""
         if event == "partition_halted":
-            where = f"partition {fields.get('partition')} is halted ({fields.get('reason')})"
-            complain(f"{where}: {fields.get('detail')}")
+            where, why = f"partition {fields.get('partition')}", str(fields.get("detail"))
+            why = why.removeprefix(f"{where}: ")
+            complain(f"{where} is halted ({fields.get('reason')}): {why}")
         return self._log.error(event, **fields)
 
 
