@@ -26,7 +26,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine import draws
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.feedback import FeedbackBlocks
-from streamdp.core.engine.plan import Batch, Plan, plan
+from streamdp.core.engine.plan import Batch, Heritage, Plan, plan
 from streamdp.core.engine.waves import Ended, Wave
 from streamdp.core.events import NO_ARM, FeedbackBatch
 from streamdp.core.evidence.policy import PARTS
@@ -98,13 +98,15 @@ def reads_the_loss_of_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> No
 def ends_a_block_when_enough_was_usable(patch: pytest.MonkeyPatch) -> None:
     """A boundary that depends on content: slots without gain are not taken."""
 
-    def usable(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int) -> Plan:
+    def usable(
+        bank: Bank, schedule: Schedule, batch: Batch, *, limit: int, heritage: Heritage
+    ) -> Plan:
         assert isinstance(batch, FeedbackBatch)
         keep = batch.gain != 0
         kept = FeedbackBatch(
             batch.keys, batch.index[keep], batch.played[keep], batch.gain[keep], batch.offsets[keep]
         )
-        return plan(bank, schedule, kept, limit=limit)
+        return plan(bank, schedule, kept, limit=limit, heritage=heritage)
 
     patch.setattr("streamdp.core.engine.machine.plan", usable)
 

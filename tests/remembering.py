@@ -24,6 +24,10 @@ class TwiceInARow:
         remembered = np.stack([votes + 1, standing.remembered[:, 1] + lengths], axis=1)
         return Standing(np.where(again, votes, standing.in_force), remembered)
 
+    def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
+        """As after one vote for each."""
+        return np.stack([actions + 1, lengths], axis=1)
+
 
 def remembering(learner: sd.Leader) -> sd.Leader:
     """The same learner with this memory."""

@@ -196,6 +196,9 @@ class Sociable:
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         return Standing((votes + len(votes)) % 3, standing.remembered)
 
+    def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
+        return np.zeros((len(actions), 0), dtype=np.int64)
+
 
 def sociable(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
     """In force depends on how a log is cut into batches."""

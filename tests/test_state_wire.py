@@ -58,7 +58,7 @@ def test_a_state_comes_back() -> None:
 
 
 def test_an_empty_state_is_a_first_start() -> None:
-    assert read({}) == state.SavedState(None, None, {}, {}, ())
+    assert read({}) == state.SavedState(None, None, state.EpochEntries(), {}, ())
 
 
 @given(st.sampled_from(list(SHOWN.values())), st.sampled_from(Mode), st.integers(1, 2**63 - 1))
@@ -120,7 +120,12 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         keys=[each.key for each in drawn],
         kind=np.array([kinds.index(each.kind) for each in drawn], np.uint8),
         told=None,
-        **{name: column(name) for name in ("born", "block", "value", "start", "stop")},
+        carried={each.key: each.carried for each in drawn if each.carried is not None},
+        born=column("born"),
+        block=column("block"),
+        value=column("value"),
+        start=column("start"),
+        stop=column("stop"),
         first_offset=column("first_offset"),
         last_offset=column("last_offset"),
         in_force=column("standing") if any(each.in_force is not None for each in drawn) else None,

@@ -4,7 +4,8 @@ A *slot* is one time step of one learner, numbered from 1. A *block* is a run of
 slots, numbered from 0. A release is named by its *identity* (stream, partition, key, epoch,
 born, block, kind) everywhere: in ledger, state, seed, ETag and judge.
 
-Kinds: ``opening`` (block 0, no slots, drawn when a key appears, charge 0), ``action`` (drawn at
+Kinds: ``opening`` (block 0, no slots, drawn when a key appears, or carried over from the learner
+that the key had before, charge 0), ``action`` (drawn at
 the end of a block from that block's losses), ``sums`` (feedback streams: what the block's feedback
 says of each arm, with noise) and the names of the estimates that a stream is configured to release.
 An action is in force from the next slot on; where the learner has a memory it is a vote, and the
@@ -14,7 +15,7 @@ memory says which action is in force (`core.evidence`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -121,6 +122,24 @@ def numbered(keys: Sequence[Key]) -> tuple[list[Key], NDArray[np.int64]]:
     return list(numbers), index
 
 
+class After(NamedTuple):
+    """Which of its learners' states a key carries over: public, since only releases made it."""
+
+    epoch: int
+    born: int
+    block: int  # the block that was due: those before it have their releases
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a key's new learner begins with: what was public of the learner that it had before."""
+
+    action: int  # the action in force, among the new learner's; 0 in a feedback stream
+    block: int  # the new learner's first block: at least as long as the last one that ended
+    after: After
+    history: bytes | None = None  # of a feedback stream: 2 × K little-endian float64
+
+
 @dataclass(frozen=True, slots=True)
 class BlockSums:
     """What a release of the kind `sums` says of a block: two numbers for each of K arms.
@@ -170,6 +189,7 @@ class Release:
     """Feedback streams: what is in force from now on, K little-endian uint32 in parts of 2**24.
 
     A public function of the sums so far (`core.evidence.policy`), told for convenience."""
+    carried: Carried | None = None  # of an opening that was not drawn but carried over
     action: str | None = field(default=None, compare=False)  # its name, from an engine; see value
 
     def __str__(self) -> str:
@@ -177,7 +197,8 @@ class Release:
         stream, partition, key, _, _, block, kind = self.identity
         told = f"{stream}/{partition} key {key!r}: {kind} {self._what()}"
         if kind == OPENING:
-            return f"{told}, charged nothing"
+            carried = "" if self.carried is None else f", carried over from {self.carried.after}"
+            return f"{told}{carried}, charged nothing"
         slots = f"slots {self.start} to {self.stop - 1}"
         return f"{told} after block {block}, {slots} charged ε = {self.epsilon}"
 
@@ -240,6 +261,7 @@ class Releases(Sequence[Release]):
     last_offset: NDArray[np.int64]
     told: Told | None = None  # feedback streams only
     in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
+    carried: Mapping[Key, Carried] | None = None  # of the openings among them that were carried
     actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
 
     def __len__(self) -> int:
@@ -271,6 +293,7 @@ class Releases(Sequence[Release]):
             sums=self.told.sums(at) if self.told is not None and name == SUMS else None,
             policy=None if self.told is None else self.told.policy[at].astype("<u4").tobytes(),
             in_force=None if in_force is None else int(in_force[at]),
+            carried=self.carried.get(self.keys[at]) if self.carried and name == OPENING else None,
             action=self.actions[value] if chosen else None,
         )
 

@@ -106,6 +106,15 @@ class Schedule:
         """How many slots each block has."""
         return self.stops(blocks) - self.starts(blocks)
 
+    def first_as_long(self, length: int) -> int:
+        """The first block of at least so many slots, or where there is none, the first longest.
+
+        >>> geometric("2.5", 10).first_as_long(8), geometric("2.5", 10).first_as_long(50)
+        (3, 3)
+        """
+        once = (*self.prefix, *self.tail)
+        return once.index(next((each for each in once if each >= length), max(once)))
+
     @property
     def longest(self) -> int | None:
         """The length beyond which no block grows; None if blocks grow for ever."""

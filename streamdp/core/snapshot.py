@@ -104,6 +104,27 @@ def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints
     return table["valid_at"].astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class PublicColumns:
+    """What is public of saved rows: nothing of the open block but its number."""
+
+    born: Ints
+    block: Ints
+    action: Ints
+    remembered: Ints
+
+
+def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> PublicColumns:
+    """What saved rows hold that follows from releases and slot numbers; open sums are not read."""
+    bodies = [_opened(layout, key, body) for key, body in saved]
+    table = np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    _check_ranges(layout, table)
+    born, block, action, remembered = (
+        table[name].astype(np.int64) for name in ("born", "block", "action", "remembered")
+    )
+    return PublicColumns(born, block, action, remembered)
+
+
 def _sealed(key: Key, body: bytes) -> bytes:
     return body + _checksum(key, body)
 

@@ -33,7 +33,7 @@ from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
 from streamdp.service.policy_history import MOST_BLOCKS, PolicyHistory
-from streamdp.wire.lines import ENDS_BLOCK, Charge, EpochMark
+from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, EpochMark
 from streamdp.wire.published import decode_ledger
 
 NEWEST_LINES = 100_000
@@ -248,6 +248,8 @@ class Told:
             history = self._begin(number, key, line, history, part)
         if (line.start, line.stop) != (history.start, history.stop):
             history.start, history.stop, history.charged = line.start, line.stop, Fraction(0)
+        if line.kind == OPENING and isinstance(line.carried, CarriedOver):
+            history.blocks = line.carried.first_block  # those before were another learner's
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
         _note_action(history, line)

@@ -7,6 +7,9 @@ configuration, or, where only one partition has lost something, in its `partitio
 of the others go on. Where not even that could be sure to read no event twice, it is an input of
 another name.
 
+Keys open in a new epoch with what is public of the one before (`carrying`), unless the option says
+otherwise. A state that was lost or rolled back says nothing of that kind: there they begin anew.
+
 The position never moves back, by any way (P11). A new epoch begins behind all that anything knows
 of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
 old, lets no event be read for a second release. Offsets and charges belong to a topic, so a stream
@@ -25,7 +28,7 @@ began stands in each checkpoint, and beside the offsets that the group remembers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
@@ -62,6 +65,7 @@ class Opening:
     began_with: int  # how many partitions there were when the stream began
     input_id: str | None  # of the topic that this is a taking of
     adopts: bool  # an id that the checkpoint does not have yet
+    carries: bool = False  # whether the epoch that begins carries over what is public
 
     @property
     def goes_on(self) -> bool:
@@ -110,7 +114,10 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
     _check_input(partition, taken, checkpoint)
     _check_epoch(spec, partition, checkpoint)
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
-        return _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
+        opening = _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
+        newest = line is None or not _is_later(line, checkpoint)
+        known = saved.now.learner is not None
+        return replace(opening, carries=spec.carry and newest and known)
     _check_continues(spec.continuing(checkpoint.digest), partition, taken, checkpoint, line)
     return Opening(
         position=checkpoint.next_offset,

@@ -27,6 +27,7 @@ from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode
+from streamdp.service.carrying import Begins, Heritage, carries, heritage
 from streamdp.service.opening import Opening, check_alone, open_partition
 from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, Sameness
@@ -35,7 +36,15 @@ from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
-from streamdp.wire.state import Checkpoint, Recorded, Remark, encode_checkpoint, encode_remark
+from streamdp.wire.state import (
+    Checkpoint,
+    Recorded,
+    Remark,
+    encode_checkpoint,
+    encode_learner,
+    encode_remark,
+    encode_withheld,
+)
 
 _MOST_GONE = 20_000
 """Entries that one cut takes away at most, so that a transaction stays short."""
@@ -70,8 +79,9 @@ class Restoring:
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
         self._sameness = Sameness(partition, taken, saved.checkpoint)
+        self._heritage = _heritage(self._spec, partition, self._opening)
         self._rebuilding = Rebuilding(
-            self._spec.engine(partition.number),
+            self._spec.engine(partition.number, heritage=self._heritage.carried),
             rows=list(saved.rows.items()) if continues else [],
             releases=recorded(each.release for each in saved.releases.values())
             if continues
@@ -128,6 +138,7 @@ class Restoring:
             self._partition,
             engine=engine,
             opening=opening,
+            heritage=self._heritage,
             saved_at=self._rebuilding.valid_at(),
             partitions=self._taken.partitions,
         )
@@ -140,6 +151,18 @@ class Restoring:
         charge that wait was looked at by `open_partition`.)
         """
         return min(engine.open_since(), engine.position)
+
+
+def _heritage(spec: StreamSpec, partition: Partition, opening: Opening) -> Heritage:
+    """What keys carry over into the partition's epoch."""
+    begins = Begins.NOT
+    if opening.new_epoch is not None:
+        begins = Begins.CARRYING if opening.carries else Begins.ANEW
+    saved = opening.saved
+    waiting = {
+        release_entry(identity) for identity, each in saved.releases.items() if opening.waits(each)
+    }
+    return heritage(spec, partition.number, saved, begins=begins, waiting=waiting)
 
 
 def _as_saved(spec: StreamSpec, opening: Opening) -> StreamSpec:
@@ -164,6 +187,7 @@ class PartitionWork:
         *,
         engine: Engine,
         opening: Opening,
+        heritage: Heritage,
         saved_at: Mapping[Key, int],
         partitions: int,
     ) -> None:
@@ -183,15 +207,20 @@ class PartitionWork:
         self._entries = Entries(partition.stream, partition.number)
         self._epoch = spec.epoch_of(partition.number)
         self._drawn: list[tuple[Releases, Mode]] = []
-        self._tombstones: list[bytes] = list(opening.saved.stale)
+        self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
+        self._heritage = heritage
+        self._withheld: set[Key] = set()  # keys whose newest was shown to nobody
+        self._withheld_now: dict[Key, bytes | None] = {}  # what the next cut says of that
         self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
         self._waiting = _Waiting([], [], [])
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = point is None or opening.new_epoch is not None or opening.adopts
+        self._learner: bytes | None = None  # what the epoch's rows mean, to be written
         self._last_save: float | None = None
         self._adopt(opening, saved_at)
         if opening.new_epoch is not None:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
+        self._introduce(opening)
 
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
@@ -199,20 +228,29 @@ class PartitionWork:
             identity = each.release.identity
             place = release_entry(identity)
             gone = each.release.last_offset < saved_at.get(identity.key, 0)
-            gone = gone or opening.new_epoch is not None
+            if opening.new_epoch is not None:
+                gone = identity.key not in self._heritage.carried
             if opening.waits(each):
                 entry = Entry(identity.key, place, b"", each.ledger, each.action)
                 self._waiting.entries.append(entry)
                 self._waiting.held.append(gone)
                 self._waiting.shown.append([each.release])
+            elif opening.new_epoch is not None:
+                pass  # the heritage knows what goes, and when
             elif gone:
                 self._tombstones.append(place)
             else:
                 self._keep(identity.key, place)
-        if opening.new_epoch is not None:
-            self._tombstones += [
-                self._entries.row(key, epoch=opening.new_epoch) for key in opening.saved.rows
-            ]
+
+    def _introduce(self, opening: Opening) -> None:
+        """Say what the epoch's rows mean, where the state does not say so yet."""
+        now, begins = opening.saved.now, opening.new_epoch is not None
+        if not begins and now.learner is not None:
+            self._withheld = set(now.withheld)
+        elif self.spec.carry:
+            self._learner = encode_learner(self.spec.epoch_learner(carries=opening.carries))
+            self._first = True
+        self._notes_withheld = self._learner is not None or (not begins and now.learner is not None)
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
@@ -274,6 +312,7 @@ class PartitionWork:
         self._first = False
         checkpoint = self._checkpoint()
         state: list[tuple[bytes, bytes | None]] = [
+            *self._introduced(),
             *((each.place, each.recorded) for each in self._waiting.entries),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *((entry, None) for entry in gone),
@@ -299,10 +338,45 @@ class PartitionWork:
         entries: list[Entry] = []
         for releases, mode in drawn:
             ordinal = self._lines_recorded + 1
+            self._note(releases, mode)
             entries += record_all(releases, lines=self.spec.lines, mode=mode, ordinal=ordinal)
             self._lines_recorded += len(releases)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
+
+    def _note(self, releases: Releases, mode: Mode) -> None:
+        """Let go what keys have carried over, and remember whose newest release is withheld."""
+        shadow = mode is Mode.SHADOW
+        if not (self._heritage.places or self._withheld or shadow):
+            return
+        for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
+            kind = releases.kinds[code]
+            if kind == OPENING and key in self._heritage.places:
+                self._tombstones += self._heritage.places.pop(key)
+                del self._heritage.carried[key]
+            if kind not in (OPENING, *self.spec.lines.kinds) or not self._notes_withheld:
+                continue
+            if shadow != (key in self._withheld) and (shadow or self._shows(kind)):
+                self._withheld ^= {key}
+                self._withheld_now[key] = encode_withheld() if shadow else None
+
+    def _shows(self, kind: str) -> bool:
+        """Whether a release that is shown makes all known that is public of its key's learner.
+
+        A feedback stream's history is of every release since the learner was born.
+        """
+        return kind == OPENING or self.spec.lines.observes == "losses"
+
+    def _introduced(self) -> list[tuple[bytes, bytes | None]]:
+        """What later epochs need to know beside the rows."""
+        found = [
+            (self._entries.withheld(key, epoch=self._epoch), value)
+            for key, value in self._withheld_now.items()
+        ]
+        if self._learner is not None:
+            found.append((self._entries.learner(epoch=self._epoch), self._learner))
+        self._learner, self._withheld_now = None, {}
+        return found
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
         """Published releases whose saved row is past them need not be kept any more."""
@@ -360,12 +434,14 @@ class PartitionWork:
     def _epoch_mark(self, opening: Opening, *, previous: int) -> bytes:
         """The ledger's line where an epoch begins; it comes behind all that waits."""
         self._lines_recorded += 1
+        before = opening.saved.now.learner
         return self.spec.lines.epoch(
             partition=self.partition.number,
             epoch=self._epoch,
             stream_epoch=self._stream_epoch,
             previous=previous,
             next_offset=opening.position,
+            carries=carries(self.spec, before) if opening.carries and before else None,
             ordinal=self._lines_recorded,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Carried, Key
 from streamdp.core.learners import Leader, Learner, PolicyLearner
+from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -24,7 +26,7 @@ from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
-from streamdp.wire.state import ESCAPED, LONG, largest_recorded
+from streamdp.wire.state import ESCAPED, LONG, EpochLearner, encode_learner, largest_recorded
 
 if TYPE_CHECKING:
     from streamdp.core.engine import Engine
@@ -47,6 +49,7 @@ class StreamSpec:
     most_key_bytes: int = 1024
     exact: Exact | None = None  # NOT PRIVATE: what an operator asked to see
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
+    carry: bool = True  # whether an epoch begins with what is public of the one before
     earlier: Leader | None = None
     """What the same configuration meant in the versions before, where it names no recipe."""
 
@@ -150,6 +153,21 @@ class StreamSpec:
             memory="" if isinstance(self.learner, PolicyLearner) else self.learner.memory.name,
             observes="feedback" if isinstance(self.learner, PolicyLearner) else "losses",
             learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
+            schedule=written(self.learner.schedule),
+        )
+
+    def epoch_learner(self, *, carries: bool) -> EpochLearner:
+        """What the rows of an epoch of this learner mean, for later epochs to read."""
+        layout, schedule = row_layout(self.learner, self.estimates, epoch=0), self.learner.schedule
+        return EpochLearner(
+            carries=carries,
+            actions=list(self.learner.actions),
+            schedule=(list(schedule.prefix), list(schedule.tail)),
+            row_digest=layout.digest.hex(),
+            totals=layout.wide,
+            remembered=layout.remembered,
+            shown=layout.shown,
+            learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
         )
 
     @property
@@ -177,10 +195,16 @@ class StreamSpec:
         key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
         longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
-        return max(self.row_bytes + len(longest), recorded)
+        largest = max(self.row_bytes + len(longest), recorded)
+        if not self.carry:
+            return largest
+        learner = encode_learner(self.epoch_learner(carries=True))
+        return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
 
-    def engine(self, partition: int) -> Engine:
-        """A new engine for one partition."""
+    def engine(
+        self, partition: int, *, heritage: MutableMapping[Key, Carried] | None = None
+    ) -> Engine:
+        """A new engine for one partition, whose keys may carry something over."""
         from streamdp.core.engine import Engine  # whoever only checks a stream needs none
 
         return Engine(
@@ -193,6 +217,7 @@ class StreamSpec:
             estimates=self.estimates,
             limit=self.most_keys,
             not_private=None if self.exact is None else self.exact.begin(partition),
+            heritage=heritage,
         )
 
 

@@ -16,8 +16,9 @@ from msgspec import UNSET
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import OPENING
-from streamdp.core.evidence import Standing, VoteFilter, named
-from streamdp.wire.lines import Charge
+from streamdp.core.evidence import Ints, Standing, VoteFilter, named
+from streamdp.core.schedule import Schedule, schedule_of
+from streamdp.wire.lines import CarriedOver, Charge
 
 
 class Follower:
@@ -61,7 +62,7 @@ class Follower:
             return
         vote = np.array([line.index], dtype=np.int64)
         if line.kind == OPENING:
-            self._known = Standing(vote, np.zeros((1, memory.width), dtype=np.int64))
+            self._known = Standing(vote, _begun(memory, vote, line))
         elif self._known is None:
             self.unjudged = True
             return
@@ -74,6 +75,30 @@ class Follower:
                 f"block {line.block}: the votes put action {computed} in force,"
                 f" but readers were told {line.in_force}"
             )
+
+
+def _begun(memory: VoteFilter, vote: Ints, line: Charge) -> Ints:
+    """What is remembered where a learner opens: a memory is sure of what was carried over."""
+    if not isinstance(line.carried, CarriedOver):
+        return np.zeros((1, memory.width), dtype=np.int64)
+    schedule = schedule_in(line.carried)
+    if schedule is None:  # `successions` tells that
+        return np.zeros((1, memory.width), dtype=np.int64)
+    return memory.sure_of(vote, schedule.lengths(np.array([line.carried.first_block])))
+
+
+def schedule_in(carried: CarriedOver) -> Schedule | None:
+    """The schedule that a carried opening names; None if it names none."""
+    return _schedule(carried.schedule)
+
+
+@lru_cache(maxsize=64)
+def _schedule(written: str) -> Schedule | None:
+    name, _, parameter = written.partition(" ")
+    try:
+        return schedule_of(name, parameter or None)
+    except InvalidConfig:
+        return None
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ What is held against the ledgers of the streams that were given:
    (`streamdp.wire.retracing`).
 8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
    lines put in force, and nothing was told that no line tells of (`told`).
+9. What openings carry over is what was public of the key's newest learner (`successions`).
 
 Nothing here reads the configuration but budgets: a ledger is proof on its own.
 """
@@ -36,9 +37,11 @@ from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.standings import Follower
+from streamdp.service.successions import Succession
 from streamdp.wire.lines import (
     ENDS_BLOCK,
     ActionLine,
+    CarriedOver,
     Charge,
     EpochMark,
     InForce,
@@ -129,6 +132,7 @@ class _Part:
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
     told: dict[Identity, _Told] = field(default_factory=dict)  # to readers, by lines to come
     compared: Compared = field(default_factory=Compared)
+    succession: Succession = field(default_factory=Succession)
 
 
 class Verification:
@@ -268,6 +272,7 @@ def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
             yield f"epoch {line.epoch} begins at {line.next_offset}, but {part.last} was read"
         part.epoch, part.position = line.epoch, line.next_offset
         part.learners.clear()
+        part.succession.begin(line.epoch, None if line.carries is UNSET else line.carries)
         return
     if part.epoch and line.epoch > part.epoch:
         yield f"epoch {line.epoch} begins without a mark"
@@ -307,6 +312,8 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         yield f"block {line.block} ({line.kind}) again"
         return
     learner.kinds.add(line.kind)
+    if line.kind in (OPENING, *ENDS_BLOCK):
+        yield from part.succession.read(line)
     if line.learner is not UNSET or line.kind == SUMS:
         yield from learner.policies.read(line)
     elif line.kind in (OPENING, ACTION):
@@ -315,6 +322,8 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
     yield from _as_told(part, learner, line)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"
+    if line.kind == OPENING and isinstance(line.carried, CarriedOver):
+        learner.blocks, learner.stop = line.carried.first_block, line.start
     if line.kind in ENDS_BLOCK:
         if line.block != learner.blocks:
             yield f"block {line.block} where {learner.blocks} was due"

@@ -5,8 +5,8 @@ input with an engine of its own. What it holds against a partition:
 
 1. Exactly one ledger line for each release, and exactly one action record for each action that was
    not withheld, telling of the same action.
-2. The blocks of each learner are consecutive from 0, after one opening, and their slots tile the
-   input from slot 1 on.
+2. The blocks of each learner are consecutive from 0, or from the first one that its opening names
+   where that carries over, and their slots tile the input from there on.
 3. Ledger lines have the ordinals 1, 2, 3 …, those of schema 1 before them a `commit_seq` that never
    falls.
 4. Under seeded randomness the ledger is the offline fold of the input, byte for byte and in the
@@ -31,6 +31,7 @@ from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
     ENDS_BLOCK,
     ActionLine,
+    CarriedOver,
     Charge,
     InForce,
     LedgerLine,
@@ -181,8 +182,10 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
         if [line.kind for line in lines].count(OPENING) != 1 or lines[0].kind != OPENING:
             yield f"{learner}: does not begin with one opening"
         blocks = [line for line in lines if line.kind in ENDS_BLOCK]
-        stop, offset = 1, -1
-        for number, line in enumerate(blocks):
+        carried = lines[0].carried  # the first block of a learner that carries something over
+        first = carried.first_block if isinstance(carried, CarriedOver) else 0
+        stop, offset = lines[0].start, -1
+        for number, line in enumerate(blocks, start=first):
             if line.identity.block != number:
                 yield f"{learner}: block {line.identity.block} where {number} was due"
             if line.start != stop or line.stop <= line.start:

@@ -7,6 +7,8 @@ share a key, whatever is in names and record keys:
     ["home",0,"owner"]                   who took the partition last
     ["home",0,"row",2,"fr"]              epoch, key: a learner saved (bytes of `core.snapshot`)
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
+    ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
+    ["home",0,"withheld",2,"fr"]         epoch, key: what is in force there was shown to nobody
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
@@ -29,6 +31,8 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "checkpoint": (),
     "owner": (),
     "row": (int, object),  # epoch, key
+    "learner": (int,),  # epoch
+    "withheld": (int, object),  # epoch, key
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -61,6 +65,14 @@ class Entries:
     def row(self, key: Key, *, epoch: int) -> bytes:
         """Where the saved row of a key is."""
         return _encode([self.stream, self.partition, "row", epoch, _written(key)])
+
+    def learner(self, *, epoch: int) -> bytes:
+        """Where it is said what the rows of an epoch mean."""
+        return _encode([self.stream, self.partition, "learner", epoch])
+
+    def withheld(self, key: Key, *, epoch: int) -> bytes:
+        """Where it is said that the newest of a key was withheld."""
+        return _encode([self.stream, self.partition, "withheld", epoch, _written(key)])
 
     def release(self, mark: bytes, key: Key) -> bytes:
         """Where the recorded release of a key is that has this mark."""

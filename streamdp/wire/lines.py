@@ -101,6 +101,29 @@ InForce = ActionLine | PolicyLine
 """A record of an actions topic: what readers are told."""
 
 
+class CarriedOver(Struct, frozen=True, kw_only=True):
+    """What an opening carried over, and from where: anybody can compute it from earlier lines.
+
+    The learner named here is the key's newest; `block` is the one that was due, `schedule` the new
+    learner's, and the length reached is that of the block before `block`.
+    """
+
+    epoch: Natural
+    born: Natural
+    block: Natural
+    first_block: Annotated[
+        int, Meta(ge=0, description="The new learner's first: at least of the length reached.")
+    ]
+    schedule: Annotated[str, Meta(description="The new learner's blocks.")]
+    history: (
+        Annotated[
+            str,
+            Meta(description="Feedback: base64 of 2 K little-endian float64, what rules keep."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
 class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     """A release and what it cost each event that it read: a line of the ledger."""
 
@@ -120,6 +143,7 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
     withheld: Annotated[bool, Meta(description="Drawn, but not published.")] | UnsetType = UNSET
     fallback: bool | UnsetType = UNSET
+    carried: CarriedOver | UnsetType = UNSET
     memory: (
         Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
     ) = UNSET
@@ -173,6 +197,18 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         return BlockSums(from_base64(self.sums, "sums"), from_base64(self.shown, "shown"))
 
 
+class Carries(Struct, frozen=True, kw_only=True):
+    """That an epoch carries over, and which actions stay."""
+
+    removed: Annotated[
+        list[str], Meta(description="The actions before that are none any more, by name.")
+    ]
+    kept: Annotated[
+        list[tuple[Natural, Natural, Positive]],
+        Meta(description="Runs of actions that stay: first number now, first before, how many."),
+    ]
+
+
 class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"):
     """From this position on learners begin anew: a line of the ledger."""
 
@@ -189,6 +225,12 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     previous: Natural | None
     input: Annotated[str, Meta(description="The input topic.")]
     next_offset: Annotated[int, Meta(ge=0, description="First input record of the epoch.")]
+    carries: (
+        Annotated[
+            Carries, Meta(description="Keys open with what is public of the epoch before; or not.")
+        ]
+        | UnsetType
+    ) = UNSET
     ordinal: Ordinal | UnsetType = UNSET
     commit_seq: CommitSeq | UnsetType = UNSET
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]

@@ -21,7 +21,10 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    compute the policy and the noise. All are base64, so their lengths are functions of K.
 7. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
    the guarantee again, across streams and applications, from ledgers alone.
-8. A ledger line says its *ordinal*: its place among the ledger lines of its partition, from 1 and
+8. An opening that was carried over instead of drawn has the mechanism `carried`, and says from
+   which learner of the key, with which block the new one begins and, of a feedback stream, with
+   which history: this one line and those after it are enough to compute what is in force.
+9. A ledger line says its *ordinal*: its place among the ledger lines of its partition, from 1 and
    without a gap. Releases come in the order of the records that ended their blocks, so the ordinal
    is a function of the input's public side. (Schema 1 said the number of the commit instead, and
    how many commits there are depends on the clock, which the time that decoding takes can move.)
@@ -48,6 +51,8 @@ from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
     ActionLine,
+    CarriedOver,
+    Carries,
     Charge,
     EpochMark,
     InForce,
@@ -62,6 +67,9 @@ if TYPE_CHECKING:
 
 INTEGER_WIDTH = 20
 """Characters. No int64 takes more in JSON: a sign and 19 digits."""
+
+CARRIED = "carried"
+"""The mechanism of an opening that was not drawn."""
 
 FLOAT_WIDTH = 24
 """Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
@@ -90,6 +98,7 @@ class Lines:
     memory: str = ""  # the name of the learner's, if it has one
     observes: Literal["losses", "feedback"] = "losses"
     learner: str = ""  # of a feedback stream: what its policies and noise follow from
+    schedule: str = ""  # of the learner's blocks, in writing
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -142,13 +151,14 @@ class Lines:
         drawn, fill = self._drawn(release, mode)
         line = Charge(
             **self._named(release, schema=LEDGER_SCHEMA),
-            mechanism=self._mechanism(release.kind),
+            mechanism=self._mechanism(release),
             epsilon=str(release.epsilon),
             delta="0",
             ordinal=ordinal,
             digest=self.digest,
             version=self.version,
             seeded=self.seeded,
+            carried=self._carried(release, mode),
             **drawn,
         )
         return _filled(_encode(line), fill)
@@ -162,6 +172,7 @@ class Lines:
         next_offset: int,
         ordinal: int,
         stream_epoch: int | None = None,
+        carries: Carries | None = None,
     ) -> bytes:
         """The ledger's mark where an epoch begins, of the stream or of this partition alone."""
         line = EpochMark(
@@ -173,6 +184,7 @@ class Lines:
             previous=previous,
             input=self.input,
             next_offset=next_offset,
+            carries=UNSET if carries is None else carries,
             ordinal=ordinal,
             digest=self.digest,
             version=self.version,
@@ -201,10 +213,26 @@ class Lines:
             "stop": release.stop,
         }
 
-    def _mechanism(self, kind: str) -> str:
-        if kind == OPENING:
-            return "uniform"
-        return self.mechanism if kind in self.kinds else "discrete_laplace"
+    def _mechanism(self, release: Release) -> str:
+        if release.kind == OPENING:
+            return "uniform" if release.carried is None else CARRIED
+        return self.mechanism if release.kind in self.kinds else "discrete_laplace"
+
+    def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
+        """Where an opening comes from; in shadow mode a history is withheld too."""
+        carried = release.carried
+        if carried is None:
+            return UNSET
+        epoch, born, block = carried.after
+        told = carried.history is not None and mode is not Mode.SHADOW
+        return CarriedOver(
+            epoch=epoch,
+            born=born,
+            block=block,
+            first_block=carried.block,
+            schedule=self.schedule,
+            history=b64encode(carried.history or b"").decode() if told else UNSET,
+        )
 
     def _drawn(self, release: Release, mode: Mode) -> tuple[dict[str, Any], int]:
         """What was drawn as the ledger shows it, and by how much that is shorter than can be."""

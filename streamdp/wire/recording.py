@@ -6,7 +6,7 @@ is asked once, with marks for the numbers and the key, and its answer becomes a 
 drawn comes last in each line; the ends for each action are asked of the plain encoder too, once for
 many commits. What a feedback stream's release says of its arms has marks of its own and is put in
 as base64: length and course are functions of K. Estimates, whose ends are all different, go the
-plain way.
+plain way, and so do openings that are carried over: a key has one in an epoch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def record_all(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) ->
     entries = []
     for at, ((key, code, *numbers), value, in_force) in enumerate(rows):
         place = ordinal + at
-        if releases.kinds[code] not in (OPENING, ACTION):
+        carried = releases.carried is not None and releases.kinds[code] == OPENING
+        if carried or releases.kinds[code] not in (OPENING, ACTION):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
         if code not in kinds:
@@ -79,8 +80,11 @@ def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) 
     kinds = {code: _FeedbackKind(releases, code, lines=lines, mode=mode) for code in codes}
     of_arms = _texts(told.gains, "<i8"), _texts(told.shown, "<i8"), _texts(told.policy, "<u4")
     rows = zip(_named(releases), *of_arms, strict=True)
+    carried = releases.carried or {}
     return [
-        kinds[code].entry(key, (*numbers, ordinal + at), gains, shown, policy)
+        _plainly(releases[at], lines=lines, mode=mode, ordinal=ordinal + at)
+        if key in carried and releases.kinds[code] == OPENING
+        else kinds[code].entry(key, (*numbers, ordinal + at), gains, shown, policy)
         for at, ((key, code, *numbers), gains, shown, policy) in enumerate(rows)
     ]
 

@@ -3,7 +3,7 @@
 A line of a feedback stream names the learner with its options and says the released sums and counts
 of its block. Policies are a function of these (`core.evidence.policy`), so whoever has the ledger
 arrives at the same 2^24 parts. `Retraced` follows the lines of one learner (one key, epoch and
-birth), in their order:
+birth), in their order. A learner whose opening carried a history over begins with that:
 
 1. The learner is the same in all its lines, and one that a recipe makes.
 2. ε, the block's slots and the number of actions are those that this learner releases with.
@@ -27,8 +27,9 @@ from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import OPENING, BlockSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_arithmetic import Floats
+from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
-from streamdp.wire.lines import Charge
+from streamdp.wire.lines import Charge, from_base64
 
 _NUMBER_BYTES = 8  # of a sum or a count
 _SHOWN = 80  # characters of a foreign text that are shown
@@ -61,14 +62,29 @@ class Retraced:
             return
         if line.withheld is True:
             self._withheld = True
-        if line.kind == OPENING:
-            return
         try:
+            if line.kind == OPENING:
+                self._open(line)
+                return
             sums = line.block_sums()
             yield from self._followed(line, sums)
         except (InvalidConfig, StateMismatch) as error:
             self._withheld = True  # what follows from this line cannot be computed
             yield f"block {line.block}: {error}"
+
+    def _open(self, line: Charge) -> None:
+        """Begin with what was carried over; whether that is right, earlier lines say."""
+        if line.carried is UNSET:
+            return
+        self._block = line.carried.first_block
+        if line.carried.history is not UNSET:
+            numbers = from_base64(line.carried.history, "history")
+            if len(numbers) % (_NUMBER_BYTES * KEPT_PER_ARM):
+                raise StateMismatch(
+                    complaint("history", "length", expected="two numbers an arm", got=len(numbers))
+                )
+            self._state = np.frombuffer(numbers, "<f8").reshape(1, KEPT_PER_ARM, -1)
+            self._actions = self._state.shape[2]
 
     def _followed(self, line: Charge, sums: BlockSums | None) -> Iterator[str]:
         self._block = line.block + 1

@@ -20,18 +20,19 @@ commit wait. Such a state is read, and what waits in it is published with the by
 from __future__ import annotations
 
 from base64 import b64encode
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import OPENING, BlockSums, Identity, Key, Release
+from streamdp.core.events import OPENING, After, BlockSums, Carried, Identity, Key, Release
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
     ActionLine,
@@ -107,6 +108,32 @@ class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     owner: Annotated[str, Meta(min_length=1)]  # different for each taking
 
 
+class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the rows of an epoch mean: enough to read what is public of them in a later one."""
+
+    version: Version = VERSION
+    min_reader: Version = MIN_READER
+    carries: bool  # whether the epoch itself began with what was public of the one before
+    actions: list[str]
+    schedule: tuple[list[int], list[int]]  # lengths of blocks: once, then again and again
+    row_digest: Annotated[str, Meta(min_length=32, max_length=32)]
+    totals: Natural  # how many numbers a row has of estimates, of memories, of shown arms
+    remembered: Natural
+    shown: Natural
+    learner: str = ""  # of a feedback stream: recipe and options
+
+    def __repr__(self) -> str:
+        """Say what it is of."""
+        return f"EpochLearner({len(self.actions)} actions)"
+
+
+class Withheld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The newest release of a key was drawn in shadow mode: it is not carried over."""
+
+    version: Version = VERSION
+    min_reader: Version = MIN_READER
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A release that is durable: what was drawn, and the bytes it is published with."""
@@ -118,15 +145,39 @@ class Recorded:
     action: bytes | None = field(repr=False)
 
 
+@dataclass(slots=True)
+class EpochEntries:
+    """What the state holds of one epoch's learners."""
+
+    learner: EpochLearner | None = None  # what its rows mean; None where no later epoch needs it
+    rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
+    releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
+    withheld: set[Key] = field(default_factory=set)  # whose newest was shown to nobody
+
+
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """All live entries of a partition, read. Entries of older epochs are only there to go."""
+    """All live entries of a partition, read.
+
+    Entries of older epochs are there for keys that have not come since, where the epoch carries
+    over; else they are only there to go (`stale`).
+    """
 
     checkpoint: Checkpoint | None
     owner: Owner | None
-    rows: Mapping[Key, bytes] = field(repr=False)
-    releases: Mapping[Identity, Recorded] = field(repr=False)
+    now: EpochEntries
+    older: Mapping[int, EpochEntries]
     stale: tuple[bytes, ...] = field(repr=False)  # entry keys, to be taken away
+
+    @property
+    def rows(self) -> Mapping[Key, bytes]:
+        """The saved rows of the checkpoint's epoch."""
+        return self.now.rows
+
+    @property
+    def releases(self) -> Mapping[Identity, Recorded]:
+        """Its recorded releases."""
+        return self.now.releases
 
 
 def record(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Recorded:
@@ -158,6 +209,16 @@ def decode_remark(text: str) -> Remark | None:
         return None
 
 
+def encode_learner(learner: EpochLearner) -> bytes:
+    """The value of an epoch's learner entry."""
+    return _encode(learner)
+
+
+def encode_withheld() -> bytes:
+    """The value of the entry that says so."""
+    return _encode(Withheld())
+
+
 def encode_owner(owner: Owner) -> bytes:
     """The value of an owner entry."""
     return _encode(owner)
@@ -178,6 +239,7 @@ def encode_recorded(recorded: Recorded) -> bytes:
         ordinal=recorded.ordinal,
         sums=_written(recorded, "gains"),
         shown=_written(recorded, "shown"),
+        history=_history(recorded),
         value=release.value,
     )
     spaces = INTEGER_WIDTH - len(str(release.value))
@@ -196,6 +258,14 @@ def _written(recorded: Recorded, column: Literal["gains", "shown"]) -> str | Uns
     return b64encode(getattr(sums, column)).decode()
 
 
+def _history(recorded: Recorded) -> str | UnsetType:
+    """The history that a feedback stream's opening carried over, where its line withholds it."""
+    carried = recorded.release.carried
+    if carried is None or carried.history is None or recorded.action is not None:
+        return UNSET
+    return b64encode(carried.history).decode()
+
+
 def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
     """Bytes, key included, that no recorded release of keys up to this length exceeds.
 
@@ -203,14 +273,17 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
     """
     kinds = (OPENING, *lines.kinds, *(each.name for each in lines.estimates))
     sums, policy = lines.largest_told()
+    history = bytes(16 * len(lines.actions)) if lines.observes == "feedback" else None
+    carried = Carried(0, LONG, After(LONG, LONG, LONG), history)
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
     for key, kind, mode in product(keys, kinds, Mode):
         identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, kind)
         epsilon = Fraction(LONG, LONG - 1)
         release = Release(
-            identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy
-        )
+            identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy,
+            carried=carried if kind == OPENING else None,
+        )  # fmt: skip
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     return max(sizes)
@@ -251,6 +324,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         sums=line.block_sums() or _sums(drawn),
         policy=_policy(parts[2]) if parts[2] else None,
         in_force=None if line.in_force is UNSET else line.in_force,
+        carried=_carried(line, drawn),
     )
     by_commit = None if drawn.commit_seq is UNSET else drawn.commit_seq
     ordinal = None if drawn.ordinal is UNSET else drawn.ordinal
@@ -268,9 +342,8 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
     where = f"state of {stream}/{partition}"
     point, owner = entries.get(places.checkpoint), entries.get(places.owner)
     checkpoint = None if point is None else decode_checkpoint(point, where=where)
-    rows: dict[Key, bytes] = {}
-    releases: dict[Identity, Recorded] = {}
-    stale: list[bytes] = []
+    epochs: defaultdict[int, EpochEntries] = defaultdict(EpochEntries)
+    places_of: defaultdict[int, list[bytes]] = defaultdict(list)
     for entry, value in entries.items():
         what, epoch, rest = parse_entry(entry, places, where=where)
         if what in ("checkpoint", "owner"):
@@ -280,19 +353,45 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
             raise StateMismatch(
                 complaint(where, f"a {what} ahead of all", expected=newest, got=f"epoch {epoch}")
             )
-        if epoch < checkpoint.epoch:
-            stale.append(entry)
-        elif what == "row":
-            rows[read_key(rest[0], where=where)] = value
-        else:
-            born, block, kind, key = rest
-            key_ = read_key(key, where=where)
-            identity = Identity(stream, partition, key_, epoch, born, block, kind)
-            releases[identity] = decode_recorded(identity, value)
-    if checkpoint is not None:
-        _check_sequence(releases, checkpoint, where=where)
+        places_of[epoch].append(entry)
+        _put(epochs[epoch], places, what, epoch, rest, value, where=where)
     read_owner = None if owner is None else decode_owner(owner, where=where)
-    return SavedState(checkpoint, read_owner, rows, releases, tuple(stale))
+    if checkpoint is None:
+        return SavedState(None, read_owner, EpochEntries(), {}, ())
+    now = epochs.pop(checkpoint.epoch, EpochEntries())
+    _check_sequence(now.releases, checkpoint, where=where)
+    carries = now.learner is not None and now.learner.carries
+    older = {
+        epoch: each
+        for epoch, each in sorted(epochs.items())
+        if carries and each.learner is not None
+    }
+    stale = [place for epoch in sorted(epochs.keys() - older.keys()) for place in places_of[epoch]]
+    return SavedState(checkpoint, read_owner, now, older, tuple(stale))
+
+
+def _put(
+    into: EpochEntries,
+    places: Entries,
+    what: str,
+    epoch: int,
+    rest: list[Any],
+    value: bytes,
+    *,
+    where: str,
+) -> None:
+    """Read one entry of an epoch."""
+    if what == "learner":
+        into.learner = _decoded(_learner_decoder, value, where=where)
+    elif what == "row":
+        into.rows[read_key(rest[0], where=where)] = value
+    elif what == "withheld":
+        into.withheld.add(read_key(rest[0], where=where))
+    else:
+        born, block, kind, key = rest
+        key_ = read_key(key, where=where)
+        identity = Identity(places.stream, places.partition, key_, epoch, born, block, kind)
+        into.releases[identity] = decode_recorded(identity, value)
 
 
 class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -309,6 +408,7 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commit_seq: Natural | UnsetType = UNSET
     sums: str | UnsetType = UNSET  # of a feedback stream, where the ledger line withholds them
     shown: str | UnsetType = UNSET
+    history: str | UnsetType = UNSET  # likewise, of an opening that was carried over
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -339,10 +439,11 @@ _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
 _first_checkpoint_decoder = msgspec.json.Decoder(_FirstCheckpoint)
 _owner_decoder = msgspec.json.Decoder(Owner)
 _remark_decoder = msgspec.json.Decoder(Remark)
+_learner_decoder = msgspec.json.Decoder(EpochLearner)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)
 _readers_decoder = msgspec.json.Decoder(_Readers)
 
-Read = TypeVar("Read", Checkpoint, _FirstCheckpoint, Owner, _Drawn)
+Read = TypeVar("Read", Checkpoint, _FirstCheckpoint, Owner, EpochLearner, _Drawn)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
@@ -420,6 +521,20 @@ def _sums(drawn: _Drawn) -> BlockSums | None:
     if drawn.sums is UNSET or drawn.shown is UNSET:
         return None
     return BlockSums(from_base64(drawn.sums, "sums"), from_base64(drawn.shown, "shown"))
+
+
+def _carried(line: Charge, drawn: _Drawn) -> Carried | None:
+    """What an opening carried over, as its line says; a withheld history stands beside it."""
+    told = line.carried
+    if told is UNSET:
+        return None
+    history = drawn.history if told.history is UNSET else told.history
+    return Carried(
+        action=drawn.value,
+        block=told.first_block,
+        after=After(told.epoch, told.born, told.block),
+        history=None if history is UNSET else from_base64(history, "history"),
+    )
 
 
 def _policy(action: bytes) -> bytes | None:

@@ -45,7 +45,8 @@ def redraw() -> None:
             identity: _drawn_anew(spec, each) if found.waits(each) else each
             for identity, each in found.saved.releases.items()
         }
-        return replace(found, saved=replace(found.saved, releases=releases))
+        now = replace(found.saved.now, releases=releases)
+        return replace(found, saved=replace(found.saved, now=now))
 
     protocol.open_partition = forgetful  # type: ignore[attr-defined]
 

@@ -7,8 +7,8 @@ that the engine's steps are the same code in life and in rebuilding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Key, Release
+from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Carried, Key, Release
 from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.noise import discrete_laplace, discrete_laplaces
 from streamdp.core.randomness import Bits, Purpose, Randomness, uniform_integers
@@ -45,6 +45,7 @@ class Kept(NamedTuple):
     in_force: int | None = None  # the action in force afterwards, where that is on record
     sums: BlockSums | None = None  # of the kind `sums`
     policy: bytes | None = None  # the policy in force afterwards, where that is on record
+    carried: Carried | None = None  # of an opening that was carried over
 
 
 Recorded = Mapping[Drawn, Kept]
@@ -55,7 +56,13 @@ def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
     """What a rebuild needs of releases."""
     return {
         Drawn(each.key, each.identity.born, each.identity.block, each.kind): Kept(
-            each.value, each.first_offset, each.last_offset, each.in_force, each.sums, each.policy
+            each.value,
+            each.first_offset,
+            each.last_offset,
+            each.in_force,
+            each.sums,
+            each.policy,
+            each.carried,
         )
         for each in releases
     }
@@ -65,7 +72,11 @@ class Draws(Protocol):
     """Gives the values of releases, for some rows of a bank at once."""
 
     def openings(self, bank: Bank, rows: Ints) -> Ints:
-        """The action that each new row starts with."""
+        """The action that each new row starts with, unless it carries one over."""
+        ...
+
+    def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
+        """What new rows carry over from learners before them, by their places among these keys."""
         ...
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
@@ -91,6 +102,14 @@ class Fresh:
     learner: Learner
     estimates: tuple[Estimate, ...]
     randomness: Randomness
+    heritage: MutableMapping[Key, Carried] = field(default_factory=dict, repr=False)
+
+    def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
+        """What is public of the keys' learners of earlier epochs; see `core.evidence.carrying`."""
+        if not self.heritage:
+            return {}
+        found = ((at, self.heritage.get(key)) for at, key in enumerate(keys))
+        return {at: each for at, each in found if each is not None}
 
     def tag(self, bank: Bank, rows: Ints) -> None:
         """Give new rows what addresses their bits; fresh bits need no address."""
@@ -154,6 +173,14 @@ class FromRecord:
         """The recorded opening of each row."""
         return self._read(bank, rows, OPENING)
 
+    def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
+        """What the recorded openings carried over."""
+        names = (Drawn(key, at, 0, OPENING) for key, at in zip(keys, born.tolist(), strict=True))
+        found = ((at, self.recorded.get(name)) for at, name in enumerate(names))
+        return {
+            at: kept.carried for at, kept in found if kept is not None and kept.carried is not None
+        }
+
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The recorded action of each row's block."""
         return self._read(bank, rows, ACTION)
@@ -178,6 +205,8 @@ class FromRecord:
 
     def _kept(self, bank: Bank, rows: Ints, kind: str) -> list[Kept]:
         born, block = bank.born[rows].tolist(), bank.block[rows].tolist()
+        if kind == OPENING:
+            block = [0] * len(block)  # also where the first block is a later one
         names = [
             Drawn(bank.keys[row], since, ended, kind)
             for row, since, ended in zip(rows.tolist(), born, block, strict=True)

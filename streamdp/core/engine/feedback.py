@@ -21,7 +21,8 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine.draws import Draws
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import BLOCK_CODE, Ended, Wave
-from streamdp.core.events import FeedbackBatch, Told
+from streamdp.core.events import Carried, FeedbackBatch, Told
+from streamdp.core.evidence.carrying import history_of
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
@@ -39,13 +40,19 @@ class FeedbackBlocks:
     def __init__(self, *, learner: PolicyLearner, bank: Bank) -> None:
         self._learner, self._bank = learner, bank
 
-    def born(self, rows: Ints, draws: Draws) -> tuple[Ints, Told]:
-        """The policy before anything is known; no data, no draw."""
-        openings = draws.openings(self._bank, rows)
-        learner = self._learner
+    def born(self, rows: Ints, draws: Draws, carried: dict[int, Carried]) -> tuple[Ints, Told]:
+        """The policy before anything is known, or from a carried history; no data, no draw."""
+        bank, learner = self._bank, self._learner
+        openings = draws.openings(bank, rows)
         nothing = np.zeros((len(rows), len(learner.actions)), dtype=np.int64)
         policy = learner.policy(learner.nothing_known(1), np.zeros(1, dtype=np.int64))
-        return openings, Told(nothing, nothing, np.repeat(policy, len(rows), axis=0))
+        policies = np.repeat(policy, len(rows), axis=0)
+        if carried:
+            which = np.fromiter(carried, dtype=np.int64, count=len(carried))
+            state = history_of(carried, rows=len(rows), actions=len(learner.actions))[which]
+            policies[which] = learner.policy(state, bank.block[rows[which]])
+            bank.remembered[rows[which]] = state.reshape(len(which), -1).view(np.int64)
+        return openings, Told(nothing, nothing, policies)
 
     def added(self, plan: Plan) -> _Added:
         """Each slot's arm and gain, in the order in which waves need them.

@@ -14,7 +14,7 @@ from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.resampling import resampled
 from streamdp.core.engine.waves import BLOCK_CODE, ESTIMATE_CODE, Ended, Wave
-from streamdp.core.events import LossBatch
+from streamdp.core.events import Carried, LossBatch
 from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Purpose, uniform_integers
@@ -45,10 +45,17 @@ class LossBlocks:
         self._not_private = not_private
         self._adder = Adder(len(learner.actions))
 
-    def born(self, rows: Ints, draws: Draws) -> tuple[Ints, None]:
-        """The openings, which are in force at once."""
-        self._bank.action[rows] = draws.openings(self._bank, rows)
-        return self._bank.action[rows].astype(np.int64), None
+    def born(self, rows: Ints, draws: Draws, carried: dict[int, Carried]) -> tuple[Ints, None]:
+        """The openings, which are in force at once; a memory is sure of a carried one."""
+        bank = self._bank
+        openings = draws.openings(bank, rows)
+        if carried:
+            which = np.fromiter(carried, dtype=np.int64, count=len(carried))
+            openings[which] = [each.action for each in carried.values()]
+            lengths = self._learner.schedule.lengths(bank.block[rows[which]])
+            bank.remembered[rows[which]] = self._learner.memory.sure_of(openings[which], lengths)
+        bank.action[rows] = openings
+        return openings, None
 
     # -- sums ------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ an engine refuses to go on or to be saved, or these slots would be counted twice
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -44,6 +44,7 @@ from streamdp.core.events import (
     NO_ARM,
     OPENING,
     SUMS,
+    Carried,
     FeedbackBatch,
     Key,
     LossBatch,
@@ -95,7 +96,9 @@ class Engine:
         estimates: Sequence[Estimate] = (),
         limit: int = 1_000_000,
         not_private: NotPrivate | None = None,
+        heritage: MutableMapping[Key, Carried] | None = None,
     ) -> None:
+        """`heritage`: what keys carry over from learners of earlier epochs when they open here."""
         share = None if budget is None else parse_epsilon(budget, "budget")
         _check_parts(learner, randomness)
         if not 1 <= limit <= MOST_ROWS:
@@ -117,7 +120,10 @@ class Engine:
             remembered=remembered(learner),
             observes="feedback" if isinstance(learner, PolicyLearner) else "losses",
         )
-        self._fresh = Fresh(stream, partition, epoch, learner, self.estimates, randomness)
+        self._fresh = Fresh(
+            stream, partition, epoch, learner, self.estimates, randomness,
+            {} if heritage is None else heritage,
+        )  # fmt: skip
         self._quiet: Quiet | QuietFeedback
         self._applier = Applier(
             schedule=learner.schedule,
@@ -300,7 +306,9 @@ class Engine:
 
     def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
         """The way of every slot that begins or ends anything, and of all batches of several."""
-        planned = plan(self._bank, self.learner.schedule, batch, limit=limit)
+        planned = plan(
+            self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried
+        )
         ends = np.flatnonzero(planned.segments.closes)
         self._grow_ledger(len(self._bank) + len(planned.new))
         self._book(planned.segment_rows[ends], planned.segments.block[ends])
@@ -363,6 +371,7 @@ class Engine:
             last_offset=_joined(waves, "last_offset")[order],
             in_force=_joined(waves, "in_force")[order] if self._remembers else None,
             told=_told(waves, order),
+            carried=next((wave.carried for wave in waves if wave.carried), None),
         )
 
     @property

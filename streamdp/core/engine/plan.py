@@ -5,7 +5,7 @@ Made from keys, offsets and slot numbers alone; nothing here looks at a loss, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank, first_places
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import FeedbackBatch, LossBatch
+from streamdp.core.events import Carried, FeedbackBatch, Key, LossBatch
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.schedule import LAST_SLOT, Schedule
 from streamdp.core.segments import Grouped, Segments, cut, group
@@ -21,6 +21,9 @@ from streamdp.core.segments import Grouped, Segments, cut, group
 Ints = NDArray[np.int64]
 
 Batch = LossBatch | FeedbackBatch
+
+Heritage = Callable[[Sequence[Key], Ints], dict[int, Carried]]
+"""What keys that are born at these offsets carry over, by their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Plan:
     segments: Segments
     new: Ints  # which of the batch's keys are born, in the order of their first records
     born: Ints  # and where
+    carried: dict[int, Carried]  # what they carry over, by their places in `new`
     refused: int  # how many slots were of keys beyond the limit
 
     @property
@@ -60,7 +64,7 @@ class Plan:
         return offsets
 
 
-def plan(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int) -> Plan:
+def plan(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int, heritage: Heritage) -> Plan:
     """Lay a checked batch out over rows; keys beyond `limit` rows get none."""
     rows = bank.rows(batch.keys)
     first = first_places(batch.index, len(batch.keys)) if (rows < 0).any() else rows
@@ -72,6 +76,12 @@ def plan(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int) -> Plan:
     grouped = group(kept.index, len(batch.keys))
     touched = rows[grouped.touched]
     taken = np.where(touched < len(bank), bank.slots[np.minimum(touched, len(bank.slots) - 1)], 0)
+    carried = heritage([batch.keys[key] for key in new.tolist()], born) if len(new) else {}
+    if carried:
+        begun = np.zeros(len(new), dtype=np.int64)
+        begun[list(carried)] = [schedule.start(each.block) - 1 for each in carried.values()]
+        fresh = touched >= len(bank)
+        taken[fresh] = begun[touched[fresh] - len(bank)]
     if len(taken) and int((taken + grouped.counts).max()) > LAST_SLOT:
         raise InvalidConfig(
             complaint("batch", "too many slots of one key", expected=LAST_SLOT, got="more")
@@ -84,6 +94,7 @@ def plan(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int) -> Plan:
         segments=cut(schedule, grouped, taken),
         new=new,
         born=born,
+        carried=carried,
         refused=len(batch.index) - len(kept.index),
     )
 

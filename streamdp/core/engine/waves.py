@@ -10,7 +10,7 @@ blocks accumulate, release and put in force is a part of its own: `losses` and `
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.plan import Plan
-from streamdp.core.events import Told
+from streamdp.core.events import Carried, Key, Told
 from streamdp.core.schedule import Schedule
 
 Ints = NDArray[np.int64]
@@ -44,6 +44,7 @@ class Wave:
     place: Ints  # of the record that ended the block, in the batch
     in_force: Ints  # the action in force afterwards
     told: Told | None = None  # feedback streams: sums, counts, policies
+    carried: dict[Key, Carried] | None = None  # openings: what was carried over
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,8 +85,13 @@ class Added(Protocol):
 class Blocks(Protocol):
     """What the blocks of a stream accumulate, release and put in force."""
 
-    def born(self, rows: Ints, draws: Draws) -> tuple[Ints, Told | None]:
-        """What new rows open with: their actions, or for a feedback stream their policies."""
+    def born(
+        self, rows: Ints, draws: Draws, carried: dict[int, Carried]
+    ) -> tuple[Ints, Told | None]:
+        """What new rows open with: their actions, or for a feedback stream their policies.
+
+        The rows at the places of `carried` open with that; their first blocks are in the bank.
+        """
         ...
 
     def added(self, plan: Plan) -> Added:
@@ -122,11 +128,17 @@ class Applier:
         keys = [plan.batch.keys[key] for key in plan.new.tolist()]
         rows = self._bank.add(keys, plan.born)
         self._fresh.tag(self._bank, rows)
-        openings, told = self._blocks.born(rows, draws)
-        one = np.ones(len(rows), dtype=np.int64)
+        for at, each in plan.carried.items():
+            self._bank.block[rows[at]] = each.block
+        begin = self._schedule.starts(self._bank.block[rows])
+        self._bank.slots[rows] = begin - 1
+        openings, told = self._blocks.born(rows, draws, plan.carried)
         place = np.searchsorted(plan.batch.offsets, plan.born)
-        born = Ended(rows, one - 1, one, one, plan.born, plan.born, place)
-        return born.wave(OPENING_CODE, openings, openings, told)
+        born = Ended(rows, np.zeros_like(rows), begin, begin, plan.born, plan.born, place)
+        wave = born.wave(OPENING_CODE, openings, openings, told)
+        if not plan.carried:
+            return wave
+        return replace(wave, carried={keys[at]: each for at, each in plan.carried.items()})
 
     def _advance(self, plan: Plan, which: Ints, added: Added, draws: Draws) -> Iterator[Wave]:
         """Apply one wave of segments, which are of different rows."""

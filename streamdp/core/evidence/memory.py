@@ -49,6 +49,9 @@ class Memory(Protocol):
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         """What holds once each row has cast a vote, drawn from a block of this length."""
 
+    def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
+        """What is remembered (R × W) where these actions are carried into blocks of this length."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewestVote:
@@ -72,6 +75,10 @@ class NewestVote:
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         """The votes, whatever was in force."""
         return Standing(votes, standing.remembered)
+
+    def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
+        """Nothing."""
+        return np.zeros((len(actions), 0), dtype=np.int64)
 
 
 NEWEST = NewestVote()

@@ -163,6 +163,14 @@ class UpperBound:
         return policy
 
 
+def keeps_a_posterior(*rules: object) -> bool:
+    """Whether what these rules keep of an arm is a weight and a weighted sum, as all such rules do.
+
+    What the others keep means something only beside their own rates and the other arms.
+    """
+    return all(isinstance(rule, BestArm | Intervals) for rule in rules)
+
+
 @cache
 def _logarithm(of: int) -> float:
     """ln of an integer, from `decimal`: the same on every machine."""

@@ -121,6 +121,16 @@ class VoteFilter:
         )
         return Standing(in_force, remembered)
 
+    def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
+        """As after a vote for each action, if the block ahead is one whose vote is filtered.
+
+        So what a learner carries over of its votes is one action, which a ledger's line can say.
+        """
+        kept = lengths >= self.since
+        remembered = np.zeros((len(actions), self.width), dtype=np.int64)
+        remembered[kept] = self._begun(actions[kept])
+        return remembered
+
     def _begun(self, votes: Ints) -> Ints:
         """What is remembered after the first vote that is filtered."""
         parts = np.empty((len(votes), 2, self.actions), dtype=np.int64)

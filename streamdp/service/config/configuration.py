@@ -122,6 +122,7 @@ class Configuration:
                 exact=self._exact(learner),
                 quarantine=Quarantine(topics, format_) if topics.quarantined else None,
                 earlier=self._earlier(name),
+                carry=stream.carry,
             )
 
     def stream(self, name: str) -> StreamTable:

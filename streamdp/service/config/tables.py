@@ -193,6 +193,9 @@ class StreamTable(BaseModel):
     partition_epochs: dict[Annotated[int, Field(ge=0)], Count] = Field(
         default={}, description="an epoch of one partition, where it alone has to begin anew"
     )
+    carry: bool = Field(
+        default=True, description="begin an epoch with what is public of the one before"
+    )
     mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
     fallback_action: str | None = Field(
         default=None, description="what readers use where there is no action"

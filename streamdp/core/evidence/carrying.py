@@ -1,0 +1,111 @@
+"""What a key's new learner begins with: what is public of the learner that it had before.
+
+A learner is new where an epoch begins. What its key carries over is:
+
+1. *The action in force*, known again by its name. An action of that name must be among the new
+   ones: otherwise nothing tells which of them is good for the key, and it opens like a new key.
+2. *The length reached*: the new learner begins with its first block that is at least as long as the
+   last one that ended. So a key that has learned for long does not play with short blocks again.
+   The block that was open is abandoned: it is not selected from, and nothing of it is carried (P9).
+3. *The history* of a feedback stream, arm by arm: an arm that stays keeps its two numbers (weight
+   and weighted sum of the posterior), by name; a new arm has none. Only posteriors can be carried;
+   what other rules keep means something under their own rates alone, so there keys open anew.
+
+A memory of votes begins again, sure of the carried action (`Memory.sure_of`).
+
+Privacy: all that is read here was released, or follows from what was released, so it costs nothing.
+The room's import contract keeps open sums out of reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.events import After, Carried
+from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.schedule import Schedule
+
+STAYS_AWAY = -1
+"""In place of an action's new number: it has no action of its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is public of one key's learner."""
+
+    after: After
+    action: int  # the action in force, among the actions that there were
+    history: NDArray[np.float64] | None = None  # of a feedback stream: 2 × K
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The way from one configuration of a stream to another, for every key alike."""
+
+    actions_before: Sequence[str] = field(repr=False)
+    actions_now: Sequence[str] = field(repr=False)
+    schedule_before: Schedule
+    schedule_now: Schedule
+    histories: bool = False  # whether a feedback stream's histories mean the same in both
+
+    @cached_property
+    def moves(self) -> NDArray[np.int64]:
+        """The new number of each action that there was.
+
+        >>> from streamdp.core.schedule import dyadic
+        >>> Passage(("a", "b", "c"), ("c", "a", "new"), dyadic(), dyadic()).moves
+        array([ 1, -1,  0])
+        """
+        now = {name: at for at, name in enumerate(self.actions_now)}
+        numbers = [now.get(name, STAYS_AWAY) for name in self.actions_before]
+        return np.array(numbers, dtype=np.int64)
+
+    @cached_property
+    def _first_blocks(self) -> dict[int, int]:
+        return {}
+
+    def first_block(self, due: int) -> int:
+        """The new learner's first block where this one was due before."""
+        if due not in self._first_blocks:
+            ended = int(self.schedule_before.lengths(np.array([due - 1]))[0]) if due else 0
+            self._first_blocks[due] = self.schedule_now.first_as_long(ended)
+        return self._first_blocks[due]
+
+    def carried(self, known: Known) -> Carried | None:
+        """What the key's new learner begins with; None: it opens like that of a new key."""
+        block = self.first_block(known.after.block)
+        if known.history is None:
+            action = int(self.moves[known.action])
+            return None if action == STAYS_AWAY else Carried(action, block, known.after)
+        if not self.histories or not (self.moves != STAYS_AWAY).any():
+            return None
+        history = moved(known.history, self.moves, actions=len(self.actions_now))
+        return Carried(0, block, known.after, history.astype("<f8").tobytes())
+
+
+def moved(
+    history: NDArray[np.float64], moves: NDArray[np.int64], *, actions: int
+) -> NDArray[np.float64]:
+    """A feedback learner's history under the new numbers of its arms; zeros for arms without one.
+
+    >>> moved(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, -1]), actions=3).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 3.0, 0.0]]
+    """
+    found = np.zeros((KEPT_PER_ARM, actions))
+    stays = moves != STAYS_AWAY
+    found[:, moves[stays]] = history[:, stays]
+    return found
+
+
+def history_of(carried: Mapping[int, Carried], *, rows: int, actions: int) -> NDArray[np.float64]:
+    """The histories (R × 2 × K) that new rows begin with: zeros where nothing is carried."""
+    histories = np.zeros((rows, KEPT_PER_ARM, actions))
+    for row, each in carried.items():
+        if each.history is not None:
+            histories[row] = np.frombuffer(each.history, "<f8").reshape(KEPT_PER_ARM, actions)
+    return histories

@@ -1,0 +1,234 @@
+"""What a new epoch carries over from the state of those before it, and which entries that needs.
+
+1. A key's newest learner decides, of whichever earlier epoch it is: its saved row, and the recorded
+   releases that the row does not hold yet. Of a row only public columns are read
+   (`snapshot.public_columns`); the open block is abandoned with its sums (P9).
+2. What the rows of an epoch mean stands in the state beside them (`EpochLearner`). An epoch that
+   began under a version that did not write it carries nothing into the next one.
+3. Only what was published is carried: a key whose newest release was withheld (shadow mode) opens
+   like a new one, since nobody could check what it carries. Of a feedback stream each release since
+   the learner was born counts, because its history does.
+4. The entries of a key stay until its new opening is recorded: from then on that says everything.
+   Those of keys that nothing is carried for go at once.
+5. Whether an epoch carries over is decided where it begins, and stands in its own `EpochLearner`.
+   Changing the option later changes the next epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from streamdp.core import snapshot
+from streamdp.core.events import OPENING, After, Carried, Key, Release
+from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
+from streamdp.core.evidence.policy_arithmetic import Floats
+from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.evidence.policy_rules import keeps_a_posterior
+from streamdp.core.learners import Learner, PolicyLearner
+from streamdp.core.learners.feedback.learner import feedback_learner_of
+from streamdp.core.schedule import Schedule
+from streamdp.service.spec import StreamSpec
+from streamdp.wire.entries import Entries, release_entry
+from streamdp.wire.lines import ENDS_BLOCK, Carries
+from streamdp.wire.state import EpochEntries, EpochLearner, SavedState
+
+
+class Begins(Enum):
+    """Whether a taking begins an epoch, and how."""
+
+    NOT = "not"
+    CARRYING = "carrying"
+    ANEW = "anew"  # nothing is carried: the option says so, or the state is not the newest
+
+
+@dataclass(slots=True)
+class Heritage:
+    """What keys carry over when they open, and which entries of the state say so."""
+
+    carried: dict[Key, Carried] = field(default_factory=dict, repr=False)
+    places: dict[Key, list[bytes]] = field(default_factory=dict, repr=False)
+    gone: list[bytes] = field(default_factory=list, repr=False)  # entries that nobody needs
+
+
+def carries(spec: StreamSpec, before: EpochLearner) -> Carries:
+    """What the ledger's mark of an epoch says: which actions stay, by name."""
+    names = set(spec.learner.actions)
+    moves = _passage(spec.learner, before).moves.tolist()
+    return Carries(
+        removed=[name for name in before.actions if name not in names],
+        kept=list(runs((now, old) for old, now in enumerate(moves) if now != STAYS_AWAY)),
+    )
+
+
+def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Pairs of numbers as runs that rise together.
+
+    >>> list(runs([(0, 0), (1, 1), (5, 2), (6, 4)]))
+    [(0, 0, 2), (5, 2, 1), (6, 4, 1)]
+    """
+    run: tuple[int, int, int] | None = None
+    for now, before in pairs:
+        if run is not None and (now, before) == (run[0] + run[2], run[1] + run[2]):
+            run = (run[0], run[1], run[2] + 1)
+            continue
+        if run is not None:
+            yield run
+        run = (now, before, 1)
+    if run is not None:
+        yield run
+
+
+def heritage(
+    spec: StreamSpec, partition: int, saved: SavedState, *, begins: Begins, waiting: set[bytes]
+) -> Heritage:
+    """What the keys of a partition carry over into the epoch that begins, or is under way.
+
+    `waiting`: recorded releases that are yet to be published; they are let go as those always are.
+    """
+    found, entries = Heritage(), Entries(spec.name, partition)
+    sources, opened = dict(saved.older), set[Key]()
+    if begins is Begins.NOT:
+        opened = {*saved.rows, *(each.key for each in saved.releases)}
+    elif saved.checkpoint is not None:
+        sources[saved.checkpoint.epoch] = saved.now
+    for epoch in sorted(sources, reverse=True):
+        source = sources[epoch]
+        places = _places(epoch, source, entries, waiting)
+        carried = {} if begins is Begins.ANEW else _carried(spec.learner, epoch, source, opened)
+        for key, of_key in places.items():
+            if key in carried:
+                found.carried[key], found.places[key] = carried[key], of_key
+            else:
+                found.gone += of_key
+        opened |= places.keys()
+        found.gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
+        if source.learner is not None and not carried:
+            found.gone.append(entries.learner(epoch=epoch))
+    return found
+
+
+def _carried(
+    learner: Learner, epoch: int, source: EpochEntries, opened: Set[Key]
+) -> dict[Key, Carried]:
+    """What is carried over of an epoch, for keys that have not opened since."""
+    if source.learner is None:
+        return {}
+    passage = _passage(learner, source.learner)
+    known = _known(epoch, source)
+    found = {key: passage.carried(each) for key, each in known.items() if key not in opened}
+    return {key: each for key, each in found.items() if each is not None}
+
+
+def _places(
+    epoch: int, source: EpochEntries, entries: Entries, waiting: set[bytes]
+) -> dict[Key, list[bytes]]:
+    """The entries of each key of an epoch."""
+    places: defaultdict[Key, list[bytes]] = defaultdict(list)
+    for key in source.rows:
+        places[key].append(entries.row(key, epoch=epoch))
+    for identity in source.releases:
+        place = release_entry(identity)
+        places[identity.key] += [] if place in waiting else [place]
+    return dict(places)
+
+
+def _passage(learner: Learner, before: EpochLearner) -> Passage:
+    """The way from an epoch's learner to this one."""
+    histories = False
+    if before.learner and isinstance(learner, PolicyLearner):
+        histories = keeps_a_posterior(_policy_learner(before).rule, learner.rule)
+    return Passage(
+        actions_before=before.actions,
+        actions_now=learner.actions,
+        schedule_before=_schedule(before),
+        schedule_now=learner.schedule,
+        histories=histories,
+    )
+
+
+def _schedule(before: EpochLearner) -> Schedule:
+    prefix, tail = before.schedule
+    return Schedule("of an earlier epoch", None, tuple(prefix), tuple(tail))
+
+
+def _policy_learner(before: EpochLearner) -> PolicyLearner:
+    """A feedback stream's learner of an earlier epoch, made again by its recipe."""
+    return feedback_learner_of(json.loads(before.learner), actions=before.actions)
+
+
+def _known(epoch: int, source: EpochEntries) -> dict[Key, Known]:
+    """What is public of each key's newest learner in an epoch, if nothing of it was withheld."""
+    assert source.learner is not None
+    known = dict(_of_rows(epoch, source.learner, source.rows))
+    releases: defaultdict[Key, list[Release]] = defaultdict(list)
+    withheld = set(source.withheld)
+    for each in source.releases.values():
+        if each.release.kind in (OPENING, *ENDS_BLOCK):
+            releases[each.release.key].append(each.release)
+            if each.action is None:  # drawn in shadow mode; its key's entry may be gone already
+                withheld.add(each.release.key)
+    policy = _policy_learner(source.learner) if source.learner.learner else None
+    for key, of_key in releases.items():
+        for release in sorted(of_key, key=lambda each: (each.identity.born, each.stop)):
+            known[key] = _gone_on(known.get(key), release, source.learner, policy)
+    return {key: each for key, each in known.items() if key not in withheld}
+
+
+def _of_rows(
+    epoch: int, learner: EpochLearner, rows: Mapping[Key, bytes]
+) -> Iterator[tuple[Key, Known]]:
+    """What is public of saved rows."""
+    layout = snapshot.Layout(
+        digest=bytes.fromhex(learner.row_digest),
+        epoch=epoch,
+        actions=len(learner.actions),
+        wide=learner.totals,
+        remembered=learner.remembered,
+        shown=learner.shown,
+    )
+    if not rows:
+        return
+    columns = snapshot.public_columns(layout, list(rows.items()))
+    numbers = zip(
+        rows, columns.born.tolist(), columns.block.tolist(), columns.action.tolist(), strict=True
+    )
+    for at, (key, born, block, action) in enumerate(numbers):
+        history = _floats(columns.remembered[at], learner) if learner.learner else None
+        yield key, Known(After(epoch, born, block), action, history)
+
+
+def _floats(
+    remembered: np.ndarray[tuple[int], np.dtype[np.int64]], learner: EpochLearner
+) -> Floats:
+    kept: Floats = remembered.view(np.float64).reshape(KEPT_PER_ARM, len(learner.actions))
+    return kept
+
+
+def _gone_on(
+    before: Known | None, release: Release, learner: EpochLearner, policy: PolicyLearner | None
+) -> Known:
+    """What is public once this release is too."""
+    _, _, _, epoch, born, block, kind = release.identity
+    if before is not None and (before.after.born, before.after.block) > (born, block):
+        return before  # the row holds it
+    if kind == OPENING:
+        first = 0 if release.carried is None else release.carried.block
+        history = None if policy is None else policy.nothing_known(1)[0]
+        if release.carried is not None and release.carried.history is not None:
+            flat = np.frombuffer(release.carried.history, "<f8")
+            history = flat.reshape(KEPT_PER_ARM, len(learner.actions))
+        return Known(After(epoch, born, first), release.standing, history)
+    history = None
+    if policy is not None:
+        assert before is not None, "a block's release comes after its learner's opening"
+        assert before.history is not None, "each learner of a feedback stream has a history"
+        assert release.sums is not None, "a recorded release has what a rebuild needs"
+        gains, shown = (each[None] for each in release.sums.arrays())
+        history = policy.learned(before.history[None], gains, shown)[0]
+    return Known(After(epoch, born, block + 1), release.standing, history)

@@ -1,0 +1,227 @@
+"""Whether openings carry over what they must, by a ledger's lines alone: for `verification`.
+
+What a key's learner may carry over is public: the action in force by its name, the length of the
+last block that ended, and of a feedback stream the history that the released sums make. Here each
+opening is held against the newest learner of its key:
+
+1. A carried opening names that learner as it was left, and what it carries is that, recomputed.
+2. Nothing is carried of what was withheld, and nothing into an epoch whose mark does not say so.
+3. Where the mark says so, a key that could carry something over does.
+
+A name that no line has told (an action that is in force and was never voted for) is not judged.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from msgspec import UNSET
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import OPENING, After
+from streamdp.core.evidence.carrying import STAYS_AWAY, moved
+from streamdp.core.evidence.policy_arithmetic import Floats
+from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.evidence.policy_rules import keeps_a_posterior
+from streamdp.core.learners import PolicyLearner
+from streamdp.core.learners.feedback.learner import feedback_learner_of
+from streamdp.core.learners.leader import MOST_ACTIONS
+from streamdp.service.standings import schedule_in
+from streamdp.wire.lines import CarriedOver, Carries, Charge, from_base64
+from streamdp.wire.published import CARRIED
+
+
+@dataclass(slots=True)
+class Public:
+    """What is public of one key's newest learner."""
+
+    after: After
+    length: int = 0  # of the block before the one that is due
+    action: str | None = None  # in force, where lines have told its name
+    withheld: bool = False
+    learner: str = ""  # of a feedback stream
+    history: Floats | None = None  # None where it cannot be computed
+
+
+@dataclass(slots=True)
+class Succession:
+    """Follows the lines of one partition."""
+
+    epoch: int = 0
+    carries: Carries | None = None
+    _marks: list[tuple[int, Carries]] = field(default_factory=list)  # that carry, one by one
+    _keys: dict[object, Public] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)  # of this epoch's actions
+
+    def begin(self, epoch: int, carries: Carries | None) -> None:
+        """An epoch begins; what came before is forgotten unless it carries over."""
+        self.epoch, self.carries = epoch, carries
+        self._names = {}
+        if carries is None:
+            self._keys, self._marks = {}, []
+        else:
+            self._marks.append((epoch, carries))
+
+    def read(self, line: Charge) -> Iterator[str]:
+        """What is wrong with an opening; other lines are remembered."""
+        if isinstance(line.index, int) and isinstance(line.action, str):
+            self._names[line.index] = line.action
+        key = line.identity.key
+        before = self._keys.get(key)
+        if line.kind == OPENING:
+            yield from self._opened(line, before)
+            self._keys[key] = self._begun(line)
+        elif before is not None:
+            before.after = before.after._replace(block=line.block + 1)
+            before.length = line.stop - line.start
+            self._tell(before, line)
+            _learn(before, line)
+
+    def _tell(self, public: Public, line: Charge) -> None:
+        """What a line says is in force."""
+        if line.learner is not UNSET:
+            public.withheld = public.withheld or line.withheld is True
+            return
+        public.withheld = line.withheld is True
+        index = line.index if line.in_force is UNSET else line.in_force
+        public.action = self._names.get(index) if isinstance(index, int) else None
+
+    def _begun(self, line: Charge) -> Public:
+        """What is public of a learner that opens."""
+        first = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
+        public = Public(After(line.epoch, line.born, first))
+        if isinstance(line.carried, CarriedOver):
+            schedule = schedule_in(line.carried)
+            if schedule is not None and first:
+                public.length = int(schedule.lengths(np.array([first - 1]))[0])
+        self._tell(public, line)
+        if isinstance(line.learner, str):
+            public.learner = line.learner
+            public.history = _carried_history(line)
+        return public
+
+    def _opened(self, line: Charge, before: Public | None) -> Iterator[str]:
+        carried = line.carried
+        if (line.mechanism == CARRIED) != isinstance(carried, CarriedOver):
+            yield f"an opening by {line.mechanism!r} that does not say the same of what it carries"
+            return
+        if not isinstance(carried, CarriedOver):
+            if before is not None and self._must_carry(line, before):
+                yield f"an opening that carries nothing over, where epoch {line.epoch} does"
+            return
+        told = After(carried.epoch, carried.born, carried.block)
+        if before is None or before.after != told:
+            newest = "none" if before is None else _named(before.after)
+            yield f"an opening carried over from {_named(told)}; the key's newest learner: {newest}"
+            return
+        if told.epoch < line.epoch and self.carries is None:
+            yield f"an opening carried over into epoch {line.epoch}, whose mark does not say so"
+        if before.withheld:
+            yield "an opening carried over from what was withheld"
+        yield from self._matches(line, carried, before)
+
+    def _matches(self, line: Charge, carried: CarriedOver, before: Public) -> Iterator[str]:
+        """Whether what is carried over is what was there."""
+        schedule = schedule_in(carried)
+        first = None if schedule is None else schedule.first_as_long(before.length)
+        start = None if schedule is None or first is None else schedule.start(first)
+        if (first, start) != (carried.first_block, line.start):
+            yield (
+                f"an opening carried over into block {carried.first_block} from slot {line.start}"
+                f" on, after one of {before.length} slots; expected block {first}, slot {start}"
+            )
+        if line.withheld is True:
+            return
+        if isinstance(line.action, str) and before.action not in (None, line.action):
+            yield f"action {line.action!r} carried over where {before.action!r} was in force"
+        if isinstance(line.learner, str):
+            yield from self._same_history(line, carried, before)
+
+    def _same_history(self, line: Charge, carried: CarriedOver, before: Public) -> Iterator[str]:
+        """Whether a feedback stream's arms keep their numbers, and new ones have none."""
+        now = carried.history if isinstance(carried.history, str) else ""
+        actions = len(from_base64(now, "history")) // (8 * KEPT_PER_ARM)
+        expected = np.zeros((KEPT_PER_ARM, actions))
+        if before.history is not None:
+            moves = self._moves(carried.epoch, before.history.shape[1])
+            if moves is None:
+                return
+            if actions <= int(moves.max()):
+                yield f"a history of {actions} actions carried over; more of them stay"
+                return
+            expected = moved(before.history, moves, actions=actions)
+        if b64encode(expected.astype("<f8").tobytes()).decode() != now:
+            yield "another history carried over than the released sums make"
+
+    def _moves(self, since: int, actions: int) -> NDArray[np.int64] | None:
+        """The new number of each action of an epoch, as marks say; None where they do not suffice.
+
+        An action that was away for an epoch and is back is known by its name, which no mark says.
+        """
+        moves, marks = np.arange(actions), [each for at, each in self._marks if at > since]
+        for each in marks:
+            if len(marks) > 1 and (moves == STAYS_AWAY).any():
+                return None
+            step = np.full(MOST_ACTIONS, STAYS_AWAY)
+            for new, old, count in each.kept:
+                if max(old, new) + count <= MOST_ACTIONS:
+                    step[old : old + count] = np.arange(new, new + count)
+            moves = np.where(moves == STAYS_AWAY, STAYS_AWAY, step[moves])
+        return moves
+
+    def _must_carry(self, line: Charge, before: Public) -> bool:
+        """Whether an opening should have carried something over."""
+        if self.carries is None or before.after.epoch >= line.epoch or before.withheld:
+            return False
+        since = [each for at, each in self._marks if at > before.after.epoch]
+        if not isinstance(line.learner, str):
+            removed = {name for each in since for name in each.removed}
+            return before.action is not None and before.action not in removed
+        posterior = all(_keeps_a_posterior(told) for told in (before.learner, line.learner))
+        return posterior and all(each.kept for each in since)
+
+
+def _named(after: After) -> str:
+    return f"block {after.block} of the one born at {after.born} in epoch {after.epoch}"
+
+
+def _carried_history(line: Charge) -> Floats | None:
+    """The history that a feedback stream's opening says; None: zeros, whose length is not known."""
+    if not isinstance(line.carried, CarriedOver) or not isinstance(line.carried.history, str):
+        return None
+    flat = np.frombuffer(from_base64(line.carried.history, "history"), "<f8")
+    history: Floats = flat.reshape(KEPT_PER_ARM, -1)
+    return history
+
+
+def _learn(public: Public, line: Charge) -> None:
+    """A feedback stream's history after one more block."""
+    sums = line.block_sums()
+    if sums is None or not public.learner:
+        return
+    gains, shown = sums.arrays()
+    learner = _learner(public.learner, len(gains))
+    if learner is None:
+        return
+    before = learner.nothing_known(1) if public.history is None else public.history[None]
+    public.history = learner.learned(before, gains[None], shown[None])[0]
+
+
+@lru_cache(maxsize=64)
+def _learner(told: str, actions: int) -> PolicyLearner | None:
+    """A feedback learner by what lines say of it; names of actions make no difference to it."""
+    try:
+        return feedback_learner_of(json.loads(told), actions=[str(n) for n in range(actions)])
+    except (InvalidConfig, ValueError, TypeError):
+        return None
+
+
+def _keeps_a_posterior(told: str) -> bool:
+    learner = _learner(told, 2)
+    return learner is not None and keeps_a_posterior(learner.rule)

@@ -1,0 +1,186 @@
+"""Stories of streams that go from one epoch into the next, for both kinds of stream."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+import streamdp as sd
+from streamdp.core.events import Key
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.ports import Headers, Records, Value
+from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.spec import StreamSpec
+from streamdp.service.verification import Verification
+from streamdp.wire.feedback import Feedback, configure_feedback
+from streamdp.wire.formats import configure
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import Mode, decode_ledger
+from tests.protocol_model import Store, restore
+from tests.streams import ACTIONS, feedback_spec, shown, spec
+
+MORE = ("new", "c", "a", "b")
+"""The actions of the second epoch: one more, and in another order."""
+
+
+def leader(actions: Sequence[str] = ACTIONS, *, longest: int = 3, **options: str) -> sd.Leader:
+    """Blocks of 1, 2 and then `longest` slots."""
+    schedule = options.pop("schedule", f"capped {longest}")
+    return sd.incumbent_leader(actions=actions, epsilon="1/2", schedule=schedule, **options)
+
+
+def remembers(actions: Sequence[str] = ACTIONS) -> sd.Leader:
+    """The same with a filter of votes."""
+    return sd.remembering_leader(actions=actions, epsilon="1/2", schedule="geometric 5/2 to 3")
+
+
+def policies(actions: Sequence[str] = ACTIONS) -> PolicyLearner:
+    """A feedback learner with blocks as short."""
+    return policy_blocks(actions=actions, epsilon="1/2", schedule="capped 3")
+
+
+def stream(learner: sd.Leader | PolicyLearner, *, epoch: int = 1, carry: bool = True) -> StreamSpec:
+    """A stream of either kind; what its records say of actions does not depend on the epoch."""
+    if isinstance(learner, PolicyLearner):
+        format_ = configure_feedback(
+            "json", feedback=Feedback(learner.actions, "reward", learner.played), options={}
+        )
+        return replace(
+            feedback_spec(name="home"), learner=learner, format=format_, epoch=epoch, carry=carry
+        )
+    of_losses = configure("json", actions=list(learner.actions), options={"layout": "mapping"})
+    return replace(spec(), learner=learner, format=of_losses, epoch=epoch, carry=carry)
+
+
+class Story(Store):
+    """A store whose records may have headers."""
+
+    headers: Sequence[Headers] = ()
+
+    def records(self, start: int, stop: int) -> Records:
+        """Input by offsets."""
+        found = super().records(start, stop)
+        return replace(
+            found, headers=[self.headers[at] for at in found.offsets] if self.headers else ()
+        )
+
+
+def mapped(
+    count: int, *, keys: Sequence[Key] = (b"fr", b"de", None), seed: int = 1
+) -> list[tuple[Key, Value]]:
+    """Events that name their actions, of both epochs."""
+    rng = np.random.default_rng(seed)
+    names = sorted({*ACTIONS, *MORE})
+    return [
+        (keys[int(rng.integers(0, len(keys)))],
+         b'{"losses":{%s}}' % ",".join(f'"{name}":{rng.random():.3f}' for name in names).encode())
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def store_of(learner: sd.Leader | PolicyLearner, count: int = 120) -> Story:
+    """Input for a learner of either kind."""
+    if not isinstance(learner, PolicyLearner):
+        return Story(mapped(count))
+    records, headers = shown(count)
+    store = Story(records)
+    store.headers = headers
+    return store
+
+
+def live(store: Story, of: StreamSpec, stop: int, *, mode: Mode = Mode.LIVE) -> None:
+    """Read up to here, publish everything."""
+    work = restore(store, of)
+    if work.engine.position < stop:
+        work.absorb([store.records(work.engine.position, stop)], mode=mode)
+    settle(store, work)
+
+
+def settle(store: Story, work: PartitionWork) -> None:
+    """Cut until nothing is left to publish or take away."""
+    now = 0.0
+    while work.urgent or work.behind:
+        now += 60
+        store.decide(work.cut(now=now, pace=Pace()).commit)
+
+
+def verified(store: Story, of: StreamSpec) -> list[str]:
+    """What `ledger verify` has against the ledger."""
+    verification = Verification()
+    verification.read(of.topics, store.ledger)
+    verification.verdicts({of.topics.input: of.charge}, {})
+    return verification.violations
+
+
+def charges(store: Story) -> list[Charge]:
+    """The ledger without its marks."""
+    lines = [decode_ledger(each.value) for each in store.ledger]
+    return [line for line in lines if isinstance(line, Charge)]
+
+
+def openings(store: Story, epoch: int) -> dict[Key, Charge]:
+    """The openings of an epoch."""
+    return {
+        line.identity.key: line
+        for line in charges(store)
+        if line.epoch == epoch and line.kind == "opening"
+    }
+
+
+def in_force(store: Story, epoch: int) -> dict[Key, str]:
+    """The action that readers were told last, of an epoch."""
+    told: dict[Key, str] = {}
+    for each in store.actions:
+        if f'"epoch":{epoch},'.encode() in each.value:
+            told[each.key] = each.value.split(b'"action":"')[1].split(b'"')[0].decode()
+    return told
+
+
+LEADERS = [leader, remembers]
+ALL = [leader, remembers, policies]
+
+
+def through_crashes(store: Story, of: StreamSpec, seed: int) -> int:
+    """A random life to the end of the input; how often it crashed."""
+    chance, crashes, now = random.Random(seed), 0, 0.0
+    pace = Pace(records=chance.choice([4, 1000]), seconds=chance.choice([1.0, 50.0]))
+    work = restore(store, of)
+    pending: Cut | None = None
+    for _ in range(120):
+        now += chance.random()
+        match chance.choice(("absorb", "cut", "cut", "decide", "decide", "crash", "crash sent")):
+            case "absorb":
+                stop = min(store.end, work.engine.position + chance.randrange(1, 12))
+                if work.engine.position < stop:
+                    work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+            case "cut" if pending is None and (work.urgent or work.behind):
+                pending = work.cut(now=now, pace=pace)
+            case "decide" if pending is not None:
+                store.send(pending.commit)
+                store.decide(pending.commit)
+                pending = None
+            case "crash":
+                work, pending, crashes = restore(store, of), None, crashes + 1
+            case "crash sent" if pending is not None:
+                store.send(pending.commit)
+                if chance.random() < 0.5:
+                    store.decide(pending.commit)
+                work, pending, crashes = restore(store, of), None, crashes + 1
+    if pending is not None:
+        store.decide(pending.commit)
+    if work.engine.position < store.end:
+        work.absorb([store.records(work.engine.position, store.end)], mode=Mode.LIVE)
+    settle(store, work)
+    return crashes
+
+
+def last_open(store: Story, learner: sd.Leader | PolicyLearner) -> int:
+    """A record below 60 that lies in a block which the epoch's beginning leaves open."""
+    trial = store_of(learner)
+    live(trial, stream(learner), 60)
+    ended = {line.identity.key: line.last_offset for line in charges(trial)}
+    return next(at for at in range(59, 0, -1) if ended[store.input[at][0]] < at)

@@ -1,0 +1,349 @@
+"""Does a new epoch begin with what is public of the one before, and with nothing else?
+
+A key opens with the action that was in force, known again by its name, at the length that its
+blocks had reached. What `ledger verify` computes from published lines alone must agree, through
+crashes, and broken variants of the rules must be caught by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamdp as sd
+from streamdp.core.errors import StateMismatch
+from streamdp.core.learners.feedback.policy_weights import policy_weights
+from streamdp.ports import Published
+from streamdp.service.protocol import Pace
+from streamdp.testing.judge import judge
+from streamdp.wire import entries
+from streamdp.wire.lines import CarriedOver, EpochMark
+from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.state import read_state
+from tests.bench.bench_carrying import World, compared
+from tests.carrying import (
+    ALL,
+    LEADERS,
+    MORE,
+    charges,
+    in_force,
+    last_open,
+    leader,
+    live,
+    openings,
+    policies,
+    settle,
+    store_of,
+    stream,
+    through_crashes,
+    verified,
+)
+from tests.protocol_model import Store, evidence, restore
+from tests.streams import ACTIONS, spec
+
+
+@pytest.mark.parametrize("made", LEADERS)
+def test_does_a_key_open_with_the_action_that_was_in_force(
+    made: Callable[..., sd.Leader],
+) -> None:
+    """By its name, at the length reached, charged nothing; and outsiders compute the same."""
+    first, second = stream(made()), stream(made(MORE), epoch=2)
+    store = store_of(made())
+    live(store, first, 60)
+    before = in_force(store, 1)
+    live(store, second, 120)
+    found = openings(store, 2)
+    assert found.keys() == before.keys() == {b"fr", b"de", None}
+    assert {key: line.action for key, line in found.items()} == before
+    for line in found.values():
+        first_block = made().schedule.first_as_long(3)
+        assert (line.mechanism, line.charge) == ("carried", Fraction(0))
+        assert line.start == made().schedule.start(first_block) > 1
+        assert isinstance(line.carried, CarriedOver)
+        assert (line.carried.epoch, line.carried.first_block) == (1, first_block)
+    assert verified(store, second) == []
+    assert judge(evidence(store)) == []
+    lengths = {line.stop - line.start for line in charges(store) if line.epoch == 2}
+    assert lengths == {0, 3}  # openings, and no short block again
+
+
+def test_does_an_arm_that_stays_keep_its_history() -> None:
+    """The released sums of before make the policy that a key of a feedback stream opens with."""
+    first, second = stream(policies()), stream(policies(MORE), epoch=2)
+    store = store_of(policies())
+    live(store, first, 60)
+    live(store, second, 120)
+    assert verified(store, second) == []
+    assert judge(evidence(store)) == []
+    for line in openings(store, 2).values():
+        assert isinstance(line.carried, CarriedOver)
+        assert isinstance(line.carried.history, str)
+        history = np.frombuffer(__import__("base64").b64decode(line.carried.history), "<f8")
+        weights = history.reshape(2, 4)[0]
+        assert weights[0] == 0  # the new one
+        assert (weights[1:] > 0).all()
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_is_the_option_recorded_and_off_as_before(made: Callable[..., Any]) -> None:
+    """`carries` in the mark of an epoch that carries; without it no entry and no line differs."""
+    with_it, without = store_of(made()), store_of(made())
+    for store, carry in ((with_it, True), (without, False)):
+        live(store, stream(made(), carry=carry), 60)
+        live(store, stream(made(MORE), epoch=2, carry=carry), 120)
+    (mark,) = (line for line in map(decode_ledger, (e.value for e in with_it.ledger))
+               if isinstance(line, EpochMark))  # fmt: skip
+    assert mark.carries.kept == [(2, 0, 2), (1, 2, 1)]  # type: ignore[union-attr]
+    assert mark.carries.removed == []  # type: ignore[union-attr]
+    told = [*(each.value for each in without.ledger), *without.state, *without.state.values()]
+    assert not any(word in each for each in told for word in (b"carrie", b'learner",', b"withheld"))
+    assert {line.mechanism for line in openings(without, 2).values()} == {"uniform"}
+    assert verified(without, stream(made())) == []
+
+
+BEFORE = {
+    "leader": "3928034cfedac02ec32e8a665268a24a",
+    "remembers": "62eecb183153f0c2627df0a5d60eec92",
+    "policies": "09f0134fdf75f124538c8597d1c3c134",
+}
+"""Digests of all that such a story left in the version before, which carried nothing."""
+
+
+def digest_of(store: Store) -> str:
+    """Of everything that is durable, but for the library's version."""
+    told = [*(each.value for each in store.ledger), *(each.value for each in store.actions)]
+    told += [value for _, value in sorted(store.state.items())] + sorted(store.state)
+    version = f'"version":"{sd.__version__}"'.encode()
+    return sha256(b"\n".join(told).replace(version, b"")).hexdigest()[:32]
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_is_everything_as_before_without_the_option(made: Callable[..., Any]) -> None:
+    """Ledger, actions and state through an epoch are the bytes of the version before."""
+    store = store_of(made())
+    live(store, stream(made(), carry=False), 60)
+    live(store, stream(made(MORE), epoch=2, carry=False), 120)
+    assert digest_of(store) == BEFORE[made.__name__]
+
+
+@pytest.mark.parametrize("made", ALL)
+@pytest.mark.parametrize("seed", range(6))
+def test_is_an_epoch_that_carries_the_same_through_any_crash(
+    made: Callable[..., Any], seed: int
+) -> None:
+    """Crashes before and after commits, at any point: the same ledger, byte for byte."""
+    first, second = stream(made()), stream(made(MORE), epoch=2)
+    quiet, crashing = store_of(made()), store_of(made())
+    for store in (quiet, crashing):
+        live(store, first, 60)
+    live(quiet, second, 120)
+    crashes = through_crashes(crashing, second, seed)
+    assert crashes > 5
+    assert [each.value for each in crashing.ledger] == [each.value for each in quiet.ledger]
+    assert crashing.actions == quiet.actions
+    assert judge(evidence(crashing)) == []
+    assert verified(crashing, second) == []
+    assert not any(b'"row",1' in place or b'"release",1' in place for place in crashing.state)
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_is_a_key_that_was_away_for_an_epoch_carried_from_the_one_before(
+    made: Callable[..., Any],
+) -> None:
+    """Its row stays readable until it comes back; then nothing of the older epochs is left."""
+    store = store_of(made(), 160)
+    store.input[60:100] = [(b"fr", value) for _, value in store.input[60:100]]
+    live(store, stream(made()), 60)
+    live(store, stream(made(MORE), epoch=2), 100)
+    assert {line.identity.key for line in openings(store, 2).values()} == {b"fr"}
+    assert any(b'"row",1' in place for place in store.state)
+    third = stream(made((*MORE, "newer")), epoch=3)
+    live(store, third, 160)
+    origins = {key: line.carried.epoch for key, line in openings(store, 3).items()}  # type: ignore[union-attr]
+    assert origins == {b"fr": 2, b"de": 1, None: 1}
+    assert verified(store, third) == []
+    live(store, third, 160)
+    assert not any(f',{old},"' in place.decode() for place in store.state for old in (1, 2))
+    assert {place for place in store.state if b"learner" in place} == {b'["home",0,"learner",3]'}
+
+
+def test_does_a_key_whose_action_is_gone_open_like_a_new_one() -> None:
+    """Nothing tells which of the others is good for it."""
+    store = store_of(leader())
+    live(store, stream(leader()), 60)
+    before = in_force(store, 1)
+    gone = before[b"fr"]
+    rest = [name for name in MORE if name != gone]
+    second = stream(leader(rest), epoch=2)
+    live(store, second, 120)
+    for key, line in openings(store, 2).items():
+        kept = before[key] != gone
+        assert (line.mechanism == "carried", line.start) == (kept, 4 if kept else 1)
+    assert verified(store, second) == []
+
+
+def test_do_keys_open_anew_where_histories_mean_something_else() -> None:
+    """Exponential weights keep sums that only their own rates can read."""
+    weights = policy_weights(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
+    store = store_of(weights)
+    live(store, stream(weights), 60)
+    live(store, stream(policies(MORE), epoch=2), 120)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"uniform"}
+    assert verified(store, stream(policies(MORE), epoch=2)) == []
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_is_nothing_carried_of_what_was_withheld(made: Callable[..., Any]) -> None:
+    """A key whose newest was drawn in shadow mode opens anew, though its row has what was drawn."""
+    store = store_of(made(), 160)
+    live(store, stream(made()), 40)
+    store.input[40:80] = [(b"fr", value) for _, value in store.input[40:80]]
+    live(store, stream(made()), 80, mode=Mode.SHADOW)
+    second = stream(made(MORE), epoch=2)
+    live(store, second, 160)
+    found = {key: line.mechanism for key, line in openings(store, 2).items()}
+    assert found == {b"fr": "uniform", b"de": "carried", None: "carried"}
+    assert verified(store, second) == []
+    assert not any(b"withheld" in place for place in store.state)
+
+
+@pytest.mark.parametrize("made", LEADERS)
+def test_is_a_key_carried_again_once_it_was_shown(made: Callable[..., Any]) -> None:
+    """Going live, the next release makes what is in force public."""
+    store = store_of(made(), 200)
+    live(store, stream(made()), 80, mode=Mode.SHADOW)
+    live(store, stream(made()), 140)
+    second = stream(made(MORE), epoch=2)
+    live(store, second, 200)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
+    assert verified(store, second) == []
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_does_a_carried_opening_in_shadow_tell_nothing_more(made: Callable[..., Any]) -> None:
+    """It is withheld like a drawn one, and a rebuild reads back what it carried."""
+    store = store_of(made())
+    live(store, stream(made()), 60)
+    second = stream(made(MORE), epoch=2)
+    shown_before = len(store.actions)
+    work = restore(store, second)
+    work.absorb([store.records(60, 90)], mode=Mode.SHADOW)
+    for _ in range(2):
+        store.decide(work.cut(now=0, pace=Pace(records=1000, seconds=1e9)).commit)
+    live(store, second, 120, mode=Mode.SHADOW)
+    assert len(store.actions) == shown_before
+    for line in openings(store, 2).values():
+        assert (line.mechanism, line.withheld) == ("carried", True)
+        assert "history" not in str(line.carried) or line.carried.history is not str  # type: ignore[union-attr]
+        assert not isinstance(line.action, str)
+    assert verified(store, second) == []
+
+
+def test_does_a_partition_carry_into_an_epoch_of_its_own() -> None:
+    """As into one of the stream."""
+    store = store_of(leader())
+    live(store, stream(leader()), 60)
+    own = replace(stream(leader()), partition_epochs={0: 2})
+    live(store, own, 120)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
+    assert verified(store, own) == []
+
+
+def test_does_a_state_that_was_rolled_back_carry_nothing() -> None:
+    """Its rows are older than what was published, so keys begin anew behind it."""
+    store = store_of(leader())
+    work = restore(store, stream(leader()))
+    work.absorb([store.records(0, 30)], mode=Mode.LIVE)
+    settle(store, work)
+    old = dict(store.state)
+    live(store, stream(leader()), 60)
+    store.state = old
+    second = stream(leader(MORE), epoch=2)
+    live(store, second, 120)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"uniform"}
+    assert verified(store, second) == []
+
+
+def test_is_a_state_of_the_version_before_read_and_introduced() -> None:
+    """It has no entry that says what its rows mean: one is written, and the next epoch carries."""
+    store, first = store_of(leader()), stream(leader())
+    live(store, stream(leader(), carry=False), 30)
+    assert not any(b'"learner"' in place for place in store.state)
+    live(store, first, 60)
+    assert any(b'"learner",1' in place for place in store.state)
+    second = stream(leader(MORE), epoch=2)
+    live(store, second, 120)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
+    assert verified(store, second) == []
+
+
+def test_does_an_epoch_after_the_version_before_begin_anew() -> None:
+    """Upgraded and changed at once: nothing says what the rows mean, so nothing is carried."""
+    store = store_of(leader())
+    live(store, stream(leader(), carry=False), 60)
+    second = stream(leader(MORE), epoch=2)
+    live(store, second, 120)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"uniform"}
+    assert verified(store, second) == []
+    assert not any(b'"row",1' in place for place in store.state)
+
+
+def test_does_the_version_before_refuse_such_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A downgrade halts: it would throw away what keys have yet to carry over."""
+    store = store_of(leader())
+    live(store, stream(leader()), 60)
+    known = {what: shape for what, shape in entries._SHAPES.items() if what != "learner"}
+    monkeypatch.setattr(entries, "_SHAPES", known)
+    with pytest.raises(StateMismatch, match="foreign entry"):
+        read_state(store.state, stream="home", partition=0)
+
+
+def test_does_turning_the_option_off_change_the_next_epoch_only() -> None:
+    """What an epoch carries is decided where it begins; and an epoch without it forgets all."""
+    store = store_of(leader(), 160)
+    store.input[60:90] = [(b"fr", value) for _, value in store.input[60:90]]
+    live(store, stream(leader()), 60)
+    live(store, stream(leader(MORE), epoch=2), 90)
+    live(store, stream(leader(MORE), epoch=2, carry=False), 130)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
+    live(store, stream(leader(ACTIONS), epoch=3, carry=False), 160)
+    assert {line.mechanism for line in openings(store, 3).values()} == {"uniform"}
+    assert not any(b"learner" in place or b",1," in place for place in store.state)
+    assert verified(store, stream(leader())) == []
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_does_the_open_block_leave_no_trace(made: Callable[..., Any]) -> None:
+    """P9: two inputs that differ in the last record before the epoch publish the same lines."""
+    ledgers = []
+    for other in (False, True):
+        store = store_of(made())
+        at = last_open(store, made())
+        if other:
+            key, _ = store.input[at]
+            store.input[at] = (key, b'{"losses":{"a":1,"b":0,"c":1,"new":0},"reward":1}')
+        live(store, stream(made()), 60)
+        live(store, stream(made(MORE), epoch=2), 120)
+        ledgers.append([each.value for each in store.ledger])
+    assert ledgers[0] == ledgers[1]
+
+
+def test_is_a_mark_read_by_those_who_do_not_know_it() -> None:
+    """The field is one more; a published record of the version before has none."""
+    line = spec().lines.epoch(partition=0, epoch=2, previous=1, next_offset=40, ordinal=9)
+    mark = decode_ledger(Published(0, 0, None, line).value)
+    assert isinstance(mark, EpochMark)
+    assert b"carries" not in line
+
+
+def test_does_adding_an_action_cost_next_to_nothing() -> None:
+    """A small version of the benchmark, seeded: four events of each key after a hundred."""
+    told = compared(World(1000, "uniform"), events=100_000, following=4000)
+    assert told["carried over"] <= 1.1
+    assert told["begun anew"] > 2

@@ -1,0 +1,190 @@
+"""Is a service that carries over what it must not caught by what anybody can compute?
+
+Each mutant breaks one rule of `core.evidence.carrying` or of `service.carrying`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamdp.core import snapshot
+from streamdp.core.engine import waves
+from streamdp.core.events import Carried, Key
+from streamdp.core.evidence import VoteFilter
+from streamdp.core.evidence.carrying import Passage
+from streamdp.service import carrying
+from streamdp.wire.published import Mode
+from streamdp.wire.state import read_state
+from tests.carrying import (
+    MORE,
+    last_open,
+    leader,
+    live,
+    policies,
+    remembers,
+    store_of,
+    stream,
+    verified,
+)
+
+# -- what is broken ------------------------------------------------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: dict[str, tuple[Patch, str, list[Callable[..., Any]]]] = {}
+
+
+def mutant(said: str, *made: Callable[..., Any]) -> Callable[[Patch], Patch]:
+    """Register a broken variant, what `verify` says of it, and the learners that it breaks."""
+
+    def registered(patch: Patch) -> Patch:
+        MUTANTS[patch.__name__] = patch, said, list(made)
+        return patch
+
+    return registered
+
+
+@mutant("carried over where", leader, remembers)
+def carries_the_best_of_the_open_sums(patch: pytest.MonkeyPatch) -> None:
+    read = carrying._of_rows
+
+    def peeking(epoch: int, learner: Any, rows: Any) -> Any:
+        layout = snapshot.Layout(
+            bytes.fromhex(learner.row_digest), epoch, len(learner.actions), learner.totals,
+            learner.remembered, learner.shown,
+        )  # fmt: skip
+        for key, known in read(epoch, learner, rows):
+            sums = np.frombuffer(rows[key], layout.dtype, count=1)["sums"][0]
+            yield key, replace(known, action=int(sums.argmax()))
+
+    patch.setattr(carrying, "_of_rows", peeking)
+
+
+@mutant("carried over where", leader, remembers)
+def carries_by_number_instead_of_name(patch: pytest.MonkeyPatch) -> None:
+    moves = property(lambda self: np.arange(len(self.actions_before)))
+    patch.setattr(Passage, "moves", moves)
+
+
+@mutant("another history carried over", policies)
+def carries_histories_by_number(patch: pytest.MonkeyPatch) -> None:
+    def unmoved(history: Any, moves: Any, *, actions: int) -> Any:
+        return np.pad(history, ((0, 0), (0, actions - history.shape[1])))
+
+    patch.setattr("streamdp.core.evidence.carrying.moved", unmoved)
+
+
+@mutant("carried over from what was withheld", leader, remembers, policies)
+def carries_what_was_withheld(patch: pytest.MonkeyPatch) -> None:
+    known = carrying._known
+
+    def careless(epoch: int, source: Any) -> Any:
+        releases = {name: replace(each, action=b"") for name, each in source.releases.items()}
+        return known(epoch, replace(source, withheld=set(), releases=releases))
+
+    patch.setattr(carrying, "_known", careless)
+
+
+@mutant("the key's newest learner", leader, remembers, policies)
+def carries_from_an_earlier_learner(patch: pytest.MonkeyPatch) -> None:
+    carried = Passage.carried
+
+    def early(self: Passage, known: Any) -> Carried | None:
+        born = known.after._replace(born=max(0, known.after.born - 1))
+        return carried(self, replace(known, after=born))
+
+    patch.setattr(Passage, "carried", early)
+
+
+@mutant("carries nothing over, where", leader, remembers, policies)
+def forgets_to_carry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(carrying, "_carried", lambda learner, epoch, source, opened: {})
+
+
+@mutant("expected block", leader, remembers, policies)
+def begins_with_short_blocks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Passage, "first_block", lambda self, due: 0)
+
+
+@mutant("the votes put action|carried over where", remembers)
+def begins_with_a_memory_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    sure = VoteFilter.sure_of
+
+    def elsewhere(self: Any, actions: Any, lengths: Any) -> Any:
+        return sure(self, (actions + 1) % self.actions, lengths)
+
+    patch.setattr("streamdp.core.engine.losses.LossBlocks.born", _born_sure_of(elsewhere))
+
+
+def _born_sure_of(sure: Any) -> Any:
+    from streamdp.core.engine.losses import LossBlocks
+
+    born = LossBlocks.born
+
+    def other(self: Any, rows: Any, draws: Any, carried: Any) -> Any:
+        found = born(self, rows, draws, carried)
+        for at in carried:
+            length = self._learner.schedule.lengths(self._bank.block[rows[[at]]])
+            self._bank.remembered[rows[[at]]] = sure(self._learner.memory, found[0][[at]], length)
+        return found
+
+    return other
+
+
+CASES = [(name, made) for name, (_, _, learners) in MUTANTS.items() for made in learners]
+
+
+@pytest.mark.parametrize(("name", "made"), CASES)
+def test_is_a_broken_variant_caught(
+    name: str, made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what anybody can compute from the ledger."""
+    patch, said, _ = MUTANTS[name]
+    store, second = store_of(made(), 400), stream(made(MORE), epoch=2)
+    mode = Mode.SHADOW if "withheld" in said else Mode.LIVE
+    live(store, stream(made()), 61, mode=mode)
+    with monkeypatch.context() as broken:
+        patch(broken)
+        live(store, second, 400)
+    found = verified(store, second)
+    assert any(re.search(said, each) for each in found), found
+
+
+def test_does_the_open_block_of_a_broken_variant_leave_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A learner that begins with the open sums of the one before: what P9 forbids shows."""
+    give_birth = waves.Applier._give_birth
+    kept: dict[Key, Any] = {}
+
+    def keeping(self: Any, plan: Any, draws: Any) -> Any:
+        wave = give_birth(self, plan, draws)
+        for row in wave.rows.tolist():
+            self._bank.sums[row] += kept.get(self._bank.keys[row], 0)
+        return wave
+
+    ledgers = []
+    for other in (False, True):
+        store = store_of(leader())
+        at = last_open(store, leader())
+        best = b"b" if other else b"a"
+        losses = b'{"losses":{"a":1,"b":1,"c":1,"new":0}}'.replace(
+            b'"%b":1' % best, b'"%b":0' % best
+        )
+        store.input[at] = (store.input[at][0], losses)
+        live(store, stream(leader()), 60)
+        layout = snapshot.Layout(b"", 1, 3, 0)
+        kept |= {
+            key: np.append(1000 * np.frombuffer(row, layout.dtype, count=1)["sums"][0], 1 << 40)
+            for key, row in read_state(store.state, stream="home", partition=0).rows.items()
+        }
+        with monkeypatch.context() as broken:
+            broken.setattr(waves.Applier, "_give_birth", keeping)
+            live(store, stream(leader(MORE), epoch=2), 120)
+        ledgers.append([each.value for each in store.ledger])
+    assert ledgers[0] != ledgers[1]
