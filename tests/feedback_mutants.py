@@ -9,7 +9,7 @@ run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from hashlib import blake2b
@@ -28,7 +28,7 @@ from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.feedback import FeedbackBlocks
 from streamdp.core.engine.plan import Batch, Heritage, Plan, plan
 from streamdp.core.engine.waves import Ended, Wave
-from streamdp.core.events import NO_ARM, FeedbackBatch
+from streamdp.core.events import NO_ARM, FeedbackBatch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
@@ -99,14 +99,20 @@ def ends_a_block_when_enough_was_usable(patch: pytest.MonkeyPatch) -> None:
     """A boundary that depends on content: slots without gain are not taken."""
 
     def usable(
-        bank: Bank, schedule: Schedule, batch: Batch, *, limit: int, heritage: Heritage
+        bank: Bank,
+        schedule: Schedule,
+        batch: Batch,
+        *,
+        limit: int,
+        heritage: Heritage,
+        away: Collection[Key],
     ) -> Plan:
         assert isinstance(batch, FeedbackBatch)
         keep = batch.gain != 0
         kept = FeedbackBatch(
             batch.keys, batch.index[keep], batch.played[keep], batch.gain[keep], batch.offsets[keep]
         )
-        return plan(bank, schedule, kept, limit=limit, heritage=heritage)
+        return plan(bank, schedule, kept, limit=limit, heritage=heritage, away=away)
 
     patch.setattr("streamdp.core.engine.machine.plan", usable)
 

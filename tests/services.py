@@ -183,7 +183,9 @@ class Room:
             records = self.log.batch(
                 spec.topics, partition.number, source.first, source.next, 10**9
             )
-            batch, _ = decode(spec.format, [records], most_key_bytes=spec.most_key_bytes)
+            batch, _ = decode(
+                spec.format, [records], most_key_bytes=spec.most_key_bytes, idle=spec.idle
+            )
             evidence = self.evidence(partition)
             found += judge(evidence)
             found += judge_fold(

@@ -241,7 +241,7 @@ def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
         "a bit flipped": (row[:40] + flipped + row[41:], "damaged"),
         "nothing": (b"", "not a row"),
         "something else": (b"x" * len(row), "not a row"),
-        "newer": (sealed(body[:6] + b"\x04\x00" + body[8:]), "newer version"),
+        "newer": (sealed(body[:6] + b"\x05\x00" + body[8:]), "newer version"),
         "wider": (sealed(body + bytes(8)), "width"),
         "another learner's": (sealed(body[:8] + bytes(16) + body[24:]), "another configuration"),
         "another epoch's": (sealed(body[:24] + b"\x09" + body[25:]), "another configuration"),

@@ -120,7 +120,11 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         keys=[each.key for each in drawn],
         kind=np.array([kinds.index(each.kind) for each in drawn], np.uint8),
         told=None,
-        carried={each.key: each.carried for each in drawn if each.carried is not None},
+        carried={
+            (each.key, each.identity.born): each.carried
+            for each in drawn
+            if each.carried is not None
+        },
         born=column("born"),
         block=column("block"),
         value=column("value"),

@@ -93,6 +93,8 @@ async def _inspect(
 
 def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:
     """One partition, in public words."""
+    from msgspec import UNSET
+
     from streamdp.wire.state import read_state
     from streamdp.wire.unprotected import labelled
 
@@ -106,6 +108,7 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
         "saved_rows": len(saved.rows),
         "recorded_releases": len(saved.releases),
         "stale_entries": len(saved.stale),
+        "earlier_rows": sum(len(each.rows) for each in saved.older.values()),
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if point is not None:
@@ -123,11 +126,15 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
             "lag": max(0, taken.end_offset - point.next_offset),
             "headroom": point.low_water - taken.first_offset,
         }
+        if point.ages is not UNSET:
+            told["checkpoint"]["newest_timestamp"] = point.ages.newest
     return labelled({**told, "rows": _rows(spec, saved)}) if content else told
 
 
 def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
     """What each saved learner has summed up in its open block. NOT PRIVATE."""
+    from dataclasses import replace
+
     import numpy as np
 
     from streamdp.core.engine import row_layout
@@ -137,10 +144,11 @@ def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for key, row in saved.rows.items():
         name = "(no key)" if key is None else key.decode(errors="backslashreplace")
-        if len(row) != layout.size:
+        of = layout if len(row) == layout.size else replace(layout, seen=1 - layout.seen)
+        if len(row) != of.size:
             told[name] = "saved by another configuration"
             continue
-        fields = np.frombuffer(row, dtype=layout.dtype, count=1)[0]
+        fields = np.frombuffer(row, dtype=of.dtype, count=1)[0]
         sums = (fields["sums"] / UNIT).round(6).tolist()
         told[name] = {"slots": int(fields["slots"]), "block": int(fields["block"]), "sums": sums}
     return told

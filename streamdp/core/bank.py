@@ -18,6 +18,9 @@ Columns, one entry per row; they move when rows are added:
     shown              feedback streams: how often the open block showed each arm, K wide
     totals, nulls      the same over the whole block, and how many were null: only where an
                        estimate is released
+    seen               the largest time that any record had when the latest of this key came; like
+                       the next one only of streams whose keys go idle
+    unsaved_time       the same when `first_unsaved` came
     tags               what addresses its seeded bits; only under seeded randomness
 """
 
@@ -38,6 +41,7 @@ CLEAN = np.iinfo(np.int64).max
 
 _GROWTH = 1.125
 _FIRST_ROWS = 64
+_AT_ONCE = 1 << 14  # rows moved at once
 
 
 class Bank:
@@ -45,7 +49,8 @@ class Bank:
 
     __slots__ = (
         "_columns", "_rows", "action", "block", "born", "first_offset", "first_unsaved", "keys",
-        "nulls", "remembered", "shown", "slots", "sums", "tags", "totals", "window",
+        "nulls", "remembered", "seen", "shown", "slots", "sums", "tags", "totals", "unsaved_time",
+        "window",
     )  # fmt: skip
 
     action: NDArray[np.int32]
@@ -55,11 +60,13 @@ class Bank:
     first_unsaved: Ints
     nulls: NDArray[np.int64]
     remembered: NDArray[np.int32] | Ints
+    seen: Ints
     shown: Ints
     slots: Ints
     sums: Ints
     tags: NDArray[np.uint8]
     totals: Ints
+    unsaved_time: Ints
     window: Ints
 
     def __init__(
@@ -71,10 +78,11 @@ class Bank:
         tagged: str,
         remembered: int = 0,
         observes: str = "losses",
+        ages: str = "never",
     ) -> None:
         """`windows`: "drawn" or "fixed"; `whole`: "counted" or "summed"; `tagged`: "seeded" or not;
         `remembered`: how many integers the learner's memory keeps of each key; `observes`: "losses"
-        or "feedback".
+        or "feedback"; `ages`: "idle" where rows are dropped that nothing came for, or "never".
 
         The choices decide which columns there are: one that nobody reads has no width.
         """
@@ -87,11 +95,13 @@ class Bank:
             "first_unsaved": Column(np.int64, ()),
             "nulls": Column(np.int64, () if wide else (0,)),
             "remembered": Column(np.int64 if observes == "feedback" else np.int32, (remembered,)),
+            "seen": Column(np.int64, () if ages == "idle" else (0,)),
             "shown": Column(np.int64, (actions if observes == "feedback" else 0,)),
             "slots": Column(np.int64, ()),
             "sums": Column(np.int64, (actions,)),
             "tags": Column(np.uint8, (16 if tagged == "seeded" else 0,)),
             "totals": Column(np.int64, (wide,)),
+            "unsaved_time": Column(np.int64, () if ages == "idle" else (0,)),
             "window": Column(np.int64, () if windows == "drawn" else (0,)),
         }
         self.keys: list[Key] = []
@@ -132,6 +142,26 @@ class Bank:
         self.first_offset[rows] = born
         self.first_unsaved[rows] = born
         return rows
+
+    def keep(self, rows: Ints) -> None:
+        """Only these rows, which rise, renumbered in this order; what the others held is gone."""
+        before, count = len(self.keys), len(rows)
+        for name in self.kept:
+            column = getattr(self, name)
+            for first in range(0, count, _AT_ONCE):  # a row moves to its place or before it
+                some = rows[first : first + _AT_ONCE]
+                column[first : first + len(some)] = column[some]
+            column[count:before] = 0
+        self.keys = [self.keys[row] for row in rows.tolist()]
+        self._rows = {key: row for row, key in enumerate(self.keys)}
+
+    def low_time(self, now: int) -> int:
+        """The largest time that any record had when that of `low_water` came."""
+        unsaved = self.first_unsaved[: len(self)]
+        oldest = int(unsaved.argmin()) if len(unsaved) else 0
+        if not len(unsaved) or unsaved[oldest] == CLEAN:
+            return now
+        return int(self.unsaved_time[oldest])
 
     def low_water(self, position: int) -> int:
         """The oldest record that a rebuild from the latest saves would have to read again."""

@@ -59,6 +59,7 @@ class LossBatch:
     index: NDArray[np.int64]  # n
     losses: NDArray[np.float32]  # n × K
     offsets: NDArray[np.int64]  # n
+    times: NDArray[np.int64] | None = None  # n: milliseconds; of streams whose keys go idle
 
     @classmethod
     def by_key(
@@ -95,6 +96,7 @@ class FeedbackBatch:
     unusable: NDArray[np.bool_] | None = None
     """Which slots' contents could not be read, where that is known. NOT PRIVATE: no engine reads
     it; a quarantine, as sensitive as the input, does, since a gain of 0 may be a loss of 1/2."""
+    times: NDArray[np.int64] | None = None  # n: milliseconds; of streams whose keys go idle
 
     @classmethod
     def by_key(
@@ -261,7 +263,8 @@ class Releases(Sequence[Release]):
     last_offset: NDArray[np.int64]
     told: Told | None = None  # feedback streams only
     in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
-    carried: Mapping[Key, Carried] | None = None  # of the openings among them that were carried
+    carried: Mapping[tuple[Key, int], Carried] | None = None
+    """What the openings among them carried over, by key and born."""
     actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
 
     def __len__(self) -> int:
@@ -293,9 +296,12 @@ class Releases(Sequence[Release]):
             sums=self.told.sums(at) if self.told is not None and name == SUMS else None,
             policy=None if self.told is None else self.told.policy[at].astype("<u4").tobytes(),
             in_force=None if in_force is None else int(in_force[at]),
-            carried=self.carried.get(self.keys[at]) if self.carried and name == OPENING else None,
+            carried=self._carried_at(at) if self.carried and name == OPENING else None,
             action=self.actions[value] if chosen else None,
         )
+
+    def _carried_at(self, at: int) -> Carried | None:
+        return (self.carried or {}).get((self.keys[at], int(self.born[at])))
 
     def __iter__(self) -> Iterator[Release]:
         """Each release in the order in which its block ended."""

@@ -9,15 +9,18 @@ Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learn
 valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), what the
 learner's memory keeps (W integers or none), how often each arm was shown (K or none), CRC-32 of the
 key and all that is before it.
+Where keys go idle a row ends with when the latest record of its key came (`Bank.seen`); rows that
+were saved before the stream was told so have none, and are read all the same.
 `min_reader` is the oldest version whose code may read the row: a newer writer says so itself, and
 whoever is older refuses. A row of another width is refused too. Version 2 is a row with a memory,
-version 3 one of a feedback stream; all others are written as version 1, as they always were.
+version 3 one of a feedback stream, version 4 one of a stream whose keys go idle; all others are
+written as version 1, as they always were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -29,13 +32,13 @@ from streamdp.core.events import Key
 
 Ints = NDArray[np.int64]
 
-VERSION = 3
+VERSION = 4
 """The newest layout that this code reads."""
 
 _MAGIC = b"sdpr"
 _CRC_BYTES = 4
 _SAVED = ("born", "slots", "block", "window", "first_offset", "nulls", "action", "sums", "totals",
-          "remembered", "shown")  # fmt: skip
+          "remembered", "shown", "seen")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,13 @@ class Layout:
     wide: int  # K where whole-block totals are kept, else 0
     remembered: int = 0  # how many integers the learner's memory keeps
     shown: int = 0  # K in a feedback stream
+    seen: int = 0  # 1 where keys go idle
 
     @property
     def version(self) -> int:
         """Which version writes such rows, and which is the oldest that may read them."""
+        if self.seen:
+            return 4
         if self.shown:
             return 3
         return 2 if self.remembered else 1
@@ -68,8 +74,14 @@ class Layout:
                 ("totals", "<i8", (self.wide,)),
                 ("remembered", "<i8" if self.shown else "<i4", (self.remembered,)),
                 ("shown", "<i8", (self.shown,)),
+                ("seen", "<i8", (self.seen,)),
             ]
         )  # fmt: skip
+
+    @property
+    def fields(self) -> list[tuple[str, np.dtype[np.generic]]]:
+        """The fields of a row by name."""
+        return [(name, self.dtype[name]) for name in self.dtype.names or ()]
 
     @property
     def size(self) -> int:
@@ -84,15 +96,14 @@ def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tup
     table["digest"] = np.void(layout.digest)
     table["epoch"], table["valid_at"] = layout.epoch, valid_at
     for name in bank.kept.intersection(_SAVED):  # the others stay 0
-        table[name] = getattr(bank, name)[rows]
+        table[name] = getattr(bank, name)[rows].reshape(table[name].shape)
     keys = [bank.keys[row] for row in rows.tolist()]
     return [(key, _sealed(key, row.tobytes())) for key, row in zip(keys, table, strict=True)]
 
 
 def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints:
     """Put saved rows into an empty bank; returns the position that each is valid at."""
-    bodies = [_opened(layout, key, body) for key, body in saved]
-    table = np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    table = _table(layout, saved)
     rows = bank.add([key for key, _ in saved], table["born"].astype(np.int64))
     if len({key for key, _ in saved}) != len(saved):
         raise StateMismatch(
@@ -100,7 +111,8 @@ def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints
         )
     _check_ranges(layout, table)
     for name in bank.kept.intersection(_SAVED):
-        getattr(bank, name)[rows] = table[name]
+        column = getattr(bank, name)
+        column[rows] = table[name].reshape(column[rows].shape)
     return table["valid_at"].astype(np.int64)
 
 
@@ -112,17 +124,18 @@ class PublicColumns:
     block: Ints
     action: Ints
     remembered: Ints
+    seen: Ints  # 0 where rows do not say it
 
 
 def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> PublicColumns:
     """What saved rows hold that follows from releases and slot numbers; open sums are not read."""
-    bodies = [_opened(layout, key, body) for key, body in saved]
-    table = np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    table = _table(layout, saved)
     _check_ranges(layout, table)
     born, block, action, remembered = (
         table[name].astype(np.int64) for name in ("born", "block", "action", "remembered")
     )
-    return PublicColumns(born, block, action, remembered)
+    seen = table["seen"].reshape(len(table), -1).sum(axis=1)
+    return PublicColumns(born, block, action, remembered, seen)
 
 
 def _sealed(key: Key, body: bytes) -> bytes:
@@ -132,6 +145,23 @@ def _sealed(key: Key, body: bytes) -> bytes:
 def _checksum(key: Key, body: bytes) -> bytes:
     named = b"\x00" if key is None else b"\x01" + key
     return crc32(body, crc32(named)).to_bytes(_CRC_BYTES, "little")
+
+
+def _table(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> NDArray[np.void]:
+    """Saved rows as they are, whether they were saved with the time of the latest record or not."""
+    other = replace(layout, seen=1 - layout.seen)
+    if all(len(body) != other.size for _, body in saved):
+        bodies = [_opened(layout, key, body) for key, body in saved]
+        return np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    table = np.zeros(len(saved), dtype=layout.dtype)
+    for at, (key, body) in enumerate(saved):
+        written = int.from_bytes(body[4:6], "little")
+        of = other if (len(body), written) == (other.size, other.version) else layout
+        row = np.frombuffer(_opened(of, key, body), dtype=of.dtype, count=1)[0]
+        for name, _ in layout.fields:
+            if name != "seen" or of.seen == layout.seen:
+                table[name][at] = row[name]
+    return table
 
 
 def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:

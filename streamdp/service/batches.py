@@ -28,10 +28,12 @@ def decode(
     *,
     most_key_bytes: int | None,
     known: Container[Key] = (),
+    idle: int | None = None,
 ) -> tuple[Batch, int]:
     """Consecutive records of one partition as a batch; how many had a key that is too long.
 
-    A key that is `known` is not too long.
+    A key that is `known` is not too long. Where keys go `idle` the batch has times: the largest
+    timestamp of these records so far.
     """
     keys: list[Key] = list(chain.from_iterable(part.keys for part in records))
     values: list[Value] = list(chain.from_iterable(part.values for part in records))
@@ -39,6 +41,7 @@ def decode(
         chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
     )
     headers: list[Headers] = list(chain.from_iterable(part.headers for part in records))
+    times = None if idle is None else _times(records)
     distinct, index = numbered(keys)
     most = maxsize if most_key_bytes is None else most_key_bytes
     long = {key for key in distinct if key is not None and len(key) > most and key not in known}
@@ -47,25 +50,42 @@ def decode(
         keys, values = [keys[at] for at in kept], [values[at] for at in kept]
         headers = [headers[at] for at in kept] if headers else headers
         offsets = offsets[kept]
+        times = None if times is None else times[kept]
         distinct, index = numbered(keys)
     refused = sum(len(part) for part in records) - len(keys)
     if isinstance(format_, FeedbackFormat):
         observed = observe(format_, values, headers)
-        index, offsets = _spread(index, offsets, observed.slots_per_record)
+        index, offsets, times = _spread(index, offsets, times, observed.slots_per_record)
         batch = FeedbackBatch(
-            distinct, index, observed.played, observed.gain, offsets, observed.unusable
+            distinct, index, observed.played, observed.gain, offsets, observed.unusable, times
         )
         return batch, refused
     decoded = format_.decode(values)
-    index, offsets = _spread(index, offsets, decoded.slots_per_record)
-    return LossBatch(distinct, index, decoded.losses, offsets), refused
+    index, offsets, times = _spread(index, offsets, times, decoded.slots_per_record)
+    return LossBatch(distinct, index, decoded.losses, offsets, times), refused
 
 
 Ints = NDArray[np.int64]
 
 
-def _spread(index: Ints, offsets: Ints, slots: Ints) -> tuple[Ints, Ints]:
-    """Each record's key and offset for each of its slots."""
+def newest_time(records: Sequence[Records]) -> int:
+    """The largest timestamp of these records; 0 if there is none."""
+    return max((max(part.timestamps, default=0) for part in records), default=0)
+
+
+def _times(records: Sequence[Records]) -> Ints:
+    """The largest timestamp so far at each record: of those too whose keys get no learner."""
+    count = sum(map(len, records))
+    stamps = chain.from_iterable(part.timestamps for part in records)
+    times: Ints = np.maximum.accumulate(np.fromiter(stamps, dtype=np.int64, count=count))
+    return times
+
+
+def _spread(
+    index: Ints, offsets: Ints, times: Ints | None, slots: Ints
+) -> tuple[Ints, Ints, Ints | None]:
+    """Each record's key, offset and time for each of its slots."""
     if int(slots.sum()) == len(index):
-        return index, offsets
-    return np.repeat(index, slots), np.repeat(offsets, slots)
+        return index, offsets, times
+    spread = None if times is None else np.repeat(times, slots)
+    return np.repeat(index, slots), np.repeat(offsets, slots), spread

@@ -3,7 +3,8 @@
 The policy after a block is a public function of all sums of the learner so far. To compute it takes
 a good tenth of a millisecond for each block, which a start that reads a long ledger must not
 spend; so only the sums are kept, and of a key with more than `MOST_BLOCKS` blocks nothing. Nor can
-anything be computed of a learner whose opening was not read, or after a line that was withheld.
+anything be computed of a learner whose opening was not read, or was carried over, or after a line
+that was withheld.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class PolicyHistory:
         if self._sums is None:
             return
         text = "" if line.learner is UNSET else line.learner
-        if line.kind == OPENING and not self._slots and line.withheld is not True:
+        drawn = line.withheld is not True and line.carried is UNSET
+        if line.kind == OPENING and not self._slots and drawn:
             self._learner, self._slots = text, [line.stop]
         elif (
             sums is not None

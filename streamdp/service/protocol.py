@@ -22,11 +22,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from streamdp.core.engine import Engine, Rebuilding, recorded
+from msgspec import UNSET
+
+from streamdp.core.engine import Ages, Engine, Rebuilding, recorded
 from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
-from streamdp.service.batches import decode
+from streamdp.service.batches import decode, newest_time
 from streamdp.service.carrying import Begins, Heritage, carries, heritage
 from streamdp.service.opening import Opening, check_alone, open_partition
 from streamdp.service.past import Past
@@ -36,6 +38,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
+from streamdp.wire.state import Ages as SavedAges
 from streamdp.wire.state import (
     Checkpoint,
     Recorded,
@@ -80,12 +83,18 @@ class Restoring:
         saved = self._opening.saved
         self._sameness = Sameness(partition, taken, saved.checkpoint)
         self._heritage = _heritage(self._spec, partition, self._opening)
+        self._withheld: set[Key] = set(saved.now.withheld) if continues else set()
+        point = saved.checkpoint
+        ages = point.ages if continues and point is not None else UNSET
         self._rebuilding = Rebuilding(
-            self._spec.engine(partition.number, heritage=self._heritage.carried),
+            self._spec.engine(
+                partition.number, heritage=self._heritage.carried, withheld=self._withheld
+            ),
             rows=list(saved.rows.items()) if continues else [],
             releases=recorded(each.release for each in saved.releases.values())
             if continues
             else {},
+            ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
         )
 
     @property
@@ -110,7 +119,7 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._sameness.check(records)
-        batch, _ = decode(self._spec.format, [records], most_key_bytes=None)
+        batch, _ = decode(self._spec.format, [records], most_key_bytes=None, idle=self._spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
 
@@ -139,6 +148,7 @@ class Restoring:
             engine=engine,
             opening=opening,
             heritage=self._heritage,
+            withheld=self._withheld,
             saved_at=self._rebuilding.valid_at(),
             partitions=self._taken.partitions,
         )
@@ -188,6 +198,7 @@ class PartitionWork:
         engine: Engine,
         opening: Opening,
         heritage: Heritage,
+        withheld: set[Key],
         saved_at: Mapping[Key, int],
         partitions: int,
     ) -> None:
@@ -209,7 +220,7 @@ class PartitionWork:
         self._drawn: list[tuple[Releases, Mode]] = []
         self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
         self._heritage = heritage
-        self._withheld: set[Key] = set()  # keys whose newest was shown to nobody
+        self._withheld = withheld  # keys whose newest was shown to nobody; the engine asks it
         self._withheld_now: dict[Key, bytes | None] = {}  # what the next cut says of that
         self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
         self._waiting = _Waiting([], [], [])
@@ -245,9 +256,7 @@ class PartitionWork:
     def _introduce(self, opening: Opening) -> None:
         """Say what the epoch's rows mean, where the state does not say so yet."""
         now, begins = opening.saved.now, opening.new_epoch is not None
-        if not begins and now.learner is not None:
-            self._withheld = set(now.withheld)
-        elif self.spec.carry:
+        if (begins or now.learner is None) and (self.spec.carry or self.spec.idle is not None):
             self._learner = encode_learner(self.spec.epoch_learner(carries=opening.carries))
             self._first = True
         self._notes_withheld = self._learner is not None or (not begins and now.learner is not None)
@@ -264,13 +273,17 @@ class PartitionWork:
             records,
             most_key_bytes=self.spec.most_key_bytes,
             known=self.engine,
+            idle=self.spec.idle,
         )
         self.keys_refused += refused
         self.slots += len(batch.offsets)
         releases = self.engine.apply_batch(batch)
+        if self.spec.idle is not None:
+            self.engine.reach(newest_time(records))
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
             self._drawn.append((releases, mode))
+            self._note(releases, mode)
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
 
@@ -338,7 +351,6 @@ class PartitionWork:
         entries: list[Entry] = []
         for releases, mode in drawn:
             ordinal = self._lines_recorded + 1
-            self._note(releases, mode)
             entries += record_all(releases, lines=self.spec.lines, mode=mode, ordinal=ordinal)
             self._lines_recorded += len(releases)
         held = [entry.key in saved for entry in entries]
@@ -351,9 +363,8 @@ class PartitionWork:
             return
         for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
             kind = releases.kinds[code]
-            if kind == OPENING and key in self._heritage.places:
-                self._tombstones += self._heritage.places.pop(key)
-                del self._heritage.carried[key]
+            if kind == OPENING:
+                self._tombstones += self._heritage.places.pop(key, ())
             if kind not in (OPENING, *self.spec.lines.kinds) or not self._notes_withheld:
                 continue
             if shadow != (key in self._withheld) and (shadow or self._shows(kind)):
@@ -403,6 +414,7 @@ class PartitionWork:
         return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
 
     def _checkpoint(self) -> Checkpoint:
+        ages = self.engine.ages()
         return Checkpoint(
             next_offset=self.committed,
             low_water=self.low_water,
@@ -417,6 +429,7 @@ class PartitionWork:
             began_with=self._began_with,
             input_id=self._input_id,
             last_record=self._newest.last_record(),
+            ages=UNSET if ages is None else SavedAges(**ages._asdict()),
         )
 
     @property

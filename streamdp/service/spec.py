@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -49,6 +49,7 @@ class StreamSpec:
     most_key_bytes: int = 1024
     exact: Exact | None = None  # NOT PRIVATE: what an operator asked to see
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
+    idle: int | None = None  # milliseconds after which a key's learner is dropped
     carry: bool = True  # whether an epoch begins with what is public of the one before
     earlier: Leader | None = None
     """What the same configuration meant in the versions before, where it names no recipe."""
@@ -65,6 +66,15 @@ class StreamSpec:
                 )
             )
         self._check_observed()
+        if self.idle is not None and not self.topics.headers:
+            raise InvalidConfig(
+                complaint(
+                    f"streams.{self.name}.idle",
+                    "who is idle is said by timestamps, which the stream does not ask for",
+                    expected="topics with headers and timestamps",
+                    got="none",
+                )
+            )
         if self.epoch < 1:
             raise InvalidConfig(
                 complaint(f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch)
@@ -187,7 +197,8 @@ class StreamSpec:
     @property
     def row_bytes(self) -> int:
         """What a saved row takes."""
-        return row_layout(self.learner, self.estimates, epoch=self.epoch).size
+        time = 0 if self.idle is None else 8
+        return row_layout(self.learner, self.estimates, epoch=self.epoch).size + time
 
     @cached_property
     def largest_value(self) -> int:
@@ -202,7 +213,11 @@ class StreamSpec:
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
 
     def engine(
-        self, partition: int, *, heritage: MutableMapping[Key, Carried] | None = None
+        self,
+        partition: int,
+        *,
+        heritage: MutableMapping[Key, Carried] | None = None,
+        withheld: Container[Key] = frozenset(),
     ) -> Engine:
         """A new engine for one partition, whose keys may carry something over."""
         from streamdp.core.engine import Engine  # whoever only checks a stream needs none
@@ -218,6 +233,8 @@ class StreamSpec:
             limit=self.most_keys,
             not_private=None if self.exact is None else self.exact.begin(partition),
             heritage=heritage,
+            withheld=withheld,
+            idle=self.idle,
         )
 
 

@@ -6,7 +6,8 @@ opening is held against the newest learner of its key:
 
 1. A carried opening names that learner as it was left, and what it carries is that, recomputed.
 2. Nothing is carried of what was withheld, and nothing into an epoch whose mark does not say so.
-3. Where the mark says so, a key that could carry something over does.
+3. Where the mark says so, a key that could carry something over does; and so does one that was idle
+   and comes back within an epoch.
 
 A name that no line has told (an action that is in force and was never voted for) is not judged.
 """
@@ -120,9 +121,11 @@ class Succession:
             newest = "none" if before is None else _named(before.after)
             yield f"an opening carried over from {_named(told)}; the key's newest learner: {newest}"
             return
+        if told.epoch == line.epoch and told.born >= line.born:
+            yield f"an opening carried over from {_named(told)}, which is not older"
         if told.epoch < line.epoch and self.carries is None:
             yield f"an opening carried over into epoch {line.epoch}, whose mark does not say so"
-        if before.withheld:
+        if before.withheld and line.withheld is not True:
             yield "an opening carried over from what was withheld"
         yield from self._matches(line, carried, before)
 
@@ -177,7 +180,11 @@ class Succession:
 
     def _must_carry(self, line: Charge, before: Public) -> bool:
         """Whether an opening should have carried something over."""
-        if self.carries is None or before.after.epoch >= line.epoch or before.withheld:
+        if before.withheld:
+            return False
+        if before.after.epoch == line.epoch:  # the key was idle
+            return before.action is not None or bool(before.learner)
+        if self.carries is None:
             return False
         since = [each for at, each in self._marks if at > before.after.epoch]
         if not isinstance(line.learner, str):

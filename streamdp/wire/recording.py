@@ -83,7 +83,7 @@ def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) 
     carried = releases.carried or {}
     return [
         _plainly(releases[at], lines=lines, mode=mode, ordinal=ordinal + at)
-        if key in carried and releases.kinds[code] == OPENING
+        if (key, numbers[0]) in carried and releases.kinds[code] == OPENING
         else kinds[code].entry(key, (*numbers, ordinal + at), gains, shown, policy)
         for at, ((key, code, *numbers), gains, shown, policy) in enumerate(rows)
     ]

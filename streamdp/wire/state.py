@@ -73,6 +73,15 @@ class LastRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"LastRecord(offset={self.offset})"
 
 
+class Ages(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far time was by the records' timestamps, in milliseconds; of streams with `idle`."""
+
+    idle: Positive
+    since: Natural  # what stands for the time of rows that were saved without one
+    newest: Natural  # the largest timestamp of all records before `next_offset`
+    low: Natural  # of those up to `low_water`, that record included
+
+
 class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The only trusted position of a partition, and what its state is a state of."""
 
@@ -91,6 +100,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream_epoch: Natural | None = None  # the stream's, where the partition has its own
     input_id: str | None = None  # of the input topic, where the transport knows one
     last_record: LastRecord | None = None
+    ages: Ages | UnsetType = UNSET
 
 
 class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

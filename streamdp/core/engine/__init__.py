@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streamdp.core.engine.charges import Charges, Tariff
     from streamdp.core.engine.draws import Drawn, Kept, Recorded, recorded
+    from streamdp.core.engine.idleness import Ages
     from streamdp.core.engine.layout import configuration_digest, row_layout
     from streamdp.core.engine.machine import Engine
     from streamdp.core.engine.operator import NotPrivate
     from streamdp.core.engine.rebuilding import Rebuilding, rebuild
 
 __all__ = [
+    "Ages",
     "Charges",
     "Drawn",
     "Engine",
@@ -39,6 +41,7 @@ __all__ = [
 _HOMES = {
     "charges": ("Charges", "Tariff"),
     "draws": ("Drawn", "Kept", "Recorded", "recorded"),
+    "idleness": ("Ages",),
     "layout": ("configuration_digest", "row_layout"),
     "machine": ("Engine",),
     "operator": ("NotPrivate",),

@@ -6,10 +6,12 @@ replay, a simulation, a test.
 
 from __future__ import annotations
 
-from streamdp.core.engine.feedback import history
+import numpy as np
+
+from streamdp.core.engine.idleness import known_of
 from streamdp.core.engine.machine import Engine
-from streamdp.core.events import After, Carried, Key
-from streamdp.core.evidence.carrying import Known, Passage
+from streamdp.core.events import Carried, Key
+from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import Learner, PolicyLearner
 
@@ -46,12 +48,9 @@ def heritage_of(engine: Engine, now: Learner) -> dict[Key, Carried]:
     True
     """
     bank, way = engine._bank, passage(engine.learner, now)
-    policies = isinstance(engine.learner, PolicyLearner)
     found: dict[Key, Carried] = {}
-    for key in bank.keys:
-        row = bank.rows([key])
-        after = After(engine.epoch, int(bank.born[row[0]]), int(bank.block[row[0]]))
-        known = Known(after, int(bank.action[row[0]]), history(bank, row)[0] if policies else None)
+    rows = np.arange(len(bank))
+    for key, known in known_of(engine.learner, bank, rows, epoch=engine.epoch):
         carried = way.carried(known)
         if carried is not None:
             found[key] = carried

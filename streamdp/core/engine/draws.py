@@ -7,7 +7,7 @@ that the engine's steps are the same code in life and in rebuilding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -103,12 +103,14 @@ class Fresh:
     estimates: tuple[Estimate, ...]
     randomness: Randomness
     heritage: MutableMapping[Key, Carried] = field(default_factory=dict, repr=False)
+    withheld: Container[Key] = frozenset()  # keys whose newest nobody was shown
 
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
-        """What is public of the keys' learners of earlier epochs; see `core.evidence.carrying`."""
+        """What is public of the learners that the keys had; see `core.evidence.carrying`."""
         if not self.heritage:
             return {}
-        found = ((at, self.heritage.get(key)) for at, key in enumerate(keys))
+        shown = ((at, key) for at, key in enumerate(keys) if key not in self.withheld)
+        found = ((at, self.heritage.get(key)) for at, key in shown)
         return {at: each for at, each in found if each is not None}
 
     def tag(self, bank: Bank, rows: Ints) -> None:

@@ -19,7 +19,7 @@ an engine refuses to go on or to be saved, or these slots would be counted twice
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Container, Iterable, MutableMapping, Sequence, Set
 from dataclasses import replace
 from fractions import Fraction
 
@@ -32,6 +32,7 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine import feedback
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
+from streamdp.core.engine.idleness import Ages, Idleness, joined, known_of
 from streamdp.core.engine.layout import remembered, row_layout
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
@@ -60,6 +61,7 @@ from streamdp.core.regret import Estimate
 
 Ints = NDArray[np.int64]
 
+NOBODY: Set[Key] = frozenset()
 MOST_ROWS = 100_000_000
 _ONE_SLOT = np.zeros(1, dtype=np.int64)  # the index of a batch of one slot
 _ONE_SLOT.flags.writeable = False
@@ -97,8 +99,13 @@ class Engine:
         limit: int = 1_000_000,
         not_private: NotPrivate | None = None,
         heritage: MutableMapping[Key, Carried] | None = None,
+        withheld: Container[Key] = frozenset(),
+        idle: int | None = None,
     ) -> None:
-        """`heritage`: what keys carry over from learners of earlier epochs when they open here."""
+        """`heritage`: what keys carry over from learners that they had, when they open here, unless
+        they are among `withheld`. `idle`: milliseconds after which a key's row is dropped; see
+        `engine.idleness`. Batches then have times.
+        """
         share = None if budget is None else parse_epsilon(budget, "budget")
         _check_parts(learner, randomness)
         if not 1 <= limit <= MOST_ROWS:
@@ -107,6 +114,7 @@ class Engine:
         self.learner, self.estimates = learner, tuple(estimates)
         self.position = 0
         self.slots_refused = 0
+        self._heritage = {} if heritage is None else heritage
         self._halfway = False
         self._nothing = self._no_releases()
         self._tariff = tariff(learner, self.estimates, budget=share)
@@ -119,10 +127,14 @@ class Engine:
             tagged="seeded" if randomness.seeded else "system",
             remembered=remembered(learner),
             observes="feedback" if isinstance(learner, PolicyLearner) else "losses",
+            ages="never" if idle is None else "idle",
         )
+        self._not_private = not_private
+        self._idleness = None if idle is None else Idleness(idle)
+        self._dropped: dict[Key, bytes] = {}  # rows that were dropped with something unsaved
         self._fresh = Fresh(
             stream, partition, epoch, learner, self.estimates, randomness,
-            {} if heritage is None else heritage,
+            self._heritage, withheld,
         )  # fmt: skip
         self._quiet: Quiet | QuietFeedback
         self._applier = Applier(
@@ -207,7 +219,54 @@ class Engine:
         The slots of one record must come in one batch: the position moves past the last record.
         """
         check(batch, learner=self.learner, position=self.position)
-        return self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
+        if self._idleness is None:
+            return self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
+        released = []
+        for part, before in self._idleness.parts(self._timed(batch)):
+            if before is not None:
+                self._drop(before)
+            waves = self._step(part, self._fresh, limit=self.limit, read=part)
+            released.append(self._released(waves))
+        return joined(released, nothing=self._nothing)
+
+    def _timed(self, batch: Batch) -> Batch:
+        """The batch with the largest time so far at each of its slots."""
+        if self._idleness is None:
+            return batch
+        known = self._idleness.newest
+        timed = self._idleness.timed(batch)
+        if known is None and self._idleness.newest is not None:  # rows of before have no time
+            rows = slice(len(self._bank))
+            self._idleness.since = self._idleness.since or self._idleness.newest
+            unknown = self._bank.seen[rows] == 0
+            self._bank.seen[rows][unknown] = self._idleness.since
+            self._bank.unsaved_time[rows][unknown] = self._idleness.since
+        return timed
+
+    def _drop(self, before: int) -> None:
+        """Drop the rows that nothing came for since a time; what is public of them is kept.
+
+        The open block is abandoned (P9): the row's sums go with it.
+        """
+        assert self._idleness is not None
+        bank, count = self._bank, len(self._bank)
+        stays = bank.seen[:count] >= before
+        rows = np.flatnonzero(~stays)
+        if not len(rows):
+            return
+        unsaved = rows[bank.first_unsaved[rows] != CLEAN]
+        self._dropped |= dict(snapshot.encode(self.layout, bank, unsaved, valid_at=self.position))
+        for key, known in known_of(self.learner, bank, rows, epoch=self.epoch):
+            carried = self._idleness.passage(self.learner).carried(known)
+            assert carried is not None, "the same learner knows all that it was"
+            self._idleness.away.add(key)
+            self._heritage[key] = carried
+        kept = np.flatnonzero(stays)
+        bank.keep(kept)
+        if self._ledger is not None:
+            self._ledger.keep(kept)
+        if self._not_private is not None:
+            self._not_private.keep(kept)
 
     def skip_to(self, position: int) -> None:
         """Move past offsets that hold no records (control records, a first start)."""
@@ -254,7 +313,26 @@ class Engine:
     @property
     def layout(self) -> snapshot.Layout:
         """What saved rows look like; their width is the same for all."""
-        return row_layout(self.learner, self.estimates, epoch=self.epoch)
+        layout = row_layout(self.learner, self.estimates, epoch=self.epoch)
+        return layout if self._idleness is None else replace(layout, seen=1)
+
+    @property
+    def idleness(self) -> Idleness | None:
+        """How far time is, where keys go idle."""
+        return self._idleness
+
+    def ages(self) -> Ages | None:
+        """How far time is, for a checkpoint; None where no key goes idle."""
+        idleness = self._idleness
+        if idleness is None or idleness.newest is None:
+            return None
+        low = self._bank.low_time(idleness.newest)
+        return Ages(idleness.idle, idleness.since or idleness.newest, idleness.newest, low)
+
+    def reach(self, time: int) -> None:
+        """Let time reach this: of records that are in no batch, for their keys get no learner."""
+        if self._idleness is not None and self._idleness.reaches(time):
+            self._drop(self._idleness.dropped_before())
 
     def low_water(self) -> int:
         """The oldest record that a rebuild from what is saved would read again."""
@@ -284,7 +362,10 @@ class Engine:
         rows = self._bank.longest_unsaved(len(self._bank) if most is None else most)
         saved = snapshot.encode(self.layout, self._bank, rows, valid_at=self.position)
         self._bank.first_unsaved[rows] = CLEAN
-        return saved
+        if not self._dropped:
+            return saved
+        dropped, self._dropped = self._dropped, {}
+        return [*((key, row) for key, row in dropped.items() if key not in self), *saved]
 
     def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
         """Plan, charge, apply; the position moves past all that was read."""
@@ -306,16 +387,27 @@ class Engine:
 
     def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
         """The way of every slot that begins or ends anything, and of all batches of several."""
+        away = NOBODY if self._idleness is None else self._idleness.away
         planned = plan(
-            self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried
+            self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
         )
         ends = np.flatnonzero(planned.segments.closes)
         self._grow_ledger(len(self._bank) + len(planned.new))
         self._book(planned.segment_rows[ends], planned.segments.block[ends])
         self._halfway = True
         waves = list(self._applier.apply(planned, draws))
+        self._forget_heritage(batch.keys[key] for key in planned.new.tolist())
         self.slots_refused += planned.refused
         return waves
+
+    def _forget_heritage(self, opened: Iterable[Key]) -> None:
+        """What keys carried over is in their rows now; they may leave, and carry over, again."""
+        if not self._heritage and self._idleness is None:
+            return
+        for key in opened:
+            self._heritage.pop(key, None)
+            if self._idleness is not None:
+                self._idleness.away.discard(key)
 
     def _check_whole(self) -> None:
         """Refuse to use an engine that holds half a batch (P4)."""

@@ -38,6 +38,12 @@ class NotPrivate:
         self._played[rows] += totals[np.arange(len(rows)), actions]
         self._nulls[rows] += nulls
 
+    def keep(self, rows: Ints) -> None:
+        """Only these rows, renumbered in this order."""
+        self._make_room(int(rows.max()) + 1 if len(rows) else 0)
+        self._totals, self._played = self._totals[rows], self._played[rows]
+        self._nulls = self._nulls[rows]
+
     def regret(self, row: int) -> float:
         """Exact regret against the best fixed action, in losses."""
         return float(self._played[row] - self._totals[row].min()) / UNIT

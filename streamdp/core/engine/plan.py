@@ -5,7 +5,7 @@ Made from keys, offsets and slot numbers alone; nothing here looks at a loss, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,12 +64,23 @@ class Plan:
         return offsets
 
 
-def plan(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int, heritage: Heritage) -> Plan:
-    """Lay a checked batch out over rows; keys beyond `limit` rows get none."""
+def plan(
+    bank: Bank,
+    schedule: Schedule,
+    batch: Batch,
+    *,
+    limit: int,
+    heritage: Heritage,
+    away: Collection[Key] = frozenset(),
+) -> Plan:
+    """Lay a checked batch out over rows; keys beyond `limit` rows get none.
+
+    Keys that are `away` count as if they had their rows: they come back whatever the limit.
+    """
     rows = bank.rows(batch.keys)
     first = first_places(batch.index, len(batch.keys)) if (rows < 0).any() else rows
     new = np.flatnonzero((rows < 0) & (first < len(batch.index)))
-    new = new[np.argsort(first[new], kind="stable")][: max(0, limit - len(bank))]
+    new = _admitted(new[np.argsort(first[new], kind="stable")], batch, limit - len(bank), away)
     born = batch.offsets[first[new]]
     rows[new] = len(bank) + np.arange(len(new))
     kept = only(batch, rows[batch.index] >= 0)
@@ -99,14 +110,25 @@ def plan(bank: Bank, schedule: Schedule, batch: Batch, *, limit: int, heritage: 
     )
 
 
+def _admitted(new: Ints, batch: Batch, room: int, away: Collection[Key]) -> Ints:
+    """Those of new keys that get a row."""
+    if not away:
+        return new[: max(0, room)]
+    news = np.array([batch.keys[key] not in away for key in new.tolist()], dtype=np.bool_)
+    return new[~news | (np.cumsum(news) <= room - len(away))]
+
+
 def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
     """Some slots of a batch."""
     if keep.all():
         return batch
     index, offsets = batch.index[keep], batch.offsets[keep]
+    times = None if batch.times is None else batch.times[keep]
     if isinstance(batch, LossBatch):
-        return LossBatch(batch.keys, index, batch.losses[keep], offsets)
-    return FeedbackBatch(batch.keys, index, batch.played[keep], batch.gain[keep], offsets)
+        return LossBatch(batch.keys, index, batch.losses[keep], offsets, times)
+    return FeedbackBatch(
+        batch.keys, index, batch.played[keep], batch.gain[keep], offsets, times=times
+    )
 
 
 def check_keys(keys: Sequence[object]) -> None:

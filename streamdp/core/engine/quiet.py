@@ -64,8 +64,13 @@ class Inside:
         if self.begins(row):
             bank.first_offset[row] = batch.offsets[0]
         bank.slots[row] += 1
-        if bank.first_unsaved[row] == CLEAN:
+        clean = bank.first_unsaved[row] == CLEAN
+        if clean:
             bank.first_unsaved[row] = batch.offsets[0]
+        if batch.times is not None:
+            bank.seen[row] = batch.times[0]
+            if clean:
+                bank.unsaved_time[row] = batch.times[0]
 
 
 class QuietFeedback:

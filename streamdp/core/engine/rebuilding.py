@@ -9,7 +9,9 @@ Private randomness that no release has used yet (an open prefix window, resample
 drawn anew: nobody has seen it.
 
 A key without a saved row starts at the `born` of its recorded opening; before that it was beyond
-the limit of rows.
+the limit of rows. A key that was away and came back has an opening that is younger than its saved
+row: it starts there, and neither that row nor a release of the learner before is believed, or a
+record would bring it back under its old `born`.
 
 What was recorded must lie behind when all is read, and be of the records that its block now has.
 Else the log had a hole, then or now, and a record would be drawn from a second time (P4, P5).
@@ -18,6 +20,7 @@ Else the log had a hole, then or now, and a record would be drawn from a second 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 from streamdp.core import snapshot
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine.draws import FromRecord, Recorded, recorded
+from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
 from streamdp.core.engine.plan import Batch, check, only
 from streamdp.core.errors import StateMismatch, complaint
@@ -43,25 +47,36 @@ class Rebuilding:
     """
 
     def __init__(
-        self, engine: Engine, *, rows: Sequence[tuple[Key, bytes]], releases: Recorded
+        self,
+        engine: Engine,
+        *,
+        rows: Sequence[tuple[Key, bytes]],
+        releases: Recorded,
+        ages: Ages | None = None,
     ) -> None:
+        """`ages`: how far time was when the rows were counted, where keys went idle."""
         if len(engine) or engine.position:
             raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
-        self._engine = engine
+        self._engine, self._ages = engine, ages
         self._bank = engine._bank
+        rows, releases = _newest(engine, rows, releases)
         self._releases = releases
         self._record = FromRecord(engine.estimates, releases)
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
+        self._saved = [key for key, _ in rows]
+        self._seen = _seen(engine, rows, ages)
         self._check_blocks()
         engine._fresh.tag(self._bank, np.arange(len(rows)))
         self._bank.first_unsaved[: len(rows)] = CLEAN
+        if engine.idleness is not None and ages is not None:
+            self._bank.seen[: len(rows)] = self._seen
+            engine.idleness.begin(ages.low, ages.since)
         engine._book_past()
 
     def valid_at(self) -> dict[Key, int]:
         """The position that each saved row holds its learner at."""
-        keys = self._bank.keys[: len(self._valid_at)]
-        return dict(zip(keys, self._valid_at.tolist(), strict=True))
+        return dict(zip(self._saved, self._valid_at.tolist(), strict=True))
 
     def open_since(self, *, end: int) -> int:
         """The oldest record of a block that is open in the rows as they are by now, or `end`."""
@@ -71,6 +86,7 @@ class Rebuilding:
         """Records again, in order; each goes only to rows that are older than it."""
         engine = self._engine
         check(batch, learner=engine.learner, position=engine.position)
+        batch = engine._timed(batch)
         wanted = only(batch, self._wanted(batch))
         waves = engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
         for release in engine._released(waves):
@@ -86,12 +102,29 @@ class Rebuilding:
                     "rebuild", "past the checkpoint", expected=f"at most {position}", got="more"
                 )
             )
-        if len(engine) != rows:
-            raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=len(engine)))
+        if len(engine) - self._away() != rows:
+            found = len(engine) - self._away()
+            raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=found))
         self._check_all_behind()
         engine.position = position
+        self._go_on_in_time()
         engine.slots_refused = 0
         return engine
+
+    def _away(self) -> int:
+        """How many of the rows were dropped when they were counted."""
+        if self._ages is None:
+            return 0
+        untouched = self._bank.first_unsaved[: len(self._seen)] == CLEAN
+        return int(np.count_nonzero(untouched & (self._seen < self._ages.dropped_before())))
+
+    def _go_on_in_time(self) -> None:
+        """Time is what it was; the rows of keys that are away are dropped again."""
+        idleness, ages = self._engine.idleness, self._ages
+        if idleness is None or ages is None:
+            return
+        idleness.begin(ages.newest, ages.since)
+        self._engine._drop(idleness.dropped_before())
 
     def _check_records(self, release: Release) -> None:
         """A release was drawn over the records that its block has now, and remembered as now."""
@@ -164,6 +197,37 @@ class Rebuilding:
         for at in np.flatnonzero(rows < 0).tolist():
             since[at] = self._born.get(batch.keys[at], CLEAN)
         return np.asarray(batch.offsets >= since[batch.index], dtype=np.bool_)
+
+
+def _seen(engine: Engine, rows: Sequence[tuple[Key, bytes]], ages: Ages | None) -> Ints:
+    """When the latest record of each saved row came, also where the stream asks no more."""
+    if ages is None:
+        return np.zeros(len(rows), dtype=np.int64)
+    seen = snapshot.public_columns(replace(engine.layout, seen=1), rows).seen
+    return np.where(seen == 0, ages.since, seen)
+
+
+def _newest(
+    engine: Engine, rows: Sequence[tuple[Key, bytes]], releases: Recorded
+) -> tuple[Sequence[tuple[Key, bytes]], Recorded]:
+    """What is of each key's newest learner: what is of an older one is only there to go."""
+    openings: dict[Key, int] = {}
+    for name in releases:
+        if name.kind == OPENING:
+            openings[name.key] = max(name.born, openings.get(name.key, 0))
+    told = {name.key for name in releases}
+    twice = [(key, row) for key, row in rows if key in told]
+    if not twice:
+        return rows, releases
+    saved = snapshot.public_columns(engine.layout, twice).born.tolist()
+    newest = dict(openings)
+    for (key, _), born in zip(twice, saved, strict=True):
+        newest[key] = max(born, newest.get(key, 0))
+    older = {key for (key, _), born in zip(twice, saved, strict=True) if born < newest[key]}
+    return (
+        [(key, row) for key, row in rows if key not in older] if older else rows,
+        {name: kept for name, kept in releases.items() if name.born >= newest.get(name.key, 0)},
+    )
 
 
 def rebuild(

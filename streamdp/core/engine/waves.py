@@ -44,7 +44,7 @@ class Wave:
     place: Ints  # of the record that ended the block, in the batch
     in_force: Ints  # the action in force afterwards
     told: Told | None = None  # feedback streams: sums, counts, policies
-    carried: dict[Key, Carried] | None = None  # openings: what was carried over
+    carried: dict[tuple[Key, int], Carried] | None = None  # openings: what was carried over
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -134,11 +134,14 @@ class Applier:
         self._bank.slots[rows] = begin - 1
         openings, told = self._blocks.born(rows, draws, plan.carried)
         place = np.searchsorted(plan.batch.offsets, plan.born)
+        if plan.batch.times is not None:
+            self._bank.unsaved_time[rows] = plan.batch.times[place]
         born = Ended(rows, np.zeros_like(rows), begin, begin, plan.born, plan.born, place)
         wave = born.wave(OPENING_CODE, openings, openings, told)
         if not plan.carried:
             return wave
-        return replace(wave, carried={keys[at]: each for at, each in plan.carried.items()})
+        carried = {(keys[at], int(plan.born[at])): each for at, each in plan.carried.items()}
+        return replace(wave, carried=carried)
 
     def _advance(self, plan: Plan, which: Ints, added: Added, draws: Draws) -> Iterator[Wave]:
         """Apply one wave of segments, which are of different rows."""
@@ -174,5 +177,10 @@ class Applier:
         """Remember the first record that the latest save of each touched row does not hold."""
         unsaved = self._bank.first_unsaved
         clean = unsaved[plan.rows] == CLEAN
-        begins = (np.cumsum(plan.grouped.counts) - plan.grouped.counts)[clean]
+        ends = np.cumsum(plan.grouped.counts)
+        begins = (ends - plan.grouped.counts)[clean]
         unsaved[plan.rows[clean]] = plan.offset_at(begins)
+        times = plan.batch.times
+        if times is not None:
+            self._bank.seen[plan.rows] = times[plan.grouped.places(ends - 1)]
+            self._bank.unsaved_time[plan.rows[clean]] = times[plan.grouped.places(begins)]

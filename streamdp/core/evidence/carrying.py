@@ -106,6 +106,6 @@ def history_of(carried: Mapping[int, Carried], *, rows: int, actions: int) -> ND
     """The histories (R × 2 × K) that new rows begin with: zeros where nothing is carried."""
     histories = np.zeros((rows, KEPT_PER_ARM, actions))
     for row, each in carried.items():
-        if each.history is not None:
-            histories[row] = np.frombuffer(each.history, "<f8").reshape(KEPT_PER_ARM, actions)
+        assert each.history is not None, "what a feedback stream carries over is a history"
+        histories[row] = np.frombuffer(each.history, "<f8").reshape(KEPT_PER_ARM, actions)
     return histories

@@ -57,7 +57,9 @@ class Ledger:
     (Fraction(7, 10), Fraction(0, 1))
     """
 
-    __slots__ = ("_count", "_histories", "_levels", "_next", "_pending", "_tails", "budget")
+    __slots__ = (
+        "_closed", "_count", "_histories", "_levels", "_next", "_pending", "_tails", "budget",
+    )  # fmt: skip
 
     def __init__(self, budget: Fraction) -> None:
         _check_exact(budget, "ledger.budget")
@@ -68,6 +70,7 @@ class Ledger:
         self._histories = Histories()
         self._pending: dict[int, Token] = {}
         self._next = 0
+        self._closed = NOTHING  # the highest of accounts that were closed
 
     def __len__(self) -> int:
         """How many accounts."""
@@ -88,6 +91,17 @@ class Ledger:
         if needed > len(self._tails.start):
             self._tails = self._tails.grown(needed + needed // _SPARE)
         self._count = needed
+
+    def keep(self, accounts: _Column) -> None:
+        """Only these accounts, renumbered in this order; what the others were charged is done with.
+
+        The guarantee still counts it: `highest` does not fall.
+        """
+        assert not self._pending, "a charge that is not settled has an account"
+        self._closed = self.highest()
+        kept = _Tails(len(accounts))
+        kept.put(np.arange(len(accounts)), self._tails.rows(accounts))
+        self._tails, self._count = kept, len(accounts)
 
     def reserve(
         self, account: int, start: int, stop: int, *, epsilon: Fraction, kind: str
@@ -152,7 +166,7 @@ class Ledger:
         used: set[int] = set(np.unique(self._tails.level).tolist())
         alive = self._histories.reachable(self._tails.history)
         used.update(self._histories.nodes[node].level for node in np.flatnonzero(alive).tolist())
-        return max(self._levels.values[level] for level in used)
+        return max(self._closed, *(self._levels.values[level] for level in used))
 
     def export(self, account: int) -> Iterator[Run]:
         """Every charged slot of an account, as runs in the order of slots: public, and exact."""

@@ -123,6 +123,7 @@ class Configuration:
                 quarantine=Quarantine(topics, format_) if topics.quarantined else None,
                 earlier=self._earlier(name),
                 carry=stream.carry,
+                idle=stream.idle,
             )
 
     def stream(self, name: str) -> StreamTable:
@@ -333,7 +334,7 @@ class Configuration:
             name,
             stream.input,
             quarantined=stream.quarantine,
-            headers=stream.observes == "feedback",
+            headers=stream.observes == "feedback" or stream.idle is not None,
         )
 
     def _exact(self, learner: Learner) -> Exact | None:

@@ -29,6 +29,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 
 _CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 _PORT = re.compile(r"[0-9]{1,5}")
+_LENGTH = re.compile(r"([1-9][0-9]{0,5})([smhd])", re.ASCII)
+_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_build=True)
 
 
@@ -59,6 +61,22 @@ def _number(value: object) -> object:
             complaint("", "not usable", expected="a number", got=str(value).lower())
         )
     return value
+
+
+def _milliseconds(value: object) -> object:
+    """A length of time, as ``"30d"``; shorter than a second is nothing that a key can be idle for.
+
+    >>> _milliseconds("90s"), _milliseconds("30d")
+    (90000, 2592000000)
+    """
+    found = _LENGTH.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidConfig(
+            complaint(
+                "", "no length of time", expected='such as "90s", "12h" or "30d"', got=shown(value)
+            )
+        )
+    return int(found[1]) * _UNITS[found[2]]
 
 
 Exact = Annotated[Fraction, BeforeValidator(_exact)]
@@ -192,6 +210,9 @@ class StreamTable(BaseModel):
     epoch: Count = Field(default=1, description="raise it to change what learners are")
     partition_epochs: dict[Annotated[int, Field(ge=0)], Count] = Field(
         default={}, description="an epoch of one partition, where it alone has to begin anew"
+    )
+    idle: Annotated[int, BeforeValidator(_milliseconds)] | None = Field(
+        default=None, description="drop the learner of a key after no record came for so long"
     )
     carry: bool = Field(
         default=True, description="begin an epoch with what is public of the one before"

@@ -1,0 +1,531 @@
+"""Do keys that nothing comes for leave, and come back as new learners that know what was public?
+
+A key is dropped by the records' own timestamps, so a replay and a rebuild agree with life; its open
+block is abandoned; it comes back under a new `born`, with what was in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamdp as sd
+from streamdp.core.engine import NotPrivate, idleness, machine, waves
+from streamdp.core.engine.carrying import heritage_of
+from streamdp.core.engine.idleness import Idleness
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import Key
+from streamdp.ports import Records
+from streamdp.service.batches import decode
+from streamdp.service.config import Configuration
+from streamdp.service.protocol import Pace
+from streamdp.service.spec import StreamSpec
+from streamdp.service.verification import Verification
+from streamdp.testing.faults import Dice
+from streamdp.testing.judge import judge, judge_fold
+from streamdp.wire.lines import CarriedOver, Charge
+from streamdp.wire.published import Mode
+from streamdp.wire.state import read_state
+from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.calling import CONFIG
+from tests.carrying import (
+    ALL,
+    LEADERS,
+    MORE,
+    Story,
+    charges,
+    leader,
+    live,
+    mapped,
+    policies,
+    settle,
+    store_of,
+    stream,
+    verified,
+)  # fmt: skip
+from tests.idle_on import leave_and_return
+from tests.protocol_model import evidence, restore
+from tests.services import Room
+from tests.streams import ACTIONS
+
+HOUR = 3_600_000
+
+
+@dataclass
+class Dated(Story):
+    """A store whose records have timestamps."""
+
+    stamps: list[int] = field(default_factory=list)
+
+    def records(self, start: int, stop: int) -> Records:
+        """Input by offsets."""
+        found = super().records(start, stop)
+        return replace(found, timestamps=[self.stamps[at] for at in found.offsets])
+
+
+def dated(learner: Any, hours: Sequence[float], keys: Sequence[Key]) -> Dated:
+    """Records of these keys at these hours."""
+    plain = store_of(learner, len(keys))
+    store = Dated([(key, value) for key, (_, value) in zip(keys, plain.input, strict=True)])
+    store.headers = plain.headers
+    store.stamps = [int(hour * HOUR) for hour in hours]
+    return store
+
+
+def of_two(learner: Any, *, rounds: int = 4, seed: int = 3) -> Dated:
+    """One key always, another in every second period of a few hours, with gaps between."""
+    chance, hours, keys = random.Random(seed), [], []
+    for at in range(rounds * 60):
+        period = at // 20 % 3
+        hours.append(10 + at * 0.1 - chance.random() * 0.05)
+        keys.append(b"fr" if period == 0 and chance.random() < 0.5 else b"de")
+    return dated(learner, hours, keys)
+
+
+def idles(learner: Any, *, idle: int | None = HOUR, **more: Any) -> StreamSpec:
+    """Keys that leave after an hour or two."""
+    plain = stream(learner, **more)
+    return replace(plain, topics=replace(plain.topics, headers=True), idle=idle)
+
+
+def openings_of(store: Dated, key: Key) -> list[Charge]:
+    """Every opening of a key, in order."""
+    return [line for line in charges(store) if line.kind == "opening" and line.identity.key == key]
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_does_a_key_come_back_as_a_new_learner_that_knows_what_was_public(
+    made: Callable[..., Any],
+) -> None:
+    """Born anew, charged nothing, with the action in force; and anybody can compute it."""
+    store, of = of_two(made()), idles(made())
+    live(store, of, store.end)
+    found = openings_of(store, b"fr")
+    assert len(found) == 4
+    assert [line.mechanism for line in found] == ["uniform", *["carried"] * 3]
+    assert len({line.born for line in found}) == 4
+    assert [line.carried.born for line in found[1:]] == [line.born for line in found[:-1]]  # type: ignore[union-attr]
+    assert len(openings_of(store, b"de")) == 1
+    assert verified(store, of) == []
+    assert judge(evidence(store)) == []
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_does_no_cut_into_batches_change_who_leaves(made: Callable[..., Any]) -> None:
+    """Live in pieces is the fold of the whole log, byte for byte."""
+    store, of = of_two(made()), idles(made())
+    work = restore(store, of)
+    for start in range(0, store.end, 7):
+        work.absorb([store.records(start, min(store.end, start + 7))], mode=Mode.LIVE)
+        store.decide(work.cut(now=start, pace=Pace()).commit)
+    settle(store, work)
+    assert folded(store, of) == []
+
+
+def folded(store: Dated, of: StreamSpec) -> list[str]:
+    """The judge's own fold of the input in one batch."""
+    records = [store.records(0, store.end)]
+    batch, _ = decode(of.format, records, most_key_bytes=64, idle=of.idle)
+    return judge_fold(
+        evidence(store),
+        engine=of.engine(0, heritage={}),
+        lines=of.lines,
+        log=[batch],
+        whole="whole",
+    )
+
+
+@pytest.mark.parametrize("made", ALL)
+@pytest.mark.parametrize("seed", range(8))
+def test_does_a_key_leave_and_come_back_the_same_through_any_crash(
+    made: Callable[..., Any], seed: int
+) -> None:
+    """Crashes before and after commits, partial sweeps: the ledger is the fold of the log."""
+    store, of = of_two(made(), seed=seed), idles(made())
+    assert through_crashes(store, of, seed) > 10
+    assert judge(evidence(store)) == []
+    assert folded(store, of) == []
+    assert verified(store, of) == []
+
+
+def through_crashes(store: Dated, of: StreamSpec, seed: int) -> int:
+    """A random life to the end of the input; how often it crashed."""
+    chance, crashes, now = random.Random(seed), 0, 0.0
+    pace = Pace(records=chance.choice([6, 1000]), seconds=chance.choice([1.0, 50.0]))
+    work, pending = restore(store, of), None
+    for _ in range(250):
+        now += chance.random()
+        match chance.choice(
+            ("absorb", "absorb", "cut", "cut", "decide", "decide", "crash", "sent")
+        ):
+            case "absorb":
+                stop = min(store.end, work.engine.position + chance.randrange(1, 12))
+                if work.engine.position < stop:
+                    work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+            case "cut" if pending is None and (work.urgent or work.behind):
+                pending = work.cut(now=now, pace=pace).commit
+            case "decide" if pending is not None:
+                store.decide(pending)
+                pending = None
+            case "crash":
+                work, pending, crashes = restore(store, of), None, crashes + 1
+            case "sent" if pending is not None:
+                store.send(pending)
+                if chance.random() < 0.5:
+                    store.decide(pending)
+                work, pending, crashes = restore(store, of), None, crashes + 1
+    if pending is not None:
+        store.decide(pending)
+    if work.engine.position < store.end:
+        work.absorb([store.records(work.engine.position, store.end)], mode=Mode.LIVE)
+    settle(store, work)
+    return crashes
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_does_the_open_block_of_an_idle_key_leave_no_trace(made: Callable[..., Any]) -> None:
+    """P9: what came last before a key left is in no release, nor in anything that follows."""
+    ledgers = [ledger_with(made(), other) for other in (b"a", b"b")]
+    assert ledgers[0] == ledgers[1]
+
+
+def ledger_with(learner: Any, best: bytes) -> list[bytes]:
+    """A story whose only difference is a record of a block that the key's leaving left open."""
+    store, of = of_two(learner), idles(learner)
+    live(store, of, store.end)
+    at = next(
+        at
+        for begun, next_ in pairwise(openings_of(store, b"fr"))
+        for at in range(next_.born - 1, last_of(store, begun), -1)
+        if store.input[at][0] == b"fr"
+    )
+    again = of_two(learner)
+    losses = b'{"losses":{"a":1,"b":1,"c":1},"reward":%d}' % (best == b"a")
+    again.input[at] = (b"fr", losses.replace(b'"%b":1' % best, b'"%b":0' % best))
+    live(again, of, again.end)
+    return [each.value for each in again.ledger]
+
+
+def last_of(store: Dated, opening: Charge) -> int:
+    """The last record that a learner released something of."""
+    return max(
+        line.last_offset
+        for line in charges(store)
+        if line.identity.key == opening.identity.key and line.born == opening.born
+    )
+
+
+@pytest.mark.parametrize("made", LEADERS)
+def test_does_whatever_was_withheld_stay_so(made: Callable[..., Any]) -> None:
+    """A key whose newest was drawn in shadow mode comes back like a new one."""
+    hours = [10 + at * 0.01 for at in range(60)] + [
+        15.0,
+        18.0,
+        *(18.5 + at * 0.01 for at in range(40)),
+    ]
+    store = dated(made(), hours, [b"fr"] * 60 + [b"de", b"de"] + [b"fr"] * 40)
+    of = idles(made())
+    live(store, of, 62, mode=Mode.SHADOW)
+    live(store, of, store.end)
+    assert [line.mechanism for line in openings_of(store, b"fr")] == ["uniform", "uniform"]
+    assert verified(store, of) == []
+
+
+def test_does_a_key_that_is_away_leave_memory_and_count_towards_the_limit() -> None:
+    """What is kept of it is small; who gets a learner does not depend on when rows are dropped."""
+    hours = [*(10 + at * 0.01 for at in range(30)), 13.0, 16.0, 16.1, 16.2]
+    keys = [b"key %d" % (at % 3) for at in range(30)] + [b"other", b"other", b"key 1", b"late"]
+    store = dated(leader(), hours, keys)
+    of = replace(idles(leader()), most_keys=5)
+    work = restore(store, of)
+    work.absorb([store.records(0, 30)], mode=Mode.LIVE)
+    assert len(work.engine) == 3
+    work.absorb([store.records(30, 32)], mode=Mode.LIVE)
+    assert len(work.engine) == 1
+    work.absorb([store.records(32, 34)], mode=Mode.LIVE)
+    assert (len(work.engine), work.engine.slots_refused) == (3, 0)
+    settle(store, work)
+    tight = replace(of, most_keys=4)
+    other = dated(leader(), hours, keys)
+    live(other, tight, other.end)
+    assert b"late" not in {line.identity.key for line in charges(other)}
+
+
+def test_does_a_rebuild_keep_who_is_away_out_of_memory() -> None:
+    """Rows of keys that are away stay in the state, and are dropped again after a rebuild."""
+    hours = [*(10 + at * 0.01 for at in range(30)), 13.0, 16.0]
+    store = dated(leader(), hours, [b"key %d" % (at % 3) for at in range(30)] + [b"other"] * 2)
+    live(store, idles(leader()), store.end)
+    saved = read_state(store.state, stream="home", partition=0)
+    assert (len(saved.rows), saved.checkpoint.rows) == (4, 1)  # type: ignore[union-attr]
+    again = restore(store, idles(leader()))
+    assert len(again.engine) == 1
+    assert not again.behind
+
+
+@pytest.mark.parametrize("then", [None, 30 * 24 * HOUR, HOUR // 2])
+def test_may_the_time_be_changed_or_taken_out(then: int | None) -> None:
+    """Who is away already comes back, or stays: nothing was published of it."""
+    store = of_two(leader())
+    live(store, idles(leader()), 100)
+    changed = idles(leader(), idle=then)
+    live(store, changed, 160)
+    live(store, idles(leader()), store.end)
+    assert judge(evidence(store)) == []
+    assert verified(store, changed) == []
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_may_a_stream_that_runs_be_told_that_keys_go_idle(made: Callable[..., Any]) -> None:
+    """Its rows have no time: that of the first record under the new configuration stands for it."""
+    store = of_two(made())
+    live(store, idles(made(), idle=None), 100)
+    assert not any(b'"ages"' in value for value in store.state.values())
+    live(store, idles(made()), store.end)
+    assert judge(evidence(store)) == []
+    assert verified(store, idles(made())) == []
+    assert len(openings_of(store, b"fr")) > 1
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_are_keys_that_are_away_carried_into_the_next_epoch(made: Callable[..., Any]) -> None:
+    """By their rows, which stay in the state."""
+    store = of_two(made())
+    live(store, idles(made()), 100)
+    live(store, idles(made(MORE), epoch=2), store.end)
+    second = [line for line in charges(store) if line.kind == "opening" and line.epoch == 2]
+    assert {line.mechanism for line in second} == {"carried"}
+    assert isinstance(second[0].carried, CarriedOver)
+    assert verified(store, idles(made(MORE))) == []
+
+
+def test_does_time_go_on_by_records_whose_keys_get_no_learner() -> None:
+    """A rebuild reads them as well, and must arrive at the same time."""
+    hours = [10, 10.1, 13, 16, 16.1, 19, 22, 22.1]
+    keys = [b"fr", b"fr", b"x" * 99, b"x" * 99, b"de", b"x" * 99, b"x" * 99, b"fr"]
+    store, of = dated(leader(), hours, keys), idles(leader())
+    for stop in range(1, store.end + 1):
+        live(store, of, stop)
+    assert [line.mechanism for line in openings_of(store, b"fr")] == ["uniform", "carried"]
+    assert folded(store, of) == []
+
+
+def test_is_a_batch_without_times_refused() -> None:
+    """A key would never be idle, or everybody would."""
+    engine = idles(leader()).engine(0)
+    with pytest.raises(sd.InvalidConfig, match=r"batch\.times: missing"):
+        engine.apply(b"fr", [0, 1, 0])
+    with pytest.raises(sd.InvalidConfig, match="1 ms or more"):
+        Idleness(0)
+
+
+# -- in a service ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_does_a_service_drop_the_same_keys_through_faults_at_every_step(seed: int) -> None:
+    """On the memory transport, one step in twenty fails: live is the fold of the log."""
+
+    async def run() -> None:
+        of = idles(leader())
+        room, dice = Room([of], partitions=2), Dice(seed=seed, chance=Fraction(1, 20))
+        names = [b"key %d" % number for number in range(12)]
+        async with room.worker(reached=dice):
+            for hour in range(40):
+                room.log.now = hour * HOUR // 2
+                room.send("home", mapped(25, keys=names[hour % 9 : hour % 9 + 4], seed=hour))
+                await room.log.changed(timeout=0.01)
+            await room.until(room.is_read)
+        async with room.worker("after") as worker:
+            await room.until(lambda: not any(room.wrong()))
+            shown = worker.view.streams["home"].partitions
+            assert sum(part.keys for part in shown.values()) < 12
+        lines = [line for each in room.partitions for line in room.evidence(each).ledger]
+        assert sum(b'"mechanism":"carried"' in line.value for line in lines) > 10
+        verification = Verification()
+        verification.read(of.topics, lines)
+        assert verification.violations == []
+
+    asyncio.run(run())
+
+
+def test_is_idleness_configured_and_are_timestamps_asked_for(tmp_path: Path) -> None:
+    """A length of time; the stream's topics then deliver timestamps."""
+    found = configured(tmp_path, 'idle = "12h"\n')
+    assert found.idle == 12 * HOUR
+    assert found.topics.headers
+    assert configured(tmp_path, "").idle is None
+    assert found.digest == configured(tmp_path, "").digest
+    assert found.row_bytes == configured(tmp_path, "").row_bytes + 8
+    with pytest.raises(sd.InvalidConfig, match="timestamps, which the stream does not ask for"):
+        replace(stream(leader()), idle=HOUR)
+
+
+@pytest.mark.parametrize("line", ['"0d"', '"1 h"', "3600", '"1w"', "true"])
+def test_is_a_length_of_time_that_is_none_refused(tmp_path: Path, line: str) -> None:
+    """With what it may be."""
+    with pytest.raises(sd.InvalidConfig, match=r'streams\.home\.idle.*such as "90s"'):
+        configured(tmp_path, f"idle = {line}\n")
+
+
+def configured(folder: Path, more: str) -> StreamSpec:
+    """A stream with this line among its own."""
+    path = folder / "shop.toml"
+    written = CONFIG.format(app="shop", folder=folder)
+    path.write_text(written.replace("[streams.home]\n", f"[streams.home]\n{more}"))
+    return Configuration.load(path, {}).spec("home")
+
+
+def test_does_a_key_leave_and_come_back_on_sqlite(tmp_path: Path) -> None:
+    """By the timestamps of the file's records, through takings that end after any commit."""
+    place = Sqlite(Settings.from_mapping({"path": str(tmp_path / "trusted.db"), "actions": "all"}))
+    asyncio.run(leave_and_return(place, "shop"))
+
+
+# -- parts of it ----------------------------------------------------------------------------------
+
+
+def fed(engine: sd.Engine, hours: Sequence[float], keys: Sequence[Key]) -> sd.Releases:
+    """Slots of these keys at these hours."""
+    offsets = np.arange(engine.position, engine.position + len(keys))
+    times = np.array([int(hour * HOUR) for hour in hours], dtype=np.int64)
+    losses = np.full((len(keys), 3), 0.25, dtype=np.float32)
+    return engine.apply_batch(replace(sd.LossBatch.by_key(keys, losses, offsets), times=times))
+
+
+def engine_of(learner: sd.Leader, **more: Any) -> sd.Engine:
+    """An engine whose keys leave after an hour or two."""
+    return sd.Engine(
+        stream="home", partition=0, learner=learner, randomness=sd.SeededRandomness(1),
+        idle=HOUR, **more,
+    )  # fmt: skip
+
+
+def test_does_the_ledger_forget_no_guarantee() -> None:
+    """What a key that left was charged counts on; who comes back is charged for itself."""
+    engine = engine_of(leader(), budget="1/2")
+    fed(engine, [1] * 9, [b"fr"] * 9)
+    assert engine.ledger.spent(b"fr", slot=1) == Fraction(1, 2)
+    fed(engine, [9], [b"de"])
+    assert (len(engine), engine.ledger.highest()) == (1, Fraction(1, 2))
+    fed(engine, [9] * 9, [b"fr"] * 9)
+    assert engine.ledger.spent(b"fr", slot=4) == Fraction(1, 2)
+    assert len(fed(engine, [], [])) == 0
+
+
+def test_may_a_learner_that_is_not_private_leave_too() -> None:
+    """In a simulation: there is no ledger, and the operator's exact totals are renumbered."""
+    exact = NotPrivate(3)
+    engine = engine_of(sd.follow_the_leader(actions=ACTIONS), budget=None, not_private=exact)
+    fed(engine, [1, 1, 1], [b"fr", b"de", b"de"])
+    fed(engine, [9, 9], [b"it", b"it"])
+    assert len(engine) == 1
+    assert exact.nulls(0) == 0
+    released = fed(engine, [9, 19, 29], [b"it", b"it", b"it"])
+    assert [each.identity.born for each in released if each.kind == "opening"] == [6, 7]
+
+
+def test_is_what_an_engine_bequeaths_what_the_service_would() -> None:
+    """Nothing for an action that is gone; arms of policies by name."""
+    engine = stream(leader()).engine(0)
+    engine.apply(b"fr", [0, 1, 1])
+    action = engine.action(b"fr")
+    rest = [name for name in MORE if name != action]
+    assert heritage_of(engine, leader(rest)) == {}
+    assert heritage_of(engine, leader(MORE))[b"fr"].action == MORE.index(action or "")
+    shown = stream(policies()).engine(0)
+    shown.observe(b"fr", action="a", loss=0.5)
+    assert heritage_of(shown, policies(MORE))[b"fr"].history is not None
+
+
+# -- what is broken ------------------------------------------------------------------------------
+
+
+def test_is_a_key_brought_back_under_its_old_born_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new opening is recorded, its new row is not saved: the older row must not be believed."""
+    store, of = of_two(leader()), idles(leader())
+    told = of_two(leader())
+    live(told, of, told.end)
+    back = openings_of(told, b"fr")[1].born
+    live(store, of, back)
+    work = restore(store, of)
+    work.absorb([store.records(back, back + 9)], mode=Mode.LIVE)
+    monkeypatch.setattr(work.engine, "save", lambda *, most=None: [])
+    for _ in range(2):
+        store.decide(work.cut(now=0, pace=Pace()).commit)
+    sound = deepcopy(store)
+    live(sound, of, sound.end)
+    assert folded(sound, of) == []
+    module = import_module("streamdp.core.engine.rebuilding")
+    monkeypatch.setattr(module, "_newest", lambda engine, rows, releases: (rows, releases))
+    with pytest.raises(StateMismatch, match="rebuild: "):
+        restore(store, of)
+
+
+def test_is_dropping_by_a_clock_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks with each batch: the ledger is not the fold of the log."""
+    of = idles(leader())
+    with monkeypatch.context() as broken:
+        ticks = iter(range(10**9))
+
+        def by_clock(records: Sequence[Records]) -> Any:
+            return np.full(sum(map(len, records)), next(ticks) * HOUR)
+
+        broken.setattr("streamdp.service.batches._times", by_clock)
+        broken.setattr("streamdp.service.protocol.newest_time", lambda records: 0)
+        store = of_two(leader())
+        work = restore(store, of)
+        for start in range(0, store.end, 40):
+            work.absorb([store.records(start, min(store.end, start + 40))], mode=Mode.LIVE)
+        settle(store, work)
+    assert folded(store, of) != []
+
+
+def test_is_a_block_that_was_left_open_and_selected_from_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sums of the learner that was dropped go into the next one's first block."""
+    drop, give_birth = machine.Engine._drop, waves.Applier._give_birth
+    kept: dict[Key, Any] = {}
+
+    def keeping(self: Any, before: int) -> None:
+        kept.update(zip(self._bank.keys, 1000 * self._bank.sums[: len(self)], strict=True))
+        drop(self, before)
+
+    def adding(self: Any, plan: Any, draws: Any) -> Any:
+        wave = give_birth(self, plan, draws)
+        for row in wave.rows.tolist():
+            self._bank.sums[row] += kept.get(self._bank.keys[row], 0)
+        return wave
+
+    monkeypatch.setattr(machine.Engine, "_drop", keeping)
+    monkeypatch.setattr(waves.Applier, "_give_birth", adding)
+    assert ledger_with(leader(), b"a") != ledger_with(leader(), b"b")
+
+
+def test_is_carrying_from_an_earlier_learner_of_the_key_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a key carried over once is carried again, though it has learned since."""
+    known_of, first = idleness.known_of, dict[Key, Any]()
+
+    def early(*of: Any, **more: Any) -> Any:
+        for key, known in known_of(*of, **more):
+            yield key, first.setdefault(key, known)
+
+    store, of = of_two(leader()), idles(leader())
+    with monkeypatch.context() as broken:
+        broken.setattr(machine, "known_of", early)
+        live(store, of, store.end)
+    assert any("the key's newest learner" in each for each in verified(store, of))
