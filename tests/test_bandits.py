@@ -202,7 +202,15 @@ def test_does_a_learner_with_advice_release_a_batch_at_a_time(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "advice", [[[1, 0, 0]], [[1, 0], [0, 1]], [[2, -1, 0]] * 2, [["x"] * 3] * 2, [[0.2] * 3] * 2]
+    "advice",
+    [
+        [[1, 0, 0]],
+        [[1, 0], [0, 1]],
+        [[2, -1, 0]] * 2,
+        [["x"] * 3] * 2,
+        [[0.2] * 3] * 2,
+        [[1.00001, 0, 0]] * 2,
+    ],
 )
 def test_is_advice_that_is_none_refused(advice: object) -> None:
     learner = EXPERT_RECIPES["local_exp4"](actions=ARMS, experts=2, epsilon="1/2")
@@ -336,3 +344,13 @@ def test_does_the_service_refuse_phases() -> None:
         with pytest.raises(InvalidConfig, match="expected policy_blocks"):
             refuse_in_blocks(name)
     refuse_in_blocks("policy_blocks")
+
+
+def test_is_advice_kept_where_its_buffer_is_used_again() -> None:
+    """A choice holds the advice that it was made from."""
+    learner = EXPERT_RECIPES["local_exp4"](actions=ARMS, experts=1, epsilon="1/2")
+    engine = ExpertEngine(learner, budget="1/2", randomness=SeededRandomness(1))
+    buffer = np.array([[1.0, 0.0, 0.0]])
+    choice = engine.choose(buffer)
+    buffer[:] = [[0.0, 1.0, 0.0]]
+    assert choice.advice.tolist() == [[1.0, 0.0, 0.0]]

@@ -321,6 +321,32 @@ def test_is_an_epoch_that_publishes_it_all_the_same_found(
     assert verified(streamdp, path)[:2] == (1, "1")
 
 
+def test_does_a_lowered_sibling_count_with_what_it_charged_before(tmp_path: Path) -> None:
+    """While `home` was away, `two` charged its waiting records all of the budget; `two` is lowered
+    since, and `home` goes on in its epoch: it is told of the higher charge, and halts."""
+    lived(configured(tmp_path, "two", budget="1", epsilon="1"), 60)
+    path = configured(tmp_path, "home", "two", budget="1", epsilon="1/2", epoch=2)
+    configuration = Configuration.load(path, {})
+    ledgers = Ledgers(configuration, configuration.technology())
+    found = asyncio.run(ledgers.past("home", Scope.EARLIER))
+    assert (found.room, found.charged(0, 0)) == (Fraction(1, 2), Fraction(1))
+    stream, store = spec(), Store(events(6, keys=[b"k"]))
+    work = restore(store, stream)
+    work.absorb([store.records(0, 6)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    with pytest.raises(StateMismatch, match="raise the topic's budget"):
+        restore(store, stream, past=found)
+
+
+def test_is_the_ledger_of_a_sibling_in_its_first_epoch_left_unread(tmp_path: Path) -> None:
+    """It has charged what it charges, so a restart does not read it: start-up stays bounded."""
+    lived(configured(tmp_path, "home", "two", budget="1", epsilon="1/2"), 30)
+    configuration = Configuration.load(tmp_path / "shop.toml", {})
+    ledgers = Ledgers(configuration, configuration.technology())
+    assert asyncio.run(ledgers.past("home", Scope.EARLIER)).readings == ()
+    assert asyncio.run(ledgers.past("home", Scope.ALL)).readings
+
+
 def test_does_doctor_say_where_a_renamed_stream_would_begin(
     streamdp: Streamdp, tmp_path: Path
 ) -> None:

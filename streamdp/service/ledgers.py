@@ -1,7 +1,8 @@
 """Every ledger that may have charged the inputs of a configuration: found, and read when needed.
 
 A stream that is not configured any more charges nothing from now on, so its ledger is read once by
-a process; those of streams that run are read whenever they are asked for. The list of ledgers is
+a process; those of streams that run are read whenever they are asked for, where a partition begins
+or where an epoch before may have charged more. The list of ledgers is
 asked for each time, but at most once in `_FRESH_SECONDS`: all partitions of a process are taken
 together.
 """
@@ -52,7 +53,7 @@ class Ledgers:
             for topics in await self._list():
                 if topics.ledger == mine:
                     continue
-                if scope is Scope.ALL or self._is_retired(topics):
+                if scope is Scope.ALL or self._may_have_charged_more(topics):
                     readings += (await self._tally(topics)).readings(own.input)
         return Past(
             app=configuration.app,
@@ -66,6 +67,17 @@ class Ledgers:
         """Every ledger that is there and belongs to no configured stream."""
         async with self._turn:
             return [topics for topics in await self._list() if self._is_retired(topics)]
+
+    def _may_have_charged_more(self, topics: StreamTopics) -> bool:
+        """Whether a ledger may hold charges above what its stream is configured to charge now.
+
+        A stream that is gone charges nothing now; one that has had an epoch before may have been
+        lowered since. In its first epoch it has charged what its configuration says.
+        """
+        if self._is_retired(topics):
+            return True
+        table = self._configuration.stream(topics.stream)
+        return max(table.epoch, *table.partition_epochs.values(), 1) > 1
 
     def _is_retired(self, topics: StreamTopics) -> bool:
         return topics.ledger not in {each.ledger for each in self._configuration.topics()}

@@ -92,7 +92,7 @@ def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
     value = taken.state.get(places.checkpoint)
     if value is None or spec.epoch_of(partition.number) > decode_checkpoint(value).epoch:
         return Scope.ALL
-    return Scope.RETIRED
+    return Scope.EARLIER
 
 
 def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:

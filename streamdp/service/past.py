@@ -8,10 +8,10 @@ what that would spend twice. So whoever takes a partition looks at every ledger 
 1. Where a stream *begins*, for the first time or with a new epoch, it begins at the earliest record
    from which on the topic's budget covers everything: its own charge, what the other streams that
    are configured charge or have charged before, and what streams since gone have charged.
-2. Where it *goes on*, streams that are not configured any more must not have charged more than the
-   budget covers of what it has not charged yet: what lies ahead of it, and what lies behind it in
-   blocks that have not ended or in releases that wait. Otherwise the partition halts: a new epoch
-   begins behind them.
+2. Where it *goes on*, streams that are not configured any more, and configured ones in an earlier
+   epoch, must not have charged more than the budget covers of what it has not charged yet: what
+   lies ahead of it, and what lies behind it in blocks that have not ended or in releases that wait.
+   Otherwise the partition halts: a new epoch begins behind them.
 
 Charges are taken at their highest: of an epoch the highest of each kind, added up. What other
 applications charge is at least what the configuration says is charged `elsewhere`.
@@ -38,7 +38,7 @@ class Scope(Enum):
     """Which other ledgers matter to a partition that is taken."""
 
     ALL = "all"  # where a stream begins
-    RETIRED = "retired"  # where it goes on: those of streams that are not configured
+    EARLIER = "earlier"  # where it goes on: of streams that are gone, or have had an epoch before
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ PARTS = 1 << 12
 
 MOST_EXPERTS = 10**5
 
+_ADVICE_ERROR = 1e-9
+"""How far advice may be from adding up to 1; bounds of weights are wider by a part for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CellNoise:
@@ -114,7 +117,7 @@ def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
     array([[1., 0.]])
     """
     try:
-        rows = np.asarray(advice, dtype=np.float64)
+        rows = np.array(advice, dtype=np.float64)  # a copy: the caller may use its buffer again
     except (TypeError, ValueError):
         rows = np.empty(0)
     expected = f"{experts} rows of {actions} chances that add up to 1"
@@ -122,7 +125,7 @@ def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
         raise InvalidConfig(complaint("advice", "shape", expected=expected, got=rows.shape))
     if not (np.isfinite(rows).all() and (rows >= 0).all()):
         raise InvalidConfig(complaint("advice", "no chances", expected=expected, got="others"))
-    if not np.allclose(rows.sum(axis=1), 1, atol=1e-9):
+    if not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=_ADVICE_ERROR):
         raise InvalidConfig(complaint("advice", "no chances", expected=expected, got="other sums"))
     return rows
 
@@ -225,7 +228,7 @@ class ExpertSumsCourse:
         self._begin()
 
     def _begin(self) -> None:
-        bound = ceil(PARTS * self.actions / self.weights.gamma) + 1
+        bound = ceil(PARTS * self.actions / self.weights.gamma * (1 + 1e-6)) + 1
         least = 1 if self.adaptive else bound
         self._largest = dict.fromkeys(range(self.weights.experts), least)
 
