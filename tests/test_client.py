@@ -217,9 +217,21 @@ def test_does_the_threaded_cache_answer_without_a_loop() -> None:
         raise AssertionError
 
 
-def test_does_a_look_up_take_less_than_two_microseconds() -> None:
-    """The best of some runs, so that a busy machine does not matter."""
+def plain(stream: str, key: bytes) -> bytes:
+    """What the cheapest function costs: a tenth of a microsecond, on a machine of today."""
+    return key
+
+
+def test_does_a_look_up_take_no_longer_than_twelve_plain_calls() -> None:
+    """About a quarter of a microsecond; the best of some runs of both, whatever else runs."""
     actions = Topic([action(release(str(n).encode(), n % 3)) for n in range(10_000)])
     with cached(lambda: Reader(actions, Topic()), [SOURCE], stale_after=60) as cache:
-        times = timeit.repeat(lambda: cache.action("home", b"77"), number=20_000, repeat=7)
-    assert min(times) / 20_000 < 2e-6
+        runs = [
+            (
+                timeit.timeit(lambda: cache.action("home", b"77"), number=5_000),
+                timeit.timeit(lambda: plain("home", b"77"), number=5_000),
+            )
+            for _ in range(30)
+        ]
+    look_ups, calls = zip(*runs, strict=True)
+    assert min(look_ups) < 12 * min(calls)

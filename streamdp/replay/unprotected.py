@@ -84,6 +84,12 @@ class FixedShare:
         weights += _POINT // (_SHARED * self.actions) - weights // _SHARED
         return Standing(weights.argmax(axis=1), weights)
 
+    def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
+        """All weight on one action; simulations carry nothing over."""
+        weights = np.zeros((len(actions), self.actions), dtype=np.int64)
+        weights[np.arange(len(actions)), actions] = _POINT
+        return weights
+
 
 TRACKERS = (
     Tracker("sliding window", lambda block: max(0, block + 1 - _WINDOW_BLOCKS)),
