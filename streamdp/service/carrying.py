@@ -4,12 +4,14 @@
    releases that the row does not hold yet. Of a row only public columns are read
    (`snapshot.public_columns`); the open block is abandoned with its sums (P9).
 2. What the rows of an epoch mean stands in the state beside them (`EpochLearner`). An epoch that
-   began under a version that did not write it carries nothing into the next one.
+   began without it, under the version before or without the options that need it, carries nothing
+   into the next one: nothing has said of its keys what was withheld.
 3. Only what was published is carried: a key whose newest release was withheld (shadow mode) opens
    like a new one, since nobody could check what it carries. Of a feedback stream each release since
    the learner was born counts, because its history does.
 4. The entries of a key stay until its new opening is recorded: from then on that says everything.
-   Those of keys that nothing is carried for go at once.
+   Those of keys that nothing is carried for go at once. A cut takes away so many at most, and any
+   cut may be the last before a crash: so what goes, goes oldest first, and what decides last.
 5. Whether an epoch carries over is decided where it begins, and stands in its own `EpochLearner`.
    Changing the option later changes the next epoch.
 """
@@ -18,11 +20,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
+from msgspec import UNSET
 
 from streamdp.core import snapshot
 from streamdp.core.events import OPENING, After, Carried, Key, Release
@@ -36,7 +39,7 @@ from streamdp.core.schedule import Schedule
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK, Carries
-from streamdp.wire.state import EpochEntries, EpochLearner, SavedState
+from streamdp.wire.state import EpochEntries, EpochLearner, Recorded, SavedState
 
 
 class Begins(Enum):
@@ -97,20 +100,33 @@ def heritage(
         opened = {*saved.rows, *(each.key for each in saved.releases)}
     elif saved.checkpoint is not None:
         sources[saved.checkpoint.epoch] = saved.now
+    gone_of: list[list[bytes]] = []
     for epoch in sorted(sources, reverse=True):
-        source = sources[epoch]
+        source, gone = sources[epoch], list[bytes]()
         places = _places(epoch, source, entries, waiting)
         carried = {} if begins is Begins.ANEW else _carried(spec.learner, epoch, source, opened)
         for key, of_key in places.items():
             if key in carried:
                 found.carried[key], found.places[key] = carried[key], of_key
             else:
-                found.gone += of_key
-        opened |= places.keys()
-        found.gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
+                gone += of_key
+        opened |= places.keys() | source.withheld
+        gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
         if source.learner is not None and not carried:
-            found.gone.append(entries.learner(epoch=epoch))
+            gone.append(entries.learner(epoch=epoch))
+        gone_of.append(gone)
+    found.gone = [place for gone in reversed(gone_of) for place in gone]
     return found
+
+
+def born_before(epoch: int, source: EpochEntries, learner: EpochLearner) -> set[Key]:
+    """Keys whose newest learner is older than what says of keys that theirs was withheld."""
+    if learner.noted_from is UNSET:
+        return set()
+    born = {key: known.after.born for key, known in _of_rows(epoch, learner, source.rows)}
+    for identity in source.releases:
+        born[identity.key] = max(born.get(identity.key, 0), identity.born)
+    return {key for key, at in born.items() if at < learner.noted_from}
 
 
 def _carried(
@@ -128,14 +144,24 @@ def _carried(
 def _places(
     epoch: int, source: EpochEntries, entries: Entries, waiting: set[bytes]
 ) -> dict[Key, list[bytes]]:
-    """The entries of each key of an epoch."""
+    """The entries of each key of an epoch, in the order in which they may go: the newest last.
+
+    A release that is newer than the row stays longer than the row, so that no older state of the
+    learner is ever left as if it were the newest.
+    """
     places: defaultdict[Key, list[bytes]] = defaultdict(list)
     for key in source.rows:
         places[key].append(entries.row(key, epoch=epoch))
-    for identity in source.releases:
+    for each in sorted(source.releases.values(), key=_age):
+        identity = each.release.identity
         place = release_entry(identity)
         places[identity.key] += [] if place in waiting else [place]
     return dict(places)
+
+
+def _age(recorded: Recorded) -> tuple[int, int]:
+    """By what a key's releases come one after another."""
+    return recorded.release.identity.born, recorded.release.stop
 
 
 def _passage(learner: Learner, before: EpochLearner) -> Passage:
@@ -166,18 +192,30 @@ def _known(epoch: int, source: EpochEntries) -> dict[Key, Known]:
     """What is public of each key's newest learner in an epoch, if nothing of it was withheld."""
     assert source.learner is not None
     known = dict(_of_rows(epoch, source.learner, source.rows))
-    releases: defaultdict[Key, list[Release]] = defaultdict(list)
-    withheld = set(source.withheld)
+    releases: defaultdict[Key, list[Recorded]] = defaultdict(list)
     for each in source.releases.values():
         if each.release.kind in (OPENING, *ENDS_BLOCK):
-            releases[each.release.key].append(each.release)
-            if each.action is None:  # drawn in shadow mode; its key's entry may be gone already
-                withheld.add(each.release.key)
+            releases[each.release.key].append(each)
+    withheld = set(source.withheld)
     policy = _policy_learner(source.learner) if source.learner.learner else None
     for key, of_key in releases.items():
-        for release in sorted(of_key, key=lambda each: (each.identity.born, each.stop)):
-            known[key] = _gone_on(known.get(key), release, source.learner, policy)
+        of_key.sort(key=_age)
+        if _is_withheld(of_key, histories=policy is not None):
+            withheld.add(key)  # its entry may be gone already
+        for each in of_key:
+            now = _gone_on(known.pop(key, None), each.release, source.learner, policy)
+            if now is not None:
+                known[key] = now
     return {key: each for key, each in known.items() if key not in withheld}
+
+
+def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
+    """Whether a key's newest release, or one that its history depends on, was drawn in shadow."""
+    newest = releases[-1]
+    if not histories:
+        return newest.action is None
+    born = newest.release.identity.born
+    return any(each.action is None and each.release.identity.born == born for each in releases)
 
 
 def _of_rows(
@@ -212,8 +250,8 @@ def _floats(
 
 def _gone_on(
     before: Known | None, release: Release, learner: EpochLearner, policy: PolicyLearner | None
-) -> Known:
-    """What is public once this release is too."""
+) -> Known | None:
+    """What is public once this release is too; None: what it goes on from is gone already."""
     _, _, _, epoch, born, block, kind = release.identity
     if before is not None and (before.after.born, before.after.block) > (born, block):
         return before  # the row holds it
@@ -226,7 +264,8 @@ def _gone_on(
         return Known(After(epoch, born, first), release.standing, history)
     history = None
     if policy is not None:
-        assert before is not None, "a block's release comes after its learner's opening"
+        if before is None:
+            return None
         assert before.history is not None, "each learner of a feedback stream has a history"
         assert release.sums is not None, "a recorded release has what a rebuild needs"
         gains, shown = (each[None] for each in release.sums.arrays())

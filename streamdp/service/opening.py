@@ -31,6 +31,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from msgspec import UNSET
+
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
 from streamdp.ports import Partition, Taken
 from streamdp.service.past import Past, Scope
@@ -116,7 +118,8 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
         opening = _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
         newest = line is None or not _is_later(line, checkpoint)
-        known = saved.now.learner is not None
+        told = saved.now.learner
+        known = told is not None and told.noted_from is UNSET
         return replace(opening, carries=spec.carry and newest and known)
     _check_continues(spec.continuing(checkpoint.digest), partition, taken, checkpoint, line)
     return Opening(

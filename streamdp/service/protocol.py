@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import UNSET
 
@@ -29,7 +30,7 @@ from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time
-from streamdp.service.carrying import Begins, Heritage, carries, heritage
+from streamdp.service.carrying import Begins, Heritage, born_before, carries, heritage
 from streamdp.service.opening import Opening, check_alone, open_partition
 from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, Sameness
@@ -41,6 +42,7 @@ from streamdp.wire.recording import Entry, record_all
 from streamdp.wire.state import Ages as SavedAges
 from streamdp.wire.state import (
     Checkpoint,
+    EpochLearner,
     Recorded,
     Remark,
     encode_checkpoint,
@@ -60,6 +62,22 @@ class Cut:
     commit: Commit = field(repr=False)
     checkpoint: Checkpoint
     published: tuple[Sequence[Release], ...] = field(repr=False)
+
+
+@dataclass(slots=True)
+class Withholding:
+    """Keys that nothing is carried over of, because their newest release was shown to nobody."""
+
+    noted: set[Key] = field(default_factory=set)  # an entry of the state says so
+    untold: set[Key] = field(default_factory=set)  # of learners from before there were such entries
+
+    def __contains__(self, key: object) -> bool:
+        """Whether nothing of this key may be carried over."""
+        return key in self.noted or key in self.untold
+
+    def __len__(self) -> int:
+        """How many keys there may be."""
+        return len(self.noted) + len(self.untold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +101,13 @@ class Restoring:
         saved = self._opening.saved
         self._sameness = Sameness(partition, taken, saved.checkpoint)
         self._heritage = _heritage(self._spec, partition, self._opening)
-        self._withheld: set[Key] = set(saved.now.withheld) if continues else set()
         point = saved.checkpoint
+        self._learner = _introduced(self._spec, self._opening)
+        self._withheld = Withholding()
+        if continues and point is not None:
+            learner = self._learner or saved.now.learner
+            untold = set() if learner is None else born_before(point.epoch, saved.now, learner)
+            self._withheld = Withholding(set(saved.now.withheld), untold)
         ages = point.ages if continues and point is not None else UNSET
         self._rebuilding = Rebuilding(
             self._spec.engine(
@@ -148,6 +171,7 @@ class Restoring:
             engine=engine,
             opening=opening,
             heritage=self._heritage,
+            learner=self._learner,
             withheld=self._withheld,
             saved_at=self._rebuilding.valid_at(),
             partitions=self._taken.partitions,
@@ -161,6 +185,22 @@ class Restoring:
         charge that wait was looked at by `open_partition`.)
         """
         return min(engine.open_since(), engine.position)
+
+
+def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
+    """What says what the epoch's rows mean, where it is to be written now.
+
+    It comes with the epoch: of one that was under way without it nothing says which keys' newest
+    was withheld, so nothing of that is carried over. `idle` needs it all the same, for keys that
+    open from now on.
+    """
+    if opening.goes_on:
+        if opening.saved.now.learner is not None or spec.idle is None:
+            return None
+        return spec.epoch_learner(carries=False, noted_from=opening.position)
+    if not spec.carry and spec.idle is None:
+        return None
+    return spec.epoch_learner(carries=opening.carries)
 
 
 def _heritage(spec: StreamSpec, partition: Partition, opening: Opening) -> Heritage:
@@ -198,7 +238,8 @@ class PartitionWork:
         engine: Engine,
         opening: Opening,
         heritage: Heritage,
-        withheld: set[Key],
+        learner: EpochLearner | None,
+        withheld: Withholding,
         saved_at: Mapping[Key, int],
         partitions: int,
     ) -> None:
@@ -225,13 +266,14 @@ class PartitionWork:
         self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
         self._waiting = _Waiting([], [], [])
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
-        self._first = point is None or opening.new_epoch is not None or opening.adopts
-        self._learner: bytes | None = None  # what the epoch's rows mean, to be written
+        self._first = not opening.goes_on or opening.adopts or learner is not None
+        self._learner = learner  # what the epoch's rows mean, to be written
+        told = opening.saved.now.learner if opening.goes_on else None
+        self._notes_withheld = learner is not None or told is not None
         self._last_save: float | None = None
         self._adopt(opening, saved_at)
         if opening.new_epoch is not None:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
-        self._introduce(opening)
 
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
@@ -253,14 +295,6 @@ class PartitionWork:
             else:
                 self._keep(identity.key, place)
 
-    def _introduce(self, opening: Opening) -> None:
-        """Say what the epoch's rows mean, where the state does not say so yet."""
-        now, begins = opening.saved.now, opening.new_epoch is not None
-        if (begins or now.learner is None) and (self.spec.carry or self.spec.idle is not None):
-            self._learner = encode_learner(self.spec.epoch_learner(carries=opening.carries))
-            self._first = True
-        self._notes_withheld = self._learner is not None or (not begins and now.learner is not None)
-
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
         position = self.engine.position
@@ -277,13 +311,12 @@ class PartitionWork:
         )
         self.keys_refused += refused
         self.slots += len(batch.offsets)
-        releases = self.engine.apply_batch(batch)
+        releases = self.engine.apply_batch(batch, noting=partial(self._note, mode=mode))
         if self.spec.idle is not None:
             self.engine.reach(newest_time(records))
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
             self._drawn.append((releases, mode))
-            self._note(releases, mode)
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
 
@@ -356,7 +389,7 @@ class PartitionWork:
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
-    def _note(self, releases: Releases, mode: Mode) -> None:
+    def _note(self, releases: Releases, *, mode: Mode) -> None:
         """Let go what keys have carried over, and remember whose newest release is withheld."""
         shadow = mode is Mode.SHADOW
         if not (self._heritage.places or self._withheld or shadow):
@@ -365,10 +398,11 @@ class PartitionWork:
             kind = releases.kinds[code]
             if kind == OPENING:
                 self._tombstones += self._heritage.places.pop(key, ())
+                self._withheld.untold.discard(key)
             if kind not in (OPENING, *self.spec.lines.kinds) or not self._notes_withheld:
                 continue
-            if shadow != (key in self._withheld) and (shadow or self._shows(kind)):
-                self._withheld ^= {key}
+            if shadow != (key in self._withheld.noted) and (shadow or self._shows(kind)):
+                self._withheld.noted ^= {key}
                 self._withheld_now[key] = encode_withheld() if shadow else None
 
     def _shows(self, kind: str) -> bool:
@@ -385,7 +419,8 @@ class PartitionWork:
             for key, value in self._withheld_now.items()
         ]
         if self._learner is not None:
-            found.append((self._entries.learner(epoch=self._epoch), self._learner))
+            learner = encode_learner(self._learner)
+            found.append((self._entries.learner(epoch=self._epoch), learner))
         self._learner, self._withheld_now = None, {}
         return found
 

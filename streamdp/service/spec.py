@@ -10,6 +10,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
+
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
@@ -166,7 +168,7 @@ class StreamSpec:
             schedule=written(self.learner.schedule),
         )
 
-    def epoch_learner(self, *, carries: bool) -> EpochLearner:
+    def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
         """What the rows of an epoch of this learner mean, for later epochs to read."""
         layout, schedule = row_layout(self.learner, self.estimates, epoch=0), self.learner.schedule
         return EpochLearner(
@@ -178,6 +180,7 @@ class StreamSpec:
             remembered=layout.remembered,
             shown=layout.shown,
             learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
+            noted_from=noted_from,
         )
 
     @property
@@ -207,9 +210,9 @@ class StreamSpec:
         longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
         largest = max(self.row_bytes + len(longest), recorded)
-        if not self.carry:
+        if not self.carry and self.idle is None:
             return largest
-        learner = encode_learner(self.epoch_learner(carries=True))
+        learner = encode_learner(self.epoch_learner(carries=True, noted_from=LONG))
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
 
     def engine(

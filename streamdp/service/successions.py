@@ -7,7 +7,8 @@ opening is held against the newest learner of its key:
 1. A carried opening names that learner as it was left, and what it carries is that, recomputed.
 2. Nothing is carried of what was withheld, and nothing into an epoch whose mark does not say so.
 3. Where the mark says so, a key that could carry something over does; and so does one that was idle
-   and comes back within an epoch.
+   and comes back within an epoch, unless it may have opened before `idle` was switched on: of such
+   keys nothing says what was withheld, so they open anew.
 
 A name that no line has told (an action that is in force and was never voted for) is not judged.
 """
@@ -59,11 +60,12 @@ class Succession:
     _marks: list[tuple[int, Carries]] = field(default_factory=list)  # that carry, one by one
     _keys: dict[object, Public] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)  # of this epoch's actions
+    _noted_from: int | None = None  # learners born from here on carry over within the epoch
 
     def begin(self, epoch: int, carries: Carries | None) -> None:
         """An epoch begins; what came before is forgotten unless it carries over."""
         self.epoch, self.carries = epoch, carries
-        self._names = {}
+        self._names, self._noted_from = {}, None
         if carries is None:
             self._keys, self._marks = {}, []
         else:
@@ -77,12 +79,21 @@ class Succession:
         before = self._keys.get(key)
         if line.kind == OPENING:
             yield from self._opened(line, before)
+            if before is not None and before.after.epoch == line.epoch:
+                self._came_back(line)
             self._keys[key] = self._begun(line)
         elif before is not None:
             before.after = before.after._replace(block=line.block + 1)
             before.length = line.stop - line.start
             self._tell(before, line)
             _learn(before, line)
+
+    def _came_back(self, line: Charge) -> None:
+        """A key was idle: from here on, or from where it was born that it carries over from."""
+        born, known = line.born, self._noted_from
+        if isinstance(line.carried, CarriedOver) and line.carried.epoch == line.epoch:
+            born = line.carried.born
+        self._noted_from = born if known is None else min(known, born)
 
     def _tell(self, public: Public, line: Charge) -> None:
         """What a line says is in force."""
@@ -183,6 +194,9 @@ class Succession:
         if before.withheld:
             return False
         if before.after.epoch == line.epoch:  # the key was idle
+            known = self._noted_from
+            if self.carries is None and (known is None or before.after.born < known):
+                return False
             return before.action is not None or bool(before.learner)
         if self.carries is None:
             return False

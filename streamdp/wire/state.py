@@ -131,6 +131,7 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     remembered: Natural
     shown: Natural
     learner: str = ""  # of a feedback stream: recipe and options
+    noted_from: Natural | UnsetType = UNSET  # of those born before, nothing says what was withheld
 
     def __repr__(self) -> str:
         """Say what it is of."""
@@ -370,14 +371,23 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
         return SavedState(None, read_owner, EpochEntries(), {}, ())
     now = epochs.pop(checkpoint.epoch, EpochEntries())
     _check_sequence(now.releases, checkpoint, where=where)
-    carries = now.learner is not None and now.learner.carries
-    older = {
-        epoch: each
-        for epoch, each in sorted(epochs.items())
-        if carries and each.learner is not None
-    }
+    older = _carried_from(now, epochs)
     stale = [place for epoch in sorted(epochs.keys() - older.keys()) for place in places_of[epoch]]
     return SavedState(checkpoint, read_owner, now, older, tuple(stale))
+
+
+def _carried_from(now: EpochEntries, epochs: Mapping[int, EpochEntries]) -> dict[int, EpochEntries]:
+    """The older epochs that keys may carry over from: back to the newest that began anew.
+
+    What is left of those before it goes first (`protocol`), so it is never there without that one.
+    """
+    found: dict[int, EpochEntries] = {}
+    carries = now.learner is not None and now.learner.carries
+    for epoch in sorted(epochs, reverse=True):
+        learner = epochs[epoch].learner
+        if carries and learner is not None:
+            found[epoch], carries = epochs[epoch], learner.carries
+    return dict(sorted(found.items()))
 
 
 def _put(

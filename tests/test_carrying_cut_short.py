@@ -1,0 +1,164 @@
+"""Is the right learner carried over, whatever was taken away of the state before a crash?
+
+A cut takes away so many entries at most, and a crash may come after each. What is left of earlier
+epochs must never look like the newest of a key. And what nothing has noted counts as withheld.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamdp.ports import Headers
+from streamdp.service import protocol
+from streamdp.service.protocol import Pace, PartitionWork
+from streamdp.wire.published import Mode
+from streamdp.wire.state import encode_learner
+from tests.carrying import (
+    ALL,
+    LEADERS,
+    MORE,
+    Story,
+    leader,
+    live,
+    openings,
+    store_of,
+    stream,
+    verified,
+)
+from tests.protocol_model import restore
+from tests.test_idle import dated, idles, openings_of
+
+
+def cut(store: Story, work: PartitionWork, *, times: int, saves: bool = False) -> None:
+    """So many cuts, which save all rows, or one each; then it is killed."""
+    pace = Pace(records=1000, seconds=1e-9 if saves else 1e9)
+    for at in range(times):
+        store.decide(work.cut(now=float(at), pace=pace).commit)
+
+
+@pytest.mark.parametrize("made", ALL)
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
+def test_does_a_restart_go_on_whatever_is_left(
+    made: Callable[..., Any], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key's row may be gone where its later releases are not yet."""
+    monkeypatch.setattr(protocol, "_MOST_GONE", most)
+    store, second = store_of(made()), stream(made(), epoch=2)
+    live(store, stream(made()), 6)
+    work = restore(store, stream(made()))
+    work.absorb([store.records(6, 60)], mode=Mode.LIVE)
+    cut(store, work, times=2)
+    work = restore(store, second)
+    work.absorb([store.records(60, 110)], mode=Mode.LIVE)
+    cut(store, work, times=1)
+    for _ in range(12):
+        cut(store, restore(store, second), times=1)
+    live(store, second, 120)
+    assert verified(store, second) == []
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
+
+
+@pytest.mark.parametrize("made", ALL)
+@pytest.mark.parametrize("seed", range(12))
+def test_is_no_earlier_learner_carried_through_crashes(
+    made: Callable[..., Any], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four epochs, some of them in shadow or begun anew, killed after few and small cuts."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(protocol, "_MOST_GONE", chance.choice([1, 2, 3]))
+    store = store_of(made(), 200)
+    for epoch in range(1, 5):
+        carry = epoch in (1, 4) or chance.random() < 0.8
+        of = stream(made(MORE if epoch % 2 else ("b", "c")), epoch=epoch, carry=carry)
+        for _ in range(4):
+            work = restore(store, of)
+            start = work.engine.position
+            stop = min(epoch * 50, start + chance.randrange(1, 20))
+            if start < stop:
+                mode = chance.choice([Mode.LIVE, Mode.LIVE, Mode.SHADOW])
+                work.absorb([store.records(start, stop)], mode=mode)
+            cut(store, work, times=chance.randrange(1, 3), saves=chance.random() < 0.5)
+    live(store, of, 200)
+    assert verified(store, of) == []
+
+
+@pytest.mark.parametrize("made", LEADERS)
+def test_does_the_newest_release_decide_where_no_row_is_saved(made: Callable[..., Any]) -> None:
+    """First in shadow, then live, and the row holds neither: what was shown is carried."""
+    store, second = store_of(made()), stream(made(MORE), epoch=2)
+    live(store, stream(made()), 6)
+    work = restore(store, stream(made()))
+    for stop, mode in ((30, Mode.SHADOW), (70, Mode.LIVE)):
+        work.absorb([store.records(work.engine.position, stop)], mode=mode)
+        cut(store, work, times=2)
+    live(store, second, 110)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
+    assert verified(store, second) == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("made", ALL)
+def test_is_a_key_of_before_idle_counted_as_withheld(
+    made: Callable[..., Any], restarts: bool
+) -> None:
+    """Idle is switched on in an epoch that noted nothing: its keys come back like new ones.
+
+    Those that open from then on carry over, also after a restart.
+    """
+    hours = [10 + at * 0.01 for at in range(60)]
+    for begin in (15, 20, 25):
+        hours += [begin - 2, *(begin + at * 0.01 for at in range(40))]
+    keys = [b"fr"] * 60 + [b"de", *[b"fr"] * 40] * 3
+    store, of = dated(made(), hours, keys), idles(made(), carry=False)
+    live(store, idles(made(), idle=None, carry=False), 60, mode=Mode.SHADOW)
+    for stop in (61, *range(81, store.end, 20)) if restarts else (61,):
+        live(store, of, stop)
+    live(store, of, store.end)
+    told = [line.mechanism for line in openings_of(store, b"fr")]
+    assert told == ["uniform", "uniform", "carried", "carried"]
+    assert verified(store, of) == []
+    third = idles(made(MORE), epoch=2)
+    store.input += store.input[-40:]
+    store.stamps += [store.stamps[-1]] * 40
+    store.headers = headers_of(store.headers)
+    live(store, third, store.end)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"uniform"}
+    assert verified(store, third) == []
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_does_no_cut_into_batches_change_what_counts_as_withheld(made: Callable[..., Any]) -> None:
+    """A key that is shown, withheld and away within one batch comes back as from many."""
+    hours = [*(10 + at * 0.01 for at in range(40))]
+    for begin in (15, 20, 25, 30):
+        hours += [begin - 2, *(begin + at * 0.01 for at in range(30))]
+    keys = [b"fr"] * 40 + [b"de", *[b"fr"] * 30] * 4
+    found = []
+    for size in (1, 7, 200):
+        store, of = dated(made(), hours, keys), idles(made())
+        for first, last, mode in ((0, 40, Mode.LIVE), (40, 90, Mode.SHADOW), (90, 164, Mode.LIVE)):
+            for start in range(first, last, size):
+                live(store, of, min(last, start + size), mode=mode)
+        found.append([line.mechanism for line in openings_of(store, b"fr")])
+        assert verified(store, of) == []
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 5
+    assert {"uniform", "carried"} == set(found[0][1:])
+
+
+def headers_of(headers: Any) -> list[Headers]:
+    """As many more as `store.input` has got."""
+    return [*headers, *headers[-40:]]
+
+
+def test_does_the_largest_value_count_what_idle_writes() -> None:
+    """What an epoch's rows mean is written for `idle` too."""
+    names = [f"action {at}" * 20 for at in range(60)]
+    of = replace(idles(leader(names), carry=False), most_key_bytes=16)
+    assert of.largest_value > len(encode_learner(of.epoch_learner(carries=False)))
+    assert replace(of, idle=None).largest_value < of.largest_value
