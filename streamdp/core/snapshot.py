@@ -134,7 +134,7 @@ def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> Public
     born, block, action, remembered = (
         table[name].astype(np.int64) for name in ("born", "block", "action", "remembered")
     )
-    seen = table["seen"].reshape(len(table), -1).sum(axis=1)
+    seen = table["seen"].reshape(len(table), layout.seen).sum(axis=1)
     return PublicColumns(born, block, action, remembered, seen)
 
 

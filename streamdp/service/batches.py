@@ -3,12 +3,12 @@
 What a record is worth is decided by its format from its own bytes (P1, P2), and of a feedback
 stream which action it is about from its headers. A record whose key is
 longer than the stream allows gets no learner, like a key beyond the limit: keys are public. Who has
-a learner keeps it when the limit is lowered.
+a learner keeps it when the limit is lowered, also while it is away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from sys import maxsize
 
@@ -22,18 +22,22 @@ from streamdp.wire.feedback import FeedbackFormat, Headers, observe
 from streamdp.wire.formats import Format
 
 
+def _nobody(key: Key) -> bool:
+    return False
+
+
 def decode(
     format_: Format | FeedbackFormat,
     records: Sequence[Records],
     *,
     most_key_bytes: int | None,
-    known: Container[Key] = (),
+    known: Callable[[Key], bool] = _nobody,
     idle: int | None = None,
 ) -> tuple[Batch, int]:
     """Consecutive records of one partition as a batch; how many had a key that is too long.
 
-    A key that is `known` is not too long. Where keys go `idle` the batch has times: the largest
-    timestamp of these records so far.
+    A key that is `known`, with a learner or away, is not too long. Where keys go `idle` the batch
+    has times: the largest timestamp of these records so far.
     """
     keys: list[Key] = list(chain.from_iterable(part.keys for part in records))
     values: list[Value] = list(chain.from_iterable(part.values for part in records))
@@ -44,7 +48,7 @@ def decode(
     times = None if idle is None else _times(records)
     distinct, index = numbered(keys)
     most = maxsize if most_key_bytes is None else most_key_bytes
-    long = {key for key in distinct if key is not None and len(key) > most and key not in known}
+    long = {key for key in distinct if key is not None and len(key) > most and not known(key)}
     if long:
         kept = [at for at, key in enumerate(keys) if key not in long]
         keys, values = [keys[at] for at in kept], [values[at] for at in kept]
@@ -68,9 +72,9 @@ def decode(
 Ints = NDArray[np.int64]
 
 
-def newest_time(records: Sequence[Records]) -> int:
-    """The largest timestamp of these records; 0 if there is none."""
-    return max((max(part.timestamps, default=0) for part in records), default=0)
+def newest_time(records: Sequence[Records]) -> int | None:
+    """The largest timestamp of these records; None if there is no record."""
+    return max(chain.from_iterable(part.timestamps for part in records), default=None)
 
 
 def _times(records: Sequence[Records]) -> Ints:

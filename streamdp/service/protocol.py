@@ -306,14 +306,14 @@ class PartitionWork:
             self.spec.format,
             records,
             most_key_bytes=self.spec.most_key_bytes,
-            known=self.engine,
+            known=self.engine.knows,
             idle=self.spec.idle,
         )
         self.keys_refused += refused
         self.slots += len(batch.offsets)
         releases = self.engine.apply_batch(batch, noting=partial(self._note, mode=mode))
-        if self.spec.idle is not None:
-            self.engine.reach(newest_time(records))
+        if self.spec.idle is not None and (newest := newest_time(records)) is not None:
+            self.engine.reach(newest)
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
             self._drawn.append((releases, mode))

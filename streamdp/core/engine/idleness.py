@@ -14,6 +14,9 @@ replay of the log arrives at the same. No clock is asked.
 4. A dropped row that has changed since its save is saved once more, so that the state knows the
    newest of each key that is away. Whoever rebuilds loads such rows, and drops them again.
 5. The limit of rows counts keys that are away: otherwise who gets a learner would depend on when.
+6. Where `idle` is raised or taken out, a key that was away and is not any more goes on as if its
+   row had never been dropped, with its old `born` and the block that was open: none of its records
+   came meanwhile (with one it would have come back), so each is still in one block (P4).
 
 A record with a time far in the future drops everybody else once; after that time stands still until
 it is caught up with.

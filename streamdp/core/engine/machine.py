@@ -14,7 +14,8 @@ Releases come in the order of the records that ended their blocks. How a stream 
 into batches changes nothing.
 
 When the third step fails (no entropy, no memory, an interrupt), half a batch is in the rows. Such
-an engine refuses to go on or to be saved, or these slots would be counted twice: rebuild one.
+an engine refuses to go on or to be saved, or these slots would be counted twice: rebuild one. So
+does one whose keys go idle when a batch is refused in the first two steps: time has moved on.
 """
 
 from __future__ import annotations
@@ -223,13 +224,27 @@ class Engine:
         that what `withheld` says of it can be up to date.
         """
         check(batch, learner=self.learner, position=self.position)
+        self._check_whole()
         if self._idleness is None:
-            releases = self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
+            released = self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
             if noting is not None:
-                noting(releases)
-            return releases
+                noting(released)
+        else:
+            released = self._in_parts(self._timed(batch), self._idleness, noting)
+        self._halfway = False
+        return released
+
+    def _in_parts(
+        self, batch: Batch, idleness: Idleness, noting: Callable[[Releases], None] | None
+    ) -> Releases:
+        """The parts of a batch between which rows are dropped.
+
+        When one is refused, time has gone on, those before it are in the rows, and what they drew
+        is lost (P5): the engine is not whole any more.
+        """
+        self._halfway = True
         released = []
-        for part, before in self._idleness.parts(self._timed(batch)):
+        for part, before in idleness.parts(batch):
             if before is not None:
                 self._drop(before)
             waves = self._step(part, self._fresh, limit=self.limit, read=part)
@@ -242,15 +257,19 @@ class Engine:
         """The batch with the largest time so far at each of its slots."""
         if self._idleness is None:
             return batch
-        known = self._idleness.newest
+        begun = self._idleness.newest is not None
         timed = self._idleness.timed(batch)
-        if known is None and self._idleness.newest is not None:  # rows of before have no time
-            rows = slice(len(self._bank))
-            self._idleness.since = self._idleness.since or self._idleness.newest
-            unknown = self._bank.seen[rows] == 0
-            self._bank.seen[rows][unknown] = self._idleness.since
-            self._bank.unsaved_time[rows][unknown] = self._idleness.since
+        if not begun and timed.times is not None and len(timed.times):
+            self._begin_time(self._idleness, int(timed.times[0]))
         return timed
+
+    def _begin_time(self, idleness: Idleness, time: int) -> None:
+        """The first record's time stands for that of rows of before, which have none."""
+        rows = slice(len(self._bank))
+        idleness.since = time
+        unknown = self._bank.seen[rows] == 0
+        self._bank.seen[rows][unknown] = time
+        self._bank.unsaved_time[rows][unknown] = time
 
     def _drop(self, before: int) -> None:
         """Drop the rows that nothing came for since a time; what is public of them is kept.
@@ -333,15 +352,26 @@ class Engine:
     def ages(self) -> Ages | None:
         """How far time is, for a checkpoint; None where no key goes idle."""
         idleness = self._idleness
-        if idleness is None or idleness.newest is None:
+        if idleness is None or idleness.newest is None or idleness.since is None:
             return None
         low = self._bank.low_time(idleness.newest)
-        return Ages(idleness.idle, idleness.since or idleness.newest, idleness.newest, low)
+        return Ages(idleness.idle, idleness.since, idleness.newest, low)
 
     def reach(self, time: int) -> None:
         """Let time reach this: of records that are in no batch, for their keys get no learner."""
-        if self._idleness is not None and self._idleness.reaches(time):
+        if self._idleness is None:
+            return
+        self._check_whole()
+        if self._idleness.newest is None:
+            self._begin_time(self._idleness, max(0, time))
+        if self._idleness.reaches(time):
+            self._halfway = True
             self._drop(self._idleness.dropped_before())
+            self._halfway = False
+
+    def knows(self, key: Key) -> bool:
+        """Whether a key has a learner, or had one and is away."""
+        return key in self or (self._idleness is not None and key in self._idleness.away)
 
     def low_water(self) -> int:
         """The oldest record that a rebuild from what is saved would read again."""
@@ -378,11 +408,9 @@ class Engine:
 
     def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
         """Plan, charge, apply; the position moves past all that was read."""
-        self._check_whole()
         waves = [] if self._took_quietly(batch) else self._planned(batch, draws, limit=limit)
         if len(read.offsets):
             self.position = int(read.offsets[-1]) + 1
-        self._halfway = False
         return waves
 
     def _took_quietly(self, batch: Batch) -> bool:

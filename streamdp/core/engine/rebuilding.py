@@ -86,11 +86,13 @@ class Rebuilding:
         """Records again, in order; each goes only to rows that are older than it."""
         engine = self._engine
         check(batch, learner=engine.learner, position=engine.position)
+        engine._check_whole()
         batch = engine._timed(batch)
         wanted = only(batch, self._wanted(batch))
         waves = engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
         for release in engine._released(waves):
             self._check_records(release)
+        engine._halfway = False
 
     def finish(self, *, position: int, rows: int) -> Engine:
         """The engine, at the committed position, if everything fits."""
@@ -121,9 +123,14 @@ class Rebuilding:
     def _go_on_in_time(self) -> None:
         """Time is what it was; the rows of keys that are away are dropped again."""
         idleness, ages = self._engine.idleness, self._ages
-        if idleness is None or ages is None:
+        if idleness is None:
             return
-        idleness.begin(ages.newest, ages.since)
+        if ages is not None:
+            idleness.begin(ages.newest, ages.since)
+        elif idleness.newest is not None and idleness.since is not None:
+            idleness.begin(idleness.newest, idleness.since)  # keys go idle from this taking on
+        else:
+            return
         self._engine._drop(idleness.dropped_before())
 
     def _check_records(self, release: Release) -> None:
@@ -217,8 +224,6 @@ def _newest(
             openings[name.key] = max(name.born, openings.get(name.key, 0))
     told = {name.key for name in releases}
     twice = [(key, row) for key, row in rows if key in told]
-    if not twice:
-        return rows, releases
     saved = snapshot.public_columns(engine.layout, twice).born.tolist()
     newest = dict(openings)
     for (key, _), born in zip(twice, saved, strict=True):
