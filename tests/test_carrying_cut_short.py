@@ -6,8 +6,8 @@ epochs must never look like the newest of a key. And what nothing has noted coun
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from streamdp.ports import Headers
 from streamdp.service import protocol
 from streamdp.service.protocol import Pace, PartitionWork
+from streamdp.wire.entries import Entries
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_learner
 from tests.carrying import (
@@ -63,48 +64,72 @@ def test_does_a_restart_go_on_whatever_is_left(
     assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
 
 
-@pytest.mark.parametrize("made", ALL)
-@pytest.mark.parametrize("seed", range(12))
-def test_is_no_earlier_learner_carried_through_crashes(
-    made: Callable[..., Any], seed: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("mode", "carry", "actions"),
+    [(Mode.SHADOW, True, MORE), (Mode.LIVE, False, MORE), (Mode.LIVE, True, ("b", "d"))],
+    ids=["withheld", "anew", "action gone"],
+)
+def test_is_no_earlier_learner_carried_wherever_a_cut_ends(
+    mode: Mode,
+    carry: bool,
+    actions: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Four epochs, some of them in shadow or begun anew, killed after few and small cuts."""
-    chance = random.Random(seed)
-    monkeypatch.setattr(protocol, "_MOST_GONE", chance.choice([1, 2, 3]))
-    store = store_of(made(), 200)
-    for epoch in range(1, 5):
-        carry = epoch in (1, 4) or chance.random() < 0.8
-        of = stream(made(MORE if epoch % 2 else ("b", "c")), epoch=epoch, carry=carry)
-        for _ in range(4):
-            work = restore(store, of)
-            start = work.engine.position
-            stop = min(epoch * 50, start + chance.randrange(1, 20))
-            if start < stop:
-                mode = chance.choice([Mode.LIVE, Mode.LIVE, Mode.SHADOW])
-                work.absorb([store.records(start, stop)], mode=mode)
-            cut(store, work, times=chance.randrange(1, 3), saves=chance.random() < 0.5)
-    live(store, of, 200)
-    assert verified(store, of) == []
+    """Three epochs, nothing taken away before the last, which is killed after each number of them.
+
+    The second one is withheld, or begins anew, or has actions in force that the third has not.
+    """
+    store, second = store_of_many(leader()), stream(leader(MORE), epoch=2, carry=carry)
+    third, count, left = stream(leader(actions), epoch=3), 0, 1
+    monkeypatch.setattr(protocol, "_MOST_GONE", 0)
+    for of, stop, how, saves in (
+        (stream(leader()), 60, Mode.LIVE, True),
+        (second, 85, mode, True),
+        (second, 120, mode, False),
+    ):
+        work = restore(store, of)
+        work.absorb([store.records(work.engine.position, stop)], mode=how)
+        cut(store, work, times=2, saves=saves)
+    if not carry:  # as an epoch says of itself that began anew, behind a state that was rolled back
+        told = encode_learner(second.epoch_learner(carries=False))
+        store.state[Entries("home", 0).learner(epoch=2)] = told
+    while count < left:
+        trial = deepcopy(store)
+        monkeypatch.setattr(protocol, "_MOST_GONE", count)
+        work = restore(trial, third)
+        left, count = len(work._tombstones), count + 1
+        cut(trial, work, times=1)
+        monkeypatch.setattr(protocol, "_MOST_GONE", 20_000)
+        live(trial, third, trial.end)
+        assert verified(trial, third) == []
+    assert left > 10
+
+
+def store_of_many(learner: Any) -> Story:
+    """Eight keys, of which the second 60 records have six."""
+    store = store_of(learner, 180)
+    for at, (_, value) in enumerate(store.input):
+        store.input[at] = (b"k%d" % (at * at % 17 % (6 if 60 <= at < 120 else 8)), value)
+    return store
 
 
 @pytest.mark.parametrize("made", LEADERS)
 def test_does_the_newest_release_decide_where_no_row_is_saved(made: Callable[..., Any]) -> None:
     """First in shadow, then live, and the row holds neither: what was shown is carried."""
-    store, second = store_of(made()), stream(made(MORE), epoch=2)
-    live(store, stream(made()), 6)
+    store, second = store_of_many(made()), stream(made(MORE), epoch=2)
     work = restore(store, stream(made()))
-    for stop, mode in ((30, Mode.SHADOW), (70, Mode.LIVE)):
+    for stop, mode, times in ((40, Mode.SHADOW, 1), (120, Mode.LIVE, 2)):
         work.absorb([store.records(work.engine.position, stop)], mode=mode)
-        cut(store, work, times=2)
-    live(store, second, 110)
+        cut(store, work, times=times)
+    live(store, second, 180)
     assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
     assert verified(store, second) == []
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("mode", "restarts"), [(Mode.SHADOW, True), (Mode.LIVE, False)])
 @pytest.mark.parametrize("made", ALL)
 def test_is_a_key_of_before_idle_counted_as_withheld(
-    made: Callable[..., Any], restarts: bool
+    made: Callable[..., Any], mode: Mode, restarts: bool
 ) -> None:
     """Idle is switched on in an epoch that noted nothing: its keys come back like new ones.
 
@@ -115,7 +140,7 @@ def test_is_a_key_of_before_idle_counted_as_withheld(
         hours += [begin - 2, *(begin + at * 0.01 for at in range(40))]
     keys = [b"fr"] * 60 + [b"de", *[b"fr"] * 40] * 3
     store, of = dated(made(), hours, keys), idles(made(), carry=False)
-    live(store, idles(made(), idle=None, carry=False), 60, mode=Mode.SHADOW)
+    live(store, idles(made(), idle=None, carry=False), 60, mode=mode)
     for stop in (61, *range(81, store.end, 20)) if restarts else (61,):
         live(store, of, stop)
     live(store, of, store.end)
