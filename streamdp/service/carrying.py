@@ -28,6 +28,7 @@ import numpy as np
 from msgspec import UNSET
 
 from streamdp.core import snapshot
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
 from streamdp.core.evidence.policy_arithmetic import Floats
@@ -218,11 +219,9 @@ def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
     return any(each.action is None and each.release.identity.born == born for each in releases)
 
 
-def _of_rows(
-    epoch: int, learner: EpochLearner, rows: Mapping[Key, bytes]
-) -> Iterator[tuple[Key, Known]]:
-    """What is public of saved rows."""
-    layout = snapshot.Layout(
+def _layout(epoch: int, learner: EpochLearner) -> snapshot.Layout:
+    """Of an epoch's rows."""
+    return snapshot.Layout(
         digest=bytes.fromhex(learner.row_digest),
         epoch=epoch,
         actions=len(learner.actions),
@@ -230,6 +229,41 @@ def _of_rows(
         remembered=learner.remembered,
         shown=learner.shown,
     )
+
+
+def is_readable(epoch: int, source: EpochEntries) -> bool:
+    """Whether every row of an epoch is whole. One that is damaged carries nothing over, and then
+    nothing of the partition is: whoever verifies knows of no damage."""
+    if source.learner is None:
+        return True
+    return len(_readable(_layout(epoch, source.learner), source.rows)) == len(source.rows)
+
+
+def _readable(layout: snapshot.Layout, rows: Mapping[Key, bytes]) -> Mapping[Key, bytes]:
+    """The rows that are whole: all of them, but after a damage."""
+    if not rows:
+        return rows
+    try:
+        snapshot.public_columns(layout, list(rows.items()))
+    except StateMismatch:
+        return {key: row for key, row in rows.items() if _is_whole(layout, key, row)}
+    return rows
+
+
+def _is_whole(layout: snapshot.Layout, key: Key, row: bytes) -> bool:
+    try:
+        snapshot.public_columns(layout, [(key, row)])
+    except StateMismatch:
+        return False
+    return True
+
+
+def _of_rows(
+    epoch: int, learner: EpochLearner, rows: Mapping[Key, bytes]
+) -> Iterator[tuple[Key, Known]]:
+    """What is public of saved rows."""
+    layout = _layout(epoch, learner)
+    rows = _readable(layout, rows)
     if not rows:
         return
     columns = snapshot.public_columns(layout, list(rows.items()))

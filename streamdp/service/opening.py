@@ -35,6 +35,7 @@ from msgspec import UNSET
 
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
 from streamdp.ports import Partition, Taken
+from streamdp.service.carrying import is_readable
 from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.wire.entries import Entries
@@ -120,7 +121,8 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
         newest = line is None or not _is_later(line, checkpoint)
         told = saved.now.learner
         known = told is not None and told.noted_from is UNSET
-        return replace(opening, carries=spec.carry and newest and known)
+        whole = is_readable(checkpoint.epoch, saved.now)
+        return replace(opening, carries=spec.carry and newest and known and whole)
     _check_continues(spec.continuing(checkpoint.digest), partition, taken, checkpoint, line)
     return Opening(
         position=checkpoint.next_offset,
