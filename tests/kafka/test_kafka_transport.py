@@ -308,7 +308,7 @@ async def test_is_the_end_of_a_transaction_no_lag(
     topics: StreamTopics,
 ) -> None:
     """A marker takes an offset, and an open transaction is nothing that could be read yet."""
-    monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(membership, "_LOOK_SECONDS", 2.0)  # and so long an answer may take
     worker = await _joined(technology, topics)
     worker.transport.resume(_home(), 0)
     upstream: Any = AIOKafkaProducer(
@@ -337,20 +337,20 @@ async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
     mortal: Broker, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
 ) -> None:
     """Polls would go on finding nothing; they say so again when it is back."""
-    monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(membership, "_LOOK_SECONDS", 2.0)  # and so long an answer may take
     technology = KafkaTechnology(_settings(mortal.bootstrap))
     worker = await _joined(technology, topics)
     if resumed:
         worker.transport.resume(_home(), 0)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1.5):  # three looks at a cluster that is well
+            async with asyncio.timeout(5):  # two looks at a cluster that is well
                 await worker.until(lambda heard: False)
     mortal.kill()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert "no answer that can be relied on" in await _lost(worker)
     mortal.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await _polled(worker):
             pass
     await worker.transport.close()
