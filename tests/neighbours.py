@@ -343,7 +343,8 @@ def on_memory(course: AnyCourse, *, at: int, content: Value) -> Observed:
 
 def _broken(state: Mapping[bytes, bytes]) -> Iterator[tuple[str, dict[bytes, bytes]]]:
     """States that contradict themselves."""
-    row = next((key for key in sorted(state) if b'"row"' in key), None)
+    # of the newest epoch: one that an earlier epoch has left is read for what it carries over alone
+    row = max((key for key in state if b'"row"' in key), default=None)
     if row is None:
         return  # a broken service that saves none
     point = next(key for key in state if b'"checkpoint"' in key)
