@@ -221,6 +221,16 @@ def test_is_a_failed_rebuild_never_finished() -> None:
         rebuilding.finish(position=10, rows=1)
 
 
+def test_does_a_rebuild_know_how_far_back_its_open_blocks_reach() -> None:
+    """To the first record of the open block that was saved; without rows, to where it is told."""
+    recorder = recorded()
+    first = int(recorder.machine.learner.schedule.starts(np.array([2]))[0]) - 1  # slots begin at 1
+    for rows, expected in ((list(recorder.rows.items()), first), ([], 99)):
+        fresh = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+        rebuilding = sd.Rebuilding(fresh, rows=rows, releases=recorder.releases)
+        assert rebuilding.open_since(end=99) == expected
+
+
 def test_is_only_a_new_engine_rebuilt() -> None:
     """An engine that has seen records cannot become another."""
     recorder = recorded()
