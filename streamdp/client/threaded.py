@@ -4,6 +4,7 @@
         cache.action("home", b"fr").action
 
 The look-up is the same as in `ActionsCache`: a dictionary's, with no lock and no thread switch.
+`looped` does the same for a `Loop`: what is handed over is written in its thread.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from contextlib import contextmanager
 from streamdp.client.answers import Change, Source
 from streamdp.client.cache import ActionsCache, Clock
 from streamdp.client.following import RETRIES
+from streamdp.client.requests import MOST_WAITING, Chooser, Loop, LoopTopics
 from streamdp.client.table import MOST_BYTES
-from streamdp.ports import Publications
+from streamdp.ports import Producer, Publications
 
 
 @contextmanager
@@ -71,6 +73,25 @@ def cached(
         finally:
             loop.call_soon_threadsafe(stop.set)
             running.result()
+
+
+@contextmanager
+def looped(
+    producer: Callable[[], Producer],
+    actions: Chooser | None = None,
+    *,
+    stream: str = "",
+    topics: LoopTopics,
+    most_waiting: int = MOST_WAITING,
+) -> Iterator[Loop]:
+    """A loop that writes in a thread of its own; what waits at the end is written first."""
+    loop = Loop(producer, actions, stream=stream, topics=topics, most_waiting=most_waiting)
+    with _loop_thread() as events:
+        asyncio.run_coroutine_threadsafe(loop.__aenter__(), events).result()
+        try:
+            yield loop
+        finally:
+            asyncio.run_coroutine_threadsafe(loop.__aexit__(), events).result()
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 They are files beside this module, so that a producer or a reader can take them as they are; a
 test holds them equal to what the code reads and writes. `event-list` and `event-mapping` are the
-two layouts of JSON input, `event-feedback` what a JSON record of a feedback stream says; `action`
-and `ledger` are the lines of the topics of that name, `policy` is the line of a feedback stream's
-actions topic.
+two layouts of JSON input, `event-feedback` what a JSON record of a feedback stream says. `request`
+and `outcome` are the contents from which an assembly makes events. `action` and `ledger` are the
+lines of the topics of that name, `policy` is the line of a feedback stream's actions topic.
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ import msgspec
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.wire.lines import ACTION_SCHEMA, LEDGER_SCHEMA, ActionLine, LedgerLine, PolicyLine
 
-NAMES = ("event-list", "event-mapping", "event-feedback", "action", "policy", "ledger")
+NAMES = (
+    "event-list",
+    "event-mapping",
+    "event-feedback",
+    "request",
+    "outcome",
+    "action",
+    "policy",
+    "ledger",
+)
 
 _VERSIONS = {
     "event-list": 1,
     "event-mapping": 1,
     "event-feedback": 1,
+    "request": 1,
+    "outcome": 1,
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
     "ledger": LEDGER_SCHEMA,
@@ -33,6 +44,8 @@ _TITLES = {
     "event-list": "An event: the loss of each action, in the order of the configuration.",
     "event-mapping": "An event: the loss of each action by its name.",
     "event-feedback": "An event: the loss or reward of the action that its header names.",
+    "request": "A request's content, where an assembly looks at it: rankers or errors.",
+    "outcome": "What came of a request: one of these, as the assembly's mode says.",
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
     "ledger": "What a release cost the events that it read, or the beginning of an epoch.",
@@ -57,7 +70,9 @@ def schema(name: str) -> dict[str, Any]:
 
 def build(name: str) -> dict[str, Any]:
     """What the schema must be, from the types that read and write."""
-    if name == "event-feedback":
+    if name in ("request", "outcome"):
+        body = _one_of(_REQUESTS if name == "request" else _OUTCOMES)
+    elif name == "event-feedback":
         body = _feedback()
     elif name.startswith("event"):
         body = _event(name)
@@ -115,4 +130,35 @@ def _feedback() -> dict[str, Any]:
             },
         },
         "oneOf": [{"required": ["loss"]}, {"required": ["reward"]}],
+    }
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_NUMBER = {"type": "number"}
+_REQUESTS: dict[str, Any] = {
+    "items": {
+        "type": "object",
+        "additionalProperties": _TEXTS,
+        "description": "rankers: the items that each action would have shown, best first.",
+    },
+    "predictions": {
+        "type": "object",
+        "additionalProperties": _NUMBER,
+        "description": "errors: what each action has predicted.",
+    },
+}
+_OUTCOMES: dict[str, Any] = {
+    "reward": {**_NUMBER, "description": "feedback: how good it was. Clipped to [0, 1]."},
+    "item": {"type": "string", "description": "rankers: the item that was chosen."},
+    "categories": {**_TEXTS, "description": "categories: the actions that would have been right."},
+    "truth": {**_NUMBER, "description": "errors: what there was to predict."},
+}
+
+
+def _one_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """Exactly one of some fields; which one is the mode of the assembly."""
+    return {
+        "type": "object",
+        "properties": fields,
+        "oneOf": [{"required": [name]} for name in fields],
     }

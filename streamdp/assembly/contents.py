@@ -1,0 +1,138 @@
+"""What producers write into requests and outcomes: checked, then the JSON that `recipes` reads.
+
+A producer's mistake is cheapest where it is made, so everything is stricter here than where it is
+read: a reward outside [0, 1] is refused and not clipped. No message quotes a content.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import NoReturn
+
+import msgspec
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """`rankers`, a request: the items that each action would have shown, best first."""
+
+    items: Mapping[str, Sequence[str]] = field(repr=False)
+
+    def encode(self) -> bytes:
+        """`{"items": {"action": ["item"]}}`."""
+        where = "a request's lists"
+        told = {
+            _text(action, where): _texts(items, where)
+            for action, items in _mapping(self.items, where)
+        }
+        return msgspec.json.encode({"items": told})
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """`errors`, a request: what each action has predicted."""
+
+    predictions: Mapping[str, float] = field(repr=False)
+
+    def encode(self) -> bytes:
+        """`{"predictions": {"action": 3.1}}`."""
+        where = "a request's predictions"
+        told = {
+            _text(action, where): _number(value, where)
+            for action, value in _mapping(self.predictions, where)
+        }
+        return msgspec.json.encode({"predictions": told})
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """`feedback`, an outcome: from 0 (nothing) to 1 (as good as can be)."""
+
+    reward: float = field(repr=False)
+
+    def encode(self) -> bytes:
+        """`{"reward": 1}`."""
+        reward = _number(self.reward, "an outcome's reward")
+        if not 0.0 <= reward <= 1.0:
+            _refuse("an outcome's reward", "a number from 0 to 1", "one outside")
+        return msgspec.json.encode({"reward": reward})
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`rankers`, an outcome: the item that was chosen."""
+
+    item: str = field(repr=False)
+
+    def encode(self) -> bytes:
+        """`{"item": "x"}`."""
+        return msgspec.json.encode({"item": _text(self.item, "an outcome's item")})
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """`categories`, an outcome: the actions that would have been right."""
+
+    categories: Sequence[str] = field(repr=False)
+
+    def encode(self) -> bytes:
+        """`{"categories": ["action"]}`."""
+        return msgspec.json.encode({"categories": _texts(self.categories, "an outcome's actions")})
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """`errors`, an outcome: what there was to predict."""
+
+    truth: float = field(repr=False)
+
+    def encode(self) -> bytes:
+        """`{"truth": 2.5}`."""
+        return msgspec.json.encode({"truth": _number(self.truth, "an outcome's truth")})
+
+
+Asked = Lists | Predictions
+"""What a request may ask, beside what was shown."""
+
+Said = Reward | Chosen | Right | Truth
+"""What an outcome may say."""
+
+
+def _mapping(value: object, where: str) -> Sequence[tuple[object, object]]:
+    if not isinstance(value, Mapping) or not value:
+        _refuse(where, "something for at least one action, by its name", _kind(value))
+    return list(value.items())
+
+
+def _texts(value: object, where: str) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        _refuse(where, "a list of texts", _kind(value))
+    return [_text(each, where) for each in value]
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        _refuse(where, "a text", _kind(value))
+    return value
+
+
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        _refuse(where, "a number", _kind(value))
+    number = float(value)
+    if not math.isfinite(number):
+        _refuse(where, "a finite number", "another")
+    return number
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _refuse(where: str, expected: str, got: str) -> NoReturn:
+    raise InvalidConfig(complaint(where, "not written", expected=expected, got=got))

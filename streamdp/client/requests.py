@@ -1,0 +1,389 @@
+"""Writes what was shown and what came of it: requests and outcomes, for `streamdp.assembly`.
+
+    async with ActionsCache(kafka.publications, [source]) as actions:
+        async with Loop(kafka.producer, actions, stream="banners", topics=TOPICS) as loop:
+            shown = loop.choose(b"fr")           # draws, and writes the request
+            ...                                  # show shown.action; wait for the visitor
+            loop.outcome(shown, 1)               # writes the outcome
+
+`looped` is the same for programs without an event loop. Rules:
+
+1. Nothing here waits. A record is handed over and written behind, in the order of its topic, a
+   thousand at a time. `flush` waits until all that was handed over is durable or given up.
+2. Requests and outcomes have a queue, a task and a producer each. How many outcomes there are, and
+   how their writing goes, moves no request: requests are public, outcomes are not.
+3. A record is written at most once. When a broker's answer does not come within the producer's own
+   retries, the batch is given up and counted in `condition`, never sent again: a second copy of a
+   request would take a slot of its own, and one of an outcome would count twice under `SUM`.
+4. A full queue refuses records of its own kind and counts them. What is shown never depends on it.
+5. What cannot be an outcome is refused where it is handed over, and is never written.
+
+A request is its record's key (the learner's) with an id. Both must reach whoever writes the
+outcome, in this process or another: `Request(key, id)`.
+
+| header of a request | holds |
+|---|---|
+| `streamdp-request` | the id; of an outcome too |
+| `streamdp-action` | the action that was shown |
+| `pscore` | the probability that it was drawn with, decimal text |
+| `streamdp-release` | partition/epoch/born/block of the release behind it; none for a fallback |
+| `streamdp-person` | who was shown it, where a cap is configured |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
+from uuid import uuid4
+
+from msgspec import Struct
+
+from streamdp.assembly.contents import Asked, Reward, Said
+from streamdp.assembly.public import PERSON_HEADER, REQUEST_HEADER
+from streamdp.client.answers import Why
+from streamdp.client.choosing import Choice
+from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.ports import Headers, Key, Producer, Value
+from streamdp.wire.feedback import ACTION_HEADER
+
+RELEASE_HEADER = "streamdp-release"
+PROPENSITY_HEADER = "pscore"
+MOST_ID_BYTES = 256
+"""Bytes of a request's or a person's id: the join keeps them in memory."""
+
+MOST_WAITING = 100_000
+"""Records of a topic that wait to be written; the next ones are refused and counted."""
+
+_BATCH = 1000  # records handed to the producer at once
+_PAUSE_SECONDS = 1.0  # after a batch that was given up
+_CLOSE_SECONDS = 10.0  # for what still waits when everything ends
+
+_logger = logging.getLogger("streamdp.client")
+
+Record = tuple[Key, Value, Headers]
+
+
+class Request(NamedTuple):
+    """What an outcome belongs to."""
+
+    key: Key  # the learner's: requests and outcomes have it as their record key
+    id: str
+
+
+class Shown(Struct, frozen=True):
+    """A request that was answered: what to show, and what to hand on with it."""
+
+    request: Request
+    choice: Choice
+
+    @property
+    def action(self) -> str:
+        """What to show."""
+        return self.choice.action
+
+    @property
+    def probability(self) -> float:
+        """The probability that it was drawn with."""
+        return self.choice.probability
+
+
+class LoopTopics(NamedTuple):
+    """Where requests and outcomes are written."""
+
+    requests: str
+    outcomes: str
+
+
+class Chooser(Protocol):
+    """Draws actions: `ActionsCache`, or `HttpActions`, which waits for the service's answer."""
+
+    def choose(self, stream: str, key: Key, request: str) -> Choice:
+        """The action for one request of a feedback stream."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How the writing of one topic goes. That of outcomes is NOT PRIVATE: they are clicks."""
+
+    waiting: int
+    written: int
+    lost: int  # given up, or refused because too many waited
+    trouble: str  # why the latest one was lost, in words
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCondition:
+    """How the writing goes."""
+
+    requests: Written
+    outcomes: Written
+
+
+def request_record(
+    request: Request,
+    *,
+    choice: Choice | None = None,
+    content: Asked | None = None,
+    person: str | None = None,
+) -> Record:
+    """A request as its record.
+
+    >>> request_record(Request(b"fr", "r1"), choice=Choice("grid", 0.25, Why.PUBLISHED, 0, 1, 7, 3))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    (b'fr', None, [('streamdp-request', b'r1'), ('streamdp-action', b'grid'), ('pscore', b'0.25'),
+     ('streamdp-release', b'0/1/7/3')])
+    """
+    headers: list[tuple[str, bytes | None]] = [(REQUEST_HEADER, _id(request.id, "request"))]
+    if choice is not None:
+        headers.append((ACTION_HEADER, choice.action.encode()))
+        headers.append((PROPENSITY_HEADER, repr(choice.probability).encode()))
+        if choice.why is Why.PUBLISHED:
+            release = choice.partition, choice.epoch, choice.born, choice.block
+            headers.append((RELEASE_HEADER, b"%d/%d/%d/%d" % release))
+    if person is not None:
+        headers.append((PERSON_HEADER, _id(person, "person")))
+    return _key(request.key), None if content is None else content.encode(), headers
+
+
+def outcome_record(request: Request, said: Said | float) -> Record:
+    """An outcome as its record; a bare number is a reward.
+
+    >>> outcome_record(Request(b"fr", "r1"), 1)
+    (b'fr', b'{"reward":1.0}', [('streamdp-request', b'r1')])
+    """
+    content = said if isinstance(said, Said) else Reward(said)
+    return _key(request.key), content.encode(), [(REQUEST_HEADER, _id(request.id, "request"))]
+
+
+class Loop:
+    """Draws actions, and writes requests and outcomes. May be called from any thread."""
+
+    def __init__(
+        self,
+        producer: Callable[[], Producer],
+        actions: Chooser | None = None,
+        *,
+        stream: str = "",
+        topics: LoopTopics,
+        most_waiting: int = MOST_WAITING,
+        pause: float = _PAUSE_SECONDS,
+        close_within: float = _CLOSE_SECONDS,
+    ) -> None:
+        self._actions, self._stream = actions, stream
+        self._close_within = close_within
+        self._requests, self._outcomes = (
+            _Queue(topic, producer, most_waiting=most_waiting, pause=pause) for topic in topics
+        )
+        self._events: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to write."""
+        self._events = asyncio.get_running_loop()
+        for queue in (self._requests, self._outcomes):
+            queue.begin(self._events)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Write what waits, for a bounded time, and end."""
+        self._events = None
+        queues = self._requests, self._outcomes
+        await asyncio.gather(*(queue.end(within=self._close_within) for queue in queues))
+
+    def choose(self, key: Key, *, request: str | None = None, person: str | None = None) -> Shown:
+        """Draw the action to show for a key, and write that it is shown.
+
+        Without an id the request gets a fresh random one. With the id of a request of before it is
+        another showing of the same, which the join takes for a repetition: keep what you have.
+        """
+        if self._actions is None:
+            raise InvalidConfig(
+                complaint("choose", "nothing to draw from", expected="`actions`", got="none")
+            )
+        asked = Request(key, uuid4().hex if request is None else request)
+        _id(asked.id, "request")
+        choice = self._actions.choose(self._stream, key, asked.id)
+        self.write(asked, choice=choice, person=person)
+        return Shown(asked, choice)
+
+    def write(
+        self,
+        request: Request,
+        *,
+        choice: Choice | None = None,
+        content: Asked | None = None,
+        person: str | None = None,
+    ) -> None:
+        """Write a request that was answered elsewhere: what was shown, and what it asks."""
+        self._put(
+            self._requests,
+            request_record(request, choice=choice, content=content, person=person),
+        )
+
+    def outcome(self, of: Shown | Request, said: Said | float) -> None:
+        """Write what came of a request. As often as you like: the join combines them."""
+        request = of.request if isinstance(of, Shown) else of
+        self._put(self._outcomes, outcome_record(request, said))
+
+    @property
+    def condition(self) -> LoopCondition:
+        """How the writing goes."""
+        return LoopCondition(self._requests.condition, self._outcomes.condition)
+
+    async def flush(self) -> None:
+        """Wait until what was handed over is durable or given up."""
+        await asyncio.gather(self._requests.flush(), self._outcomes.flush())
+
+    def flush_within(self, seconds: float) -> bool:
+        """The same from another thread than the event loop's; whether it came to an end in time."""
+        waiting = asyncio.run_coroutine_threadsafe(self.flush(), self._opened())
+        try:
+            waiting.result(seconds)
+        except TimeoutError:
+            waiting.cancel()
+            return False
+        return True
+
+    def _put(self, queue: _Queue, record: Record) -> None:
+        self._opened()
+        queue.put(record)
+
+    def _opened(self) -> asyncio.AbstractEventLoop:
+        if self._events is None:
+            expected = "`async with Loop(…)`, or `with looped(…)`"
+            raise InvalidConfig(complaint("loop", "is not open", expected=expected, got="none"))
+        return self._events
+
+
+class _Queue:
+    """The records of one topic that wait to be written."""
+
+    def __init__(
+        self, topic: str, producer: Callable[[], Producer], *, most_waiting: int, pause: float
+    ) -> None:
+        self._topic, self._open = topic, producer
+        self._most_waiting, self._pause = most_waiting, pause
+        self._lock = threading.Lock()
+        self._waiting: deque[Record] = deque()
+        self._put = self._settled = 0  # records that were handed over, and that were dealt with
+        self._written = self._lost = 0
+        self._trouble = ""
+        self._stirred = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def condition(self) -> Written:
+        """How it goes."""
+        with self._lock:
+            waiting = self._put - self._settled
+            return Written(waiting, self._written, self._lost, self._trouble)
+
+    def begin(self, events: asyncio.AbstractEventLoop) -> None:
+        """Begin to write."""
+        self._events = events
+        self._task = events.create_task(self._write(), name=f"writes to {self._topic}")
+
+    def put(self, record: Record) -> None:
+        """One record more, from any thread."""
+        with self._lock:
+            if len(self._waiting) >= self._most_waiting:
+                self._lost += 1
+                self._trouble = f"topic {self._topic}: {self._most_waiting} records wait already"
+                return
+            self._put += 1
+            self._waiting.append(record)
+            first = len(self._waiting) == 1
+        if first and self._events is not None:
+            self._events.call_soon_threadsafe(self._stirred.set)
+
+    async def flush(self) -> None:
+        """Until what was handed over by now is dealt with."""
+        goal = self._put
+        while self._settled < goal:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def end(self, *, within: float) -> None:
+        """Write what waits, for so long, and end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self.flush()
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        with self._lock:
+            left = self._put - self._settled
+            self._settled, self._lost = self._put, self._lost + left
+            self._waiting.clear()
+
+    async def _write(self) -> None:
+        """Batch after batch; a producer that has failed is replaced by a new one."""
+        producer: Producer | None = None
+        try:
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                while batch := self._take():
+                    producer = producer or self._open()
+                    if not await self._sent(producer, batch):
+                        failed, producer = producer, None
+                        await failed.close()
+                        await asyncio.sleep(self._pause)
+        finally:
+            if producer is not None:
+                await producer.close()
+
+    def _take(self) -> Sequence[Record]:
+        with self._lock:
+            count = min(_BATCH, len(self._waiting))
+            return [self._waiting.popleft() for _ in range(count)]
+
+    async def _sent(self, producer: Producer, batch: Sequence[Record]) -> bool:
+        """Whether a batch was written."""
+        records = [(key, value) for key, value, _ in batch]
+        trouble = ""
+        try:
+            await producer.send(self._topic, records, headers=[pairs for *_, pairs in batch])
+        except StreamdpError as error:
+            trouble = str(error)
+        except Exception as error:  # what a technology raises beyond its own errors
+            trouble = f"topic {self._topic}: {type(error).__name__}"
+        with self._lock:
+            self._settled += len(batch)
+            if trouble:
+                self._lost, self._trouble = self._lost + len(batch), trouble
+            else:
+                self._written += len(batch)
+        self._moved.set()
+        if trouble:
+            _logger.warning("records were not written: %s", trouble)
+        return not trouble
+
+
+def _key(key: object) -> Key:
+    if key is not None and not isinstance(key, bytes):
+        kind = type(key).__name__
+        raise InvalidConfig(complaint("key", "no key", expected="bytes or None", got=kind))
+    return key
+
+
+def _id(value: object, of: str) -> bytes:
+    """An id as the header has it."""
+    if not isinstance(value, str):
+        raise InvalidConfig(
+            complaint(f"{of} id", "no id", expected="text", got=type(value).__name__)
+        )
+    text = value.encode()
+    if not 1 <= len(text) <= MOST_ID_BYTES:
+        expected = f"1 to {MOST_ID_BYTES} bytes of UTF-8"
+        raise InvalidConfig(complaint(f"{of} id", "no id", expected=expected, got=len(text)))
+    return text
