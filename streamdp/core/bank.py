@@ -27,6 +27,7 @@ Columns, one entry per row; they move when rows are added:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +129,7 @@ class Bank:
     def rows(self, keys: Sequence[Key]) -> Ints:
         """The row of each key; -1 where it has none."""
         find = self._rows.get
-        return np.fromiter((find(key, -1) for key in keys), dtype=np.int64, count=len(keys))
+        return np.fromiter(map(find, keys, repeat(-1)), dtype=np.int64, count=len(keys))
 
     def add(self, keys: Sequence[Key], born: Ints) -> Ints:
         """New rows, at slot 0 of their first block, in this order."""

@@ -21,6 +21,7 @@ from streamdp.core.schedule import Schedule
 Ints = NDArray[np.int64]
 
 _LONG_RUN = 1 << 16  # values; a run of so many is worth calls of its own: about 15 µs
+_SHORT_NUMBERS = 1 << 16  # what two bytes can number
 _PIECE = 32  # rows; 32 · 2**20 < 2**32, so a piece's sums are exact modulo 2**32
 
 
@@ -43,10 +44,17 @@ def group(index: Ints, keys: int) -> Grouped:
     touched = np.flatnonzero(counts)
     if len(touched) == 1:
         return Grouped(touched, counts[touched], None)
+    return Grouped(touched, counts[touched], _stable_order(index, keys))
+
+
+def _stable_order(index: Ints, keys: int) -> Ints:
+    """Where the slots of key 0 stand, in their order, then those of key 1, and so on."""
+    if keys <= _SHORT_NUMBERS:  # numpy sorts numbers of two bytes by radix: a sixth of the time
+        return np.argsort(index.astype(np.uint16), kind="stable")
     width = max(1, int(len(index) - 1).bit_length())
     tagged = (index << width) | np.arange(len(index))
     tagged.sort()
-    return Grouped(touched, counts[touched], tagged & ((1 << width) - 1))
+    return tagged & ((1 << width) - 1)
 
 
 @dataclass(frozen=True, slots=True)

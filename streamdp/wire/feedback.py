@@ -207,23 +207,28 @@ def _in_records(
     feedback: Feedback, headers: Sequence[Headers], slots: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     """The arm that each record of one slot names."""
-    arms = {action.encode(): arm for arm, action in enumerate(feedback.actions)}
-    find, name = arms.get, feedback.header
-    played = []
-    for pairs in headers:
-        if len(pairs) == 1 and pairs[0][0] == name:  # what most producers write
-            played.append(find(pairs[0][1] or b"", NO_ARM))
-        else:
-            given = [value for key, value in pairs if key == name]
-            played.append(find(given[0] or b"", NO_ARM) if len(given) == 1 else NO_ARM)
-    return np.array(played, dtype=np.int32)
+    name, none = feedback.header, _number(NO_ARM)
+    numbers: dict[bytes | None, bytes]
+    numbers = {action.encode(): _number(arm) for arm, action in enumerate(feedback.actions)}
+    try:  # what most producers write: the one header, with an action that is known
+        played = [numbers[value] for ((key, value),) in headers if key == name]
+    except (KeyError, ValueError):
+        played = []
+    if len(played) != len(headers):
+        given = [[value for key, value in pairs if key == name] for pairs in headers]
+        played = [numbers.get(each[0], none) if len(each) == 1 else none for each in given]
+    return np.frombuffer(b"".join(played), dtype="<i4").astype(np.int32)
+
+
+def _number(arm: int) -> bytes:
+    return arm.to_bytes(ROW_BYTES, "little", signed=True)
 
 
 def _in_frames(
     feedback: Feedback, headers: Sequence[Headers], slots: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     """The arm that each row of each frame names; a header of a wrong length names none."""
-    name, none = f"{feedback.header}s", NO_ARM.to_bytes(ROW_BYTES, "little", signed=True)
+    name, none = f"{feedback.header}s", _number(NO_ARM)
     parts = []
     for pairs, rows in zip(headers, slots.tolist(), strict=True):
         given = [value for key, value in pairs if key == name]
