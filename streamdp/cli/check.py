@@ -25,6 +25,7 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.config import Configuration
     from streamdp.service.spec import StreamSpec
 
@@ -67,6 +68,7 @@ def check(
         return
     ready = prepared(config, single_broker=single_broker, allowed=seeds(insecure_seed))
     configuration = ready.configuration
+    assemblies = configuration.assemblies()
     if with_state:
         wait_for(lambda: _compare(ready))
     told = {
@@ -74,6 +76,7 @@ def check(
         "transport": configuration.tables.transport.kind,
         "topics": _topics(configuration),
         "streams": [_stream(configuration, spec) for spec in ready.specs],
+        "assemblies": [_assembly(configuration, spec) for spec in assemblies],
     }
     print_json(told) if as_json else _print(told)
 
@@ -132,6 +135,39 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
     }
 
 
+def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any]:
+    """One assembly, in public words."""
+    table = configuration.tables.assemblies[spec.name]
+    topics = configuration.tables.topics
+    charge = configuration.charged(spec.topics.input) + topics[spec.topics.input].elsewhere
+    told: dict[str, Any] = {
+        "assembly": spec.name,
+        "requests": spec.topics.input,
+        "outcomes": spec.topics.beside,
+        "output": spec.topics.output,
+        "stream": table.stream,
+        "mode": table.mode,
+        "epoch": spec.epoch,
+        "start": spec.start.value,
+        "window_ms": spec.rules.window,
+        "grace_ms": spec.rules.grace,
+        "combine": spec.rules.combine.value,
+        "default_loss": spec.rules.default,
+        "charge": str(charge),
+        "digest": spec.digest,
+        "largest_value_bytes": spec.largest_value,
+        "persons": None,
+    }
+    if spec.cap is not None:
+        told["persons"] = {
+            "most": spec.cap.most,
+            "slots": spec.cap.slots,
+            "charge": str(spec.cap.most * charge),
+            "charge_of_any_slots": str(2 * spec.cap.most * charge),
+        }
+    return told
+
+
 _LONG_BLOCK = 1 << 16
 """Slots of a block from which on a key may well be slow to follow a change: its 65,536 events."""
 
@@ -183,3 +219,24 @@ def _print(told: dict[str, Any]) -> None:
         )
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")
+    for assembly in told["assemblies"]:
+        _print_assembly(assembly)
+
+
+def _print_assembly(told: dict[str, Any]) -> None:
+    typer.echo(
+        f"  assembly {told['assembly']}: {told['requests']} and {told['outcomes']} become"
+        f" {told['output']} for {told['stream']}, {told['mode']}, epoch {told['epoch']}"
+    )
+    typer.echo(
+        f"    outcomes count for {told['window_ms'] / 1000:g} s; a request with its outcomes is"
+        f" charged ε = {told['charge']} in all"
+    )
+    persons = told["persons"]
+    if persons is not None:
+        typer.echo(
+            f"    {persons['most']} events of a person count in each {persons['slots']} slots of a"
+            f" key: ε = {persons['charge']} for a person in a key and stretch,"
+            f" {persons['charge_of_any_slots']} over any {persons['slots']} consecutive slots,"
+            " times the keys that the person touches"
+        )

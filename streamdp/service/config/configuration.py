@@ -4,7 +4,8 @@
    types and keys is told at once.
 2. **The budget belongs to the input topic** (P11): what all streams that read it charge an event,
    shadow ones and estimates included, must not exceed it, in exact fractions. A stream's own share
-   is what it charges, so that its ledger refuses anything beyond.
+   is what it charges, so that its ledger refuses anything beyond. Requests and outcomes have one
+   budget together, over all topics that are assembled from them (`pairs`).
 3. No two names derived from streams may be the same, nor be an input.
 4. A seed is refused unless the command line allows it: seeded randomness protects nobody.
 
@@ -35,6 +36,12 @@ from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config.complaints import as_ours
 from streamdp.service.config.environment import PREFIX, Origins, overlaid
+from streamdp.service.config.pairs import (
+    check_assemblies,
+    check_pair_budgets,
+    pair_with,
+    shares_of,
+)
 from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
 from streamdp.service.settings import LoopSettings, Pace
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback
@@ -42,6 +49,7 @@ from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
 
 if TYPE_CHECKING:
+    from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.exact import Exact
     from streamdp.service.spec import StreamSpec
 
@@ -77,8 +85,10 @@ class Configuration:
         except ValidationError as error:
             raise as_ours(error, model=Tables, file=str(path), origins=origins) from None
         found = cls(path, tables, origins)
+        check_assemblies(found)
         found.check_names()
         found.check_budgets()
+        check_pair_budgets(found)
         return found
 
     @property
@@ -89,6 +99,18 @@ class Configuration:
     def topics(self) -> list[StreamTopics]:
         """The names of every stream's topics."""
         return [self._topics(name) for name in self.tables.streams]
+
+    def assembly_topics(self) -> list[StreamTopics]:
+        """The names of every assembly's topics: two inputs and an output."""
+        from streamdp.service.config.assembling import topics_of
+
+        return [topics_of(self, name) for name in self.tables.assemblies]
+
+    def assemblies(self) -> list[AssemblySpec]:
+        """Every assembly, resolved."""
+        from streamdp.service.config.assembling import spec_of
+
+        return [spec_of(self, name) for name in self.tables.assemblies]
 
     def modes(self) -> dict[str, Mode]:
         """What each stream does with what it draws; the only thing that is read again."""
@@ -237,7 +259,7 @@ class Configuration:
             except InvalidConfig as error:
                 raise self._of_transport(error) from error
         known = " or ".join(sorted(entry.name for entry in entry_points(group=TRANSPORTS)))
-        where = self._place("transport", "kind")
+        where = self.place("transport", "kind")
         got = table.kind if _NAME.fullmatch(table.kind) else "what is no name"  # an address, maybe
         raise InvalidConfig(complaint(where, "unknown", expected=known, got=got))
 
@@ -264,13 +286,16 @@ class Configuration:
 
     def check_names(self) -> None:
         """Refuse derived names that are not distinct; brokers take `.` and `_` for the same."""
-        inputs = {_plain(topics.input): topics.input for topics in self.topics()}
+        own = [(f"streams.{each.stream}", each) for each in self.topics()]
+        own += [(f"assemblies.{each.stream}", each) for each in self.assembly_topics()]
+        read = [each.input for _, each in own] + [each.beside for _, each in own if each.beside]
+        inputs = {_plain(name): name for name in read}
         derived: dict[str, str] = {}
-        for topics in self.topics():
+        for place, topics in own:
             for name in (topics.actions, topics.ledger, topics.state, topics.quarantine):
                 taken = derived.get(_plain(name)) or inputs.get(_plain(name))
                 if taken is not None:
-                    where = f"{self.path}: streams.{topics.stream}"
+                    where = f"{self.path}: {place}"
                     raise InvalidConfig(
                         complaint(where, "a name twice", expected="distinct topics", got=taken)
                     )
@@ -297,26 +322,37 @@ class Configuration:
             for name, stream in self.tables.streams.items()
             if stream.input == topic
         ]
-        total = table.elsewhere + self.charged(topic)
+        total = table.elsewhere + self.charged_directly(topic)
         if total > table.budget:
             told = [f"{name} {_sum(own)}" for name, own in readers]
             told += [f"elsewhere {table.elsewhere}"] if table.elsewhere else []
             raise InvalidConfig(
                 complaint(
-                    self._budget(topic),
+                    self.budget_place(topic),
                     "the streams that read the topic may charge a record more than that",
                     expected=f"a total of at most {table.budget}",
                     got=f"{total}: {'; '.join(told)}",
                 )
             )
 
-    def _budget(self, topic: str) -> str:
+    def budget_place(self, topic: str) -> str:
         """The place of a topic's budget, whose name may have dots."""
         place = ("topics", topic, "budget")
         quoted = f'{self.path}: topics."{topic}".budget'
-        return self._place(*place) if place in self.origins.values else quoted
+        return self.place(*place) if place in self.origins.values else quoted
 
     def charged(self, topic: str) -> Fraction:
+        """What each record of a topic is charged; of requests and outcomes, wherever they go.
+
+        What other applications charge the topic itself (`elsewhere`) is not in it.
+        """
+        pair = pair_with(self.tables, topic)
+        if pair is None:
+            return self.charged_directly(topic)
+        total = sum((amount for _, amount in shares_of(self, pair)), Fraction(0))
+        return total - self.tables.topics[topic].elsewhere if topic in self.tables.topics else total
+
+    def charged_directly(self, topic: str) -> Fraction:
         """What all streams that read a topic charge each of its records."""
         readers = [name for name, stream in self.tables.streams.items() if stream.input == topic]
         return sum((sum(self.shares(name).values(), Fraction(0)) for name in readers), Fraction(0))
@@ -360,19 +396,19 @@ class Configuration:
             )
         return SeededRandomness(seed)
 
-    def _place(self, *place: str) -> str:
+    def place(self, *place: str) -> str:
         """A place as a message names it: by the file, or by the variable that it came from."""
         return self.origins.where(self.path, place)
 
     def _where(self, name: str, key: str) -> str:
-        return self._place("streams", name, key)
+        return self.place("streams", name, key)
 
     def _of_transport(self, error: InvalidConfig) -> InvalidConfig:
         """What a technology refuses, which knows its settings but not where they came from."""
         told = str(error)
         said = _SETTING.match(told)
         if said is not None:
-            return InvalidConfig(f"{self._place('transport', said[1])}{told[said.end() :]}")
+            return InvalidConfig(f"{self.place('transport', said[1])}{told[said.end() :]}")
         where = " and ".join([str(self.path), *self.origins.within(("transport",))])
         return InvalidConfig(f"{where}: {told}")
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from streamdp.assembly.rules import Combine
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.leader import DEFAULT_RECIPE
@@ -233,6 +234,67 @@ class StreamTable(BaseModel):
     )
 
 
+class PersonsTable(BaseModel):
+    """A cap on how many events of one person count in so many slots of a key."""
+
+    model_config = _CLOSED
+
+    most: Count = Field(description="events of one person that count in a stretch of a key")
+    slots: Annotated[int, Field(ge=2, le=1_000_000), Number] = Field(
+        description="slots of a stretch: 0 … n - 1, n … 2n - 1, and so on"
+    )
+    secret_file: Path = Field(description="16 to 64 bytes that persons' ids are hashed with")
+
+
+class AssemblyLimitsTable(BaseModel):
+    """What one assembly may take of the process."""
+
+    model_config = _CLOSED
+
+    most_open: Count = Field(
+        default=1_000_000, description="requests of a partition that wait for their deadline"
+    )
+    most_at_once: Annotated[int, Field(ge=1, le=10_000), Number] = Field(
+        default=1000, description="events of one commit"
+    )
+
+
+class AssemblyTable(BaseModel):
+    """One assembly: requests and outcomes become the input of a stream."""
+
+    model_config = _CLOSED
+
+    requests: str = Field(min_length=1, description="the topic that says what was shown")
+    outcomes: str = Field(min_length=1, description="the topic that says what came of it")
+    stream: Name = Field(description="the stream whose input is written")
+    start: Start = Field(description="where an assembly without any state begins")
+    mode: Literal["feedback", "rankers", "categories", "errors"] = Field(
+        description="what an event is made from"
+    )
+    gain: Literal["listed", "rank"] | None = Field(
+        default=None,
+        description="mode rankers: 1 for every item of a list, or 1 divided by its rank",
+    )
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False), Number] | None = Field(
+        default=None, description="mode errors: the error from which on the loss is 1"
+    )
+    window: Annotated[int, BeforeValidator(_milliseconds)] = Field(
+        description="how long after a request its outcomes count"
+    )
+    grace: Annotated[int, BeforeValidator(_milliseconds)] = Field(
+        default=2000, description="by how much any two clocks may differ"
+    )
+    combine: Combine = Field(description="what several outcomes of one request say together")
+    default_loss: Annotated[float, Field(ge=0, le=1), Number] = Field(
+        default=1.0, description="the loss of a request for which nothing came"
+    )
+    epoch: Count = Field(default=1, description="raise it to change how events are made")
+    persons: PersonsTable | None = Field(default=None, description="a cap on one person's events")
+    limits: AssemblyLimitsTable = Field(
+        default=AssemblyLimitsTable(), description="what the assembly may take"
+    )
+
+
 class ServiceTable(BaseModel):
     """How the service paces itself; none of it can change what is released."""
 
@@ -305,6 +367,9 @@ class Tables(BaseModel):
     transport: TransportTable = Field(description="what moves the records")
     topics: dict[str, TopicTable] = Field(description="the budget of each input")
     streams: dict[Name, StreamTable] = Field(min_length=1, description="what is learned")
+    assemblies: dict[Name, AssemblyTable] = Field(
+        default={}, description="how requests and outcomes become the inputs of streams"
+    )
     service: ServiceTable = ServiceTable()
     http: HttpTable = HttpTable()
     log: LogTable = LogTable()

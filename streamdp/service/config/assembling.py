@@ -1,0 +1,174 @@
+"""How an assembly's table becomes its spec: topics, rules, recipe, and an encoding of one length.
+
+Events are written in the format of the stream whose input they are. JSON is filled to one width,
+whatever the stream's own `padding` says: readers take both, and an event's length must not tell
+what came of it. A format of one's own whose rows differ in length is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streamdp.assembly.join import Encode
+from streamdp.assembly.persons import Cap
+from streamdp.assembly.recipes import Categories, Errors, Rankers, Recipe, Rewards
+from streamdp.assembly.rules import Rules
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import StreamTopics
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.wire.feedback import FeedbackFormat, configure_feedback
+from streamdp.wire.formats import Format, configure
+
+if TYPE_CHECKING:
+    from streamdp.service.config.configuration import Configuration
+
+_TRIED = (0.0, 1.0, 0.5, 0.1, 1 / 3, 1e-7, 0.123456789)
+"""Losses whose events must have one length, tried before anything starts; the join looks at all."""
+
+
+def topics_of(configuration: Configuration, name: str) -> StreamTopics:
+    """The topics of an assembly: two inputs and an output."""
+    tables = configuration.tables
+    table = tables.assemblies[name]
+    return StreamTopics(
+        configuration.app,
+        name,
+        table.requests,
+        headers=True,
+        beside=table.outcomes,
+        output=tables.streams[table.stream].input,
+    )
+
+
+def spec_of(configuration: Configuration, name: str) -> AssemblySpec:
+    """One assembly, resolved; its secret is read."""
+    table = configuration.tables.assemblies[name]
+    recipe = _recipe(configuration, name)
+    encode = _encoding(configuration, name)
+    _check_one_length(configuration, name, recipe, encode)
+    return AssemblySpec(
+        topics=topics_of(configuration, name),
+        rules=Rules(
+            window=table.window,
+            grace=table.grace,
+            combine=table.combine,
+            default=table.default_loss,
+        ),
+        recipe=recipe,
+        encode=encode,
+        start=table.start,
+        epoch=table.epoch,
+        cap=_cap(configuration, name),
+        most_open=table.limits.most_open,
+        most_at_once=table.limits.most_at_once,
+    )
+
+
+def _recipe(configuration: Configuration, name: str) -> Recipe:
+    table = configuration.tables.assemblies[name]
+    observes = configuration.stream(table.stream).observes
+    needed = "feedback" if table.mode == "feedback" else "losses"
+    if observes != needed:
+        told = f"this mode makes events for a stream with observes = {needed}"
+        got = f"{table.mode} for {table.stream}, which observes {observes}"
+        raise _wrong(configuration, name, "mode", told, "another mode, or another stream", got)
+    for key, mode in (("gain", "rankers"), ("scale", "errors")):
+        if getattr(table, key) is not None and table.mode != mode:
+            told, got = f"belongs to mode = {mode} alone", f"mode = {table.mode}"
+            raise _wrong(configuration, name, key, told, f"no {key}", got)
+    actions = tuple(configuration.actions(table.stream))
+    match table.mode:
+        case "feedback":
+            return Rewards()
+        case "rankers":
+            return Rankers(actions, by_rank=table.gain == "rank")
+        case "categories":
+            return Categories(actions)
+        case "errors":
+            if table.scale is None:
+                told, expected = "missing", "the error from which on the loss is 1"
+                raise _wrong(configuration, name, "scale", told, expected, "nothing")
+            return Errors(actions, table.scale)
+
+
+def _encoding(configuration: Configuration, name: str) -> Encode:
+    stream_name = configuration.tables.assemblies[name].stream
+    stream = configuration.stream(stream_name)
+    options = dict(stream.format.options)
+    if stream.format.name == "json":
+        options["padding"] = "fixed"
+    feedback = configuration.feedback(stream_name)
+    made: Format | FeedbackFormat
+    if feedback is None:
+        made = configure(stream.format.name, actions=configuration.actions(stream_name),
+                         options=options)  # fmt: skip
+        return _losses(made)
+    if feedback.played != "header":
+        told = "the stream looks for the action that was shown in an event's content"
+        raise _wrong(configuration, name, "stream", told, "one that reads it from a header",
+                     stream_name)  # fmt: skip
+    made = configure_feedback(stream.format.name, feedback=feedback, options=options)
+    if made.frames:
+        told, expected = "an event is one slot", "a stream without frames"
+        raise _wrong(configuration, name, "stream", told, expected, stream_name)
+    return _feedback(made)
+
+
+def _losses(made: Format) -> Encode:
+    def encode(losses: Sequence[float]) -> bytes:
+        return made.encode(np.array([losses], dtype=np.float32))
+
+    return encode
+
+
+def _feedback(made: FeedbackFormat) -> Encode:
+    """One number: the loss, or the reward where the stream reads rewards."""
+    rewards = made.feedback.content == "reward"
+
+    def encode(losses: Sequence[float]) -> bytes:
+        (loss,) = losses
+        number = 1.0 - loss if rewards else loss
+        return made.encode(np.array([number], dtype=np.float32), played=[0])
+
+    return encode
+
+
+def _check_one_length(
+    configuration: Configuration, name: str, recipe: Recipe, encode: Encode
+) -> None:
+    lengths = {len(encode([loss] * recipe.gains)) for loss in _TRIED}
+    if len(lengths) > 1:
+        told = "an event's length would tell what came of a request"
+        expected = "a stream whose format writes events of one length, such as json or float32"
+        got = f"events of {min(lengths)} to {max(lengths)} bytes"
+        raise _wrong(configuration, name, "stream", told, expected, got)
+
+
+def _cap(configuration: Configuration, name: str) -> Cap | None:
+    persons = configuration.tables.assemblies[name].persons
+    if persons is None:
+        return None
+    where = configuration.place("assemblies", name, "persons", "secret_file")
+    try:
+        secret = persons.secret_file.read_bytes().strip()
+    except OSError as error:
+        expected = f"a secret in {persons.secret_file}"
+        raise InvalidConfig(
+            complaint(where, "cannot be read", expected=expected, got=type(error).__name__)
+        ) from None
+    try:
+        return Cap(persons.most, persons.slots, secret)
+    except InvalidConfig as error:
+        what = str(error).removeprefix("persons")
+        place = configuration.place("assemblies", name, "persons")
+        raise InvalidConfig(f"{place}{what}") from None
+
+
+def _wrong(
+    configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
+) -> InvalidConfig:
+    where = configuration.place("assemblies", name, key)
+    return InvalidConfig(complaint(where, what, expected=expected, got=got))

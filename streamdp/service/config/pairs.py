@@ -1,0 +1,167 @@
+"""Requests and outcomes that share one budget, and what is charged for them (P11).
+
+A request with all its outcomes is one thing to protect, and every topic that is assembled from it
+carries it once more. So what counts together are all assemblies that are connected by a topic of
+requests or of outcomes:
+
+1. what streams charge an event of each topic that they write, and what other applications are said
+   to charge it (`elsewhere`);
+2. what streams charge that read the requests themselves;
+3. what other applications are said to charge requests or outcomes (`elsewhere`), such as those
+   behind a second assembler.
+
+The sum must stay within the budget of each of these topics of requests, and of outcomes where a
+budget is written for one. No stream may read the outcomes: it would publish how many there are,
+and that an outcome exists is what an assembly protects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+if TYPE_CHECKING:
+    from streamdp.service.config.configuration import Configuration
+    from streamdp.service.config.tables import AssemblyTable, Tables
+
+NONE = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Topics of requests and of outcomes that belong together, and who assembles them."""
+
+    assemblies: tuple[str, ...]
+    requests: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def pairs_of(tables: Tables) -> list[Pair]:
+    """Every pair of a configuration, in the order of its assemblies."""
+    groups: list[dict[str, AssemblyTable]] = []
+    for name, table in tables.assemblies.items():
+        together = {name: table}
+        apart = []
+        for group in groups:
+            ends = {end for each in group.values() for end in (each.requests, each.outcomes)}
+            if ends & {table.requests, table.outcomes}:
+                together = {**group, **together}
+            else:
+                apart.append(group)
+        groups = [*apart, together]
+    return [_pair(tables, group) for group in groups]
+
+
+def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> Pair:
+    return Pair(
+        assemblies=tuple(group),
+        requests=tuple(dict.fromkeys(each.requests for each in group.values())),
+        outcomes=tuple(dict.fromkeys(each.outcomes for each in group.values())),
+        outputs=tuple(tables.streams[each.stream].input for each in group.values()),
+    )
+
+
+def pair_with(tables: Tables, topic: str) -> Pair | None:
+    """The pair whose requests or outcomes lie in a topic."""
+    found = (each for each in pairs_of(tables) if topic in (*each.requests, *each.outcomes))
+    return next(found, None)
+
+
+def shares_of(configuration: Configuration, pair: Pair) -> list[tuple[str, Fraction]]:
+    """What a request with all its outcomes is charged, by whom."""
+    tables = configuration.tables
+    told = [
+        (f"events of {name} in {output}", event_charge(configuration, output))
+        for name, output in zip(pair.assemblies, pair.outputs, strict=True)
+    ]
+    for topic in pair.requests:
+        told += [
+            (f"{name} from {topic}", sum(configuration.shares(name).values(), NONE))
+            for name, stream in tables.streams.items()
+            if stream.input == topic
+        ]
+    for topic in _with_budget(configuration, pair):
+        if tables.topics[topic].elsewhere:
+            told.append((f"elsewhere from {topic}", tables.topics[topic].elsewhere))
+    return told
+
+
+def event_charge(configuration: Configuration, topic: str) -> Fraction:
+    """What each event of an assembled topic is charged, by other applications too."""
+    return configuration.charged_directly(topic) + configuration.tables.topics[topic].elsewhere
+
+
+def check_assemblies(configuration: Configuration) -> None:
+    """Refuse assemblies whose topics would carry an outcome where no budget counts it."""
+    tables = configuration.tables
+    for name, table in tables.assemblies.items():
+        if table.stream not in tables.streams:
+            expected = "one of the streams: " + ", ".join(tables.streams)
+            raise _wrong(configuration, name, "stream", "unknown", expected, table.stream)
+    inputs = {stream.input: name for name, stream in tables.streams.items()}
+    writers: dict[str, str] = {}
+    roles: dict[str, str] = {}
+    for name, table in tables.assemblies.items():
+        output = tables.streams[table.stream].input
+        if output in writers:
+            told = "its input has one assembly already: a request would be in it twice"
+            expected, got = "an input of its own", f"{output}, which {writers[output]} writes"
+            raise _wrong(configuration, name, "stream", told, expected, got)
+        writers[output] = name
+        for key, topic in (("requests", table.requests), ("outcomes", table.outcomes)):
+            if roles.setdefault(topic, key) != key:
+                told = "requests of one assembly cannot be outcomes of another"
+                raise _wrong(configuration, name, key, told, "another topic", topic)
+        if table.outcomes in inputs:
+            told = "a stream reads the outcomes, and so publishes how many there are"
+            got = f"{table.outcomes}, which {inputs[table.outcomes]} reads"
+            raise _wrong(configuration, name, "outcomes", told, "a topic of their own", got)
+        if table.requests not in tables.topics:
+            raise InvalidConfig(
+                complaint(
+                    f'{configuration.path}: topics."{table.requests}"',
+                    f"no budget for the requests of assembly {name}",
+                    expected='budget = "…", the most ε that a request with all its outcomes'
+                    " may cost",
+                    got="nothing",
+                )
+            )
+    for output, name in writers.items():
+        if output in roles:
+            told = f"its input is {roles[output]} of an assembly too"
+            raise _wrong(configuration, name, "stream", told, "an input of its own", output)
+
+
+def check_pair_budgets(configuration: Configuration) -> None:
+    """Refuse streams that together may charge a request more than its budget."""
+    for pair in pairs_of(configuration.tables):
+        shares = shares_of(configuration, pair)
+        total = sum((amount for _, amount in shares), NONE)
+        for topic in _with_budget(configuration, pair):
+            table = configuration.tables.topics[topic]
+            if total > table.budget:
+                raise InvalidConfig(
+                    complaint(
+                        configuration.budget_place(topic),
+                        "streams may charge a request with its outcomes more than that",
+                        expected=f"a total of at most {table.budget}",
+                        got=f"{total}: " + "; ".join(f"{who} {amount}" for who, amount in shares),
+                    )
+                )
+
+
+def _with_budget(configuration: Configuration, pair: Pair) -> Iterator[str]:
+    tables = configuration.tables
+    return (topic for topic in (*pair.requests, *pair.outcomes) if topic in tables.topics)
+
+
+def _wrong(
+    configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
+) -> InvalidConfig:
+    where = configuration.place("assemblies", name, key)
+    return InvalidConfig(complaint(where, what, expected=expected, got=got))
