@@ -81,9 +81,6 @@ def layouts() -> dict[str, Ints]:
     }
 
 
-@pytest.mark.parametrize("actions", [2, 9, 130])
-@pytest.mark.parametrize("name", list(layouts()))
-@pytest.mark.parametrize("small", [True, False], ids=["small memory", "usual memory"])
 @pytest.mark.parametrize("keys", [1 << 16, (1 << 16) + 1])
 def test_are_slots_ordered_by_key_however_many_keys_a_batch_has(keys: int) -> None:
     """Numbers of two bytes are sorted in another way: the largest of them, and the next."""
@@ -93,6 +90,9 @@ def test_are_slots_ordered_by_key_however_many_keys_a_batch_has(keys: int) -> No
     assert order.tolist() == sorted(range(200), key=lambda slot: index[slot])
 
 
+@pytest.mark.parametrize("actions", [2, 9, 130])
+@pytest.mark.parametrize("name", list(layouts()))
+@pytest.mark.parametrize("small", [True, False], ids=["small memory", "usual memory"])
 def test_are_the_sums_those_of_each_slot_alone(
     name: str, actions: int, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
