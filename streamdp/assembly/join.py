@@ -234,6 +234,10 @@ class Join:
         times = (self._open[at].timestamp for at in range(count))
         return max(map(self._rules.leaves, times), default=_EVER)
 
+    def last_of(self, count: int) -> int:
+        """The offset of the newest of so many of the oldest open requests."""
+        return self._open[count - 1].offset
+
     def next_due(self) -> int | None:
         """The moment at which the oldest open request may leave by the clock."""
         return self._rules.leaves(self._open[0].timestamp) if self._open else None

@@ -81,11 +81,16 @@ async def _lines(
 
 def _in_words(value: bytes) -> str:
     """One line for people."""
-    from streamdp.wire.lines import EpochMark, key_bytes
-    from streamdp.wire.published import decode_ledger
+    from streamdp.wire.lines import Assembled, EpochMark, key_bytes
+    from streamdp.wire.published import decode_any_ledger
 
-    line = decode_ledger(value)
+    line = decode_any_ledger(value)
     place = f"{printable(line.stream)}/{line.partition}"
+    if isinstance(line, Assembled):
+        return (
+            f"{place:<12} epoch {line.epoch}: requests {line.start} … {line.stop - 1} of"
+            f" {printable(line.input)} become events of {printable(line.output)}"
+        )
     if isinstance(line, EpochMark):
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
     name, kind = key_word(key_bytes(line)), word(line.kind)
@@ -124,14 +129,14 @@ def verify(
     configurations = [load(path) for path in config]
     _check_once(configurations)
     verification = Verification()
-    configured = [topics for each in configurations for topics in each.topics()]
+    configured = [topics for each in configurations for topics in _topics(each)]
     read: set[str] = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
     unread: list[str] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
         unread += wait_for(partial(_read_told, technology, configuration.topics(), verification))
-        wait_for(partial(_read, technology, configuration.topics(), verification))
+        wait_for(partial(_read, technology, _topics(configuration), verification))
         found = wait_for(partial(_others, technology, configuration.app, read))
         wait_for(partial(_read, technology, found, verification))
         read |= {topics.ledger for topics in found}
@@ -196,15 +201,21 @@ async def _others(technology: Technology, app: str, read: set[str]) -> list[Stre
         await publications.close()
 
 
+def _topics(configuration: Configuration) -> list[StreamTopics]:
+    """Everything that has a ledger: streams and assemblies."""
+    return [*configuration.topics(), *configuration.assembly_topics()]
+
+
 def _check_once(configurations: Sequence[Configuration]) -> None:
     """Refuse to read a ledger twice: its second reading would look like every charge again."""
     from streamdp.core.errors import InvalidConfig, complaint
 
     given: dict[str, Path] = {}
     for configuration in configurations:
-        for topics in configuration.topics():
+        for topics in _topics(configuration):
             if topics.ledger in given:
-                where = f"--config {configuration.path}: streams.{topics.stream}"
+                kind = "assemblies" if topics.output else "streams"
+                where = f"--config {configuration.path}: {kind}.{topics.stream}"
                 got = f"{topics.ledger}, as in {given[topics.ledger]}"
                 raise InvalidConfig(
                     complaint(where, "a ledger twice", expected="each once", got=got)
@@ -220,11 +231,12 @@ def _budgets(
     readers: dict[str, set[str]] = {}
     elsewhere: dict[str, Fraction] = {}
     for configuration in configurations:
-        for topics in configuration.topics():
-            table = configuration.tables.topics[topics.input]
-            budgets[topics.input] = min(table.budget, budgets.get(topics.input, table.budget))
-            readers.setdefault(topics.input, set()).add(configuration.app)
-            elsewhere[topics.input] = table.elsewhere
+        ends = [end for each in _topics(configuration) for end in (each.input, each.beside)]
+        for topic in dict.fromkeys(end for end in ends if end in configuration.tables.topics):
+            table = configuration.tables.topics[topic]
+            budgets[topic] = min(table.budget, budgets.get(topic, table.budget))
+            readers.setdefault(topic, set()).add(configuration.app)
+            elsewhere[topic] = table.elsewhere
     alone = {topic: amount for topic, amount in elsewhere.items() if len(readers[topic]) == 1}
     return budgets, alone
 
@@ -256,8 +268,9 @@ def _report(
         beside = f" + {each.elsewhere} elsewhere" if each.elsewhere else ""
         if beside and each.own != each.highest:
             beside = f" (without other applications: {each.own}{beside})"
+        record = "request with its outcomes" if each.assembled else "record"
         typer.echo(
-            f"topic {each.topic}: the highest charge on any record is ε = {each.highest}{beside},"
+            f"topic {each.topic}: the highest charge on any {record} is ε = {each.highest}{beside},"
             f" of a budget of {each.budget}, by {each.lines} lines: {_verdict(each, violations)}"
         )
 
@@ -298,5 +311,6 @@ def _as_dict(verdict: TopicVerdict, violations: list[str]) -> dict[str, Any]:
         "budget": str(verdict.budget),
         "lines": verdict.lines,
         "seeded_lines": verdict.seeded,
+        "assembled_into": list(verdict.assembled),
         "kept": verdict.kept and not violations,
     }

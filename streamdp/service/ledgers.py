@@ -5,6 +5,9 @@ a process; those of streams that run are read whenever they are asked for, where
 or where an epoch before may have charged more. The list of ledgers is
 asked for each time, but at most once in `_FRESH_SECONDS`: all partitions of a process are taken
 together.
+
+What an assembly may begin with, and what the pair's budget leaves to a stream, is worked out from
+the same ledgers (`pair_past`).
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config import Configuration
+from streamdp.service.pair_past import PairPast
 from streamdp.service.past import Past, Reading, Scope, Tally
 
 _FRESH_SECONDS = 10.0
@@ -38,8 +43,36 @@ class Ledgers:
         self._listed: tuple[float, Sequence[StreamTopics]] | None = None
         self._read: dict[str, tuple[float, Tally]] = {}
 
-    async def past(self, stream: str, scope: Scope) -> Past:
-        """What all but this stream have charged its input."""
+    async def past(self, name: str, scope: Scope) -> Past:
+        """What all but this stream, or this assembly, have charged its input."""
+        tables = self._configuration.tables
+        if name in tables.assemblies:
+            return (await self._pairs(None)).of_assembly(name)
+        past, topic = await self._of_stream(name, scope), tables.streams[name].input
+        left = (await self._pairs(topic)).left_to(topic)
+        if left is None:
+            return past
+        return replace(past, room=min(past.room, left - _charge(self._configuration, name)))
+
+    async def _pairs(self, topic: str | None) -> PairPast:
+        """What is known of everything that is assembled, and of what was charged for it.
+
+        A stream whose topic has nothing to do with that spares itself the other ledgers.
+        """
+        found, rest = PairPast(self._configuration), list[StreamTopics]()
+        async with self._turn:
+            for topics in await self._list():
+                assembles = topics.stream in self._configuration.tables.assemblies
+                if assembles or self._is_retired(topics):
+                    found.add(await self._tally(topics))
+                elif self._may_have_charged_more(topics):
+                    rest.append(topics)
+            if topic is None or found.concerns(topic):
+                for topics in rest:
+                    found.add(await self._tally(topics))
+        return found
+
+    async def _of_stream(self, stream: str, scope: Scope) -> Past:
         configuration, own = self._configuration, self._configuration.stream(stream)
         table = configuration.tables.topics[own.input]
         siblings = {
@@ -76,11 +109,14 @@ class Ledgers:
         """
         if self._is_retired(topics):
             return True
+        if topics.stream in self._configuration.tables.assemblies:
+            return False  # it charges nothing by itself
         table = self._configuration.stream(topics.stream)
         return max(table.epoch, *table.partition_epochs.values(), 1) > 1
 
     def _is_retired(self, topics: StreamTopics) -> bool:
-        return topics.ledger not in {each.ledger for each in self._configuration.topics()}
+        known = (*self._configuration.topics(), *self._configuration.assembly_topics())
+        return topics.ledger not in {each.ledger for each in known}
 
     async def _list(self) -> Sequence[StreamTopics]:
         if self._listed is None or self._clock() - self._listed[0] > _FRESH_SECONDS:

@@ -13,6 +13,9 @@ what that would spend twice. So whoever takes a partition looks at every ledger 
    lies ahead of it, and what lies behind it in blocks that have not ended or in releases that wait.
    Otherwise the partition halts: a new epoch begins behind them.
 
+What is assembled from requests and outcomes has their budget too (`pair_past`): to an assembly, the
+other assemblies of its requests are what other streams are to a stream.
+
 Charges are taken at their highest: of an epoch the highest of each kind, added up. What other
 applications charge is at least what the configuration says is charged `elsewhere`.
 
@@ -28,10 +31,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
-from streamdp.core.errors import StateMismatch
+from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.lines import Charge
-from streamdp.wire.published import decode_ledger
+from streamdp.wire.lines import Assembled, Charge
+from streamdp.wire.published import decode_any_ledger
 
 
 class Scope(Enum):
@@ -53,6 +56,19 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """Up to where an assembly may have made events of one partition's requests."""
+
+    app: str
+    ledger: str
+    requests: str
+    outcomes: str
+    output: str
+    partition: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """The readings of an input by all streams but one, and what they leave to that one."""
 
@@ -67,7 +83,19 @@ class Past:
         ends = [each.last_offset + 1 for each in self._from(partition, position)]
         starts = [position, *sorted(ends)]
         fitting = (start for start in starts if self.charged(partition, start) <= self.room)
-        return next(fitting, starts[-1])
+        found = next(fitting, None)
+        if found is None:
+            raise StateMismatch(
+                complaint(
+                    f"partition {partition}",
+                    "what is assembled from the same requests or outcomes has been charged so much"
+                    " that no beginning is within their budget; use topics of other names, or a"
+                    " larger budget",
+                    expected=f"others to charge at most {self.room}",
+                    got=self.charged(partition, starts[-1]),
+                )
+            )
+        return found
 
     def charged(self, partition: int, start: int) -> Fraction:
         """The most that others have charged, or will charge, a record from `start` on."""
@@ -110,21 +138,53 @@ class Tally:
         self._topics = topics
         self._kinds: defaultdict[tuple[str, int, int], dict[str, Fraction]] = defaultdict(dict)
         self._last: dict[tuple[str, int, int], int] = {}
+        self._claims: dict[int, Claim] = {}  # by partition: an assembly keeps its topics
 
     def read(self, records: Iterable[Published]) -> None:
         """Some of its lines; one that cannot be read may hide a charge, so it is an error."""
         for record in records:
             try:
-                line = decode_ledger(record.value)
+                line = decode_any_ledger(record.value)
             except StateMismatch as error:
                 where = f"{self._topics.ledger} partition {record.partition}"
                 raise StateMismatch(f"{where} offset {record.offset}: {error}") from None
+            if isinstance(line, Assembled):
+                self._claim(line)
+                continue
             if not isinstance(line, Charge) or line.stop <= line.start:
                 continue
             epoch = (line.input, line.partition, line.epoch)
             kinds = self._kinds[epoch]
             kinds[line.kind] = max(kinds.get(line.kind, Fraction(0)), line.charge)
             self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
+
+    def _claim(self, line: Assembled) -> None:
+        """A new epoch begins at the exact end of the one before, which the line before overstates.
+
+        What it says itself counts from then on: `stop` of the newest line.
+        """
+        self._claims[line.partition] = Claim(
+            self._topics.app,
+            self._topics.ledger,
+            line.input,
+            line.outcomes,
+            line.output,
+            line.partition,
+            line.stop,
+        )
+
+    @property
+    def ledger(self) -> str:
+        """Which ledger this is."""
+        return self._topics.ledger
+
+    def claims(self) -> list[Claim]:
+        """Of an assembly: what it may have made events of."""
+        return list(self._claims.values())
+
+    def highest(self, topic: str) -> Fraction:
+        """The most that any record of an input was charged by this ledger's stream."""
+        return max((each.charge for each in self.readings(topic)), default=Fraction(0))
 
     def readings(self, topic: str) -> list[Reading]:
         """Of one input."""

@@ -17,6 +17,8 @@ What is held against the ledgers of the streams that were given:
 8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
    lines put in force, and nothing was told that no line tells of (`told`).
 9. What openings carry over is what was public of the key's newest learner (`successions`).
+10. Requests with their outcomes, over all topics that were assembled from them, stay within their
+   budget, and none was assembled again (`assembled`).
 
 Nothing here reads the configuration but budgets: a ledger is proof on its own.
 """
@@ -27,6 +29,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -36,11 +39,13 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
+from streamdp.service.assembled import AssembledRequests
 from streamdp.service.standings import Follower
 from streamdp.service.successions import Succession
 from streamdp.wire.lines import (
     ENDS_BLOCK,
     ActionLine,
+    Assembled,
     CarriedOver,
     Charge,
     EpochMark,
@@ -48,7 +53,7 @@ from streamdp.wire.lines import (
     from_base64,
     ordinal_of,
 )
-from streamdp.wire.published import decode_in_force, decode_ledger
+from streamdp.wire.published import decode_any_ledger, decode_in_force
 from streamdp.wire.retracing import Retraced
 
 MOST_COMPARED = 1_000_000
@@ -62,6 +67,7 @@ LONGEST = 1000
 """Characters of an ε: far above all that we charge, below what Python refuses to read (4,300)."""
 
 
+_NOTHING = Fraction(0)
 _PART_BYTES = 4  # of a policy for each action
 
 _OfApp = tuple[str, TopicCharge]
@@ -79,6 +85,7 @@ class TopicVerdict:
     budget: Fraction
     lines: int
     seeded: int  # lines that guarantee nothing
+    assembled: tuple[str, ...] = ()  # topics whose events its records became
 
     @property
     def kept(self) -> bool:
@@ -145,6 +152,7 @@ class Verification:
         self._parts: defaultdict[tuple[str, str, int], _Part] = defaultdict(_Part)
         self._lines: defaultdict[str, int] = defaultdict(int)
         self._seeded: defaultdict[str, int] = defaultdict(int)
+        self._assembled = AssembledRequests()
 
     def told(self, stream: StreamTopics, records: Iterable[Published]) -> None:
         """What is on a stream's actions topic, all of it before any line of its ledger is read.
@@ -168,9 +176,15 @@ class Verification:
         for record in records:
             where = f"{stream.ledger} partition {record.partition} offset {record.offset}"
             try:
-                line = decode_ledger(record.value)
+                line = decode_any_ledger(record.value)
             except StateMismatch as error:
                 self._tell(where, str(error))
+                continue
+            if isinstance(line, Assembled):
+                self._lines[line.input] += 1
+                at = (stream.app, stream.stream, record.partition)
+                for wrong in self._assembled.read(*at, line):
+                    self._tell(where, wrong)
                 continue
             if isinstance(line, Charge) and len(line.epsilon) > LONGEST:
                 self._tell(where, f"ε has {len(line.epsilon)} characters; expected ≤ {LONGEST}")
@@ -217,19 +231,40 @@ class Verification:
         foreign: Collection[str] = (),
     ) -> list[TopicVerdict]:
         """What the records of each topic paid at most; `foreign`: applications not asked for."""
-        return [
-            TopicVerdict(
-                topic=topic,
-                highest=highest,
-                own=self._highest(topic, without=foreign) if foreign else highest,
-                elsewhere=elsewhere.get(topic, Fraction(0)),
-                budget=budget,
-                lines=self._lines[topic],
-                seeded=self._seeded[topic],
-            )
-            for topic, budget in budgets.items()
-            for highest in [self._highest(topic)]
-        ]
+        return [self._verdict(topic, budgets[topic], elsewhere, foreign) for topic in budgets]
+
+    def _verdict(
+        self,
+        topic: str,
+        budget: Fraction,
+        elsewhere: dict[str, Fraction],
+        foreign: Collection[str],
+    ) -> TopicVerdict:
+        outputs = tuple(self._assembled.outputs(topic))
+        highest = self._with_outcomes(topic, elsewhere, ())
+        return TopicVerdict(
+            topic=topic,
+            highest=highest,
+            own=self._with_outcomes(topic, elsewhere, foreign) if foreign else highest,
+            elsewhere=elsewhere.get(topic, _NOTHING),
+            budget=budget,
+            lines=self._lines[topic],
+            seeded=sum(self._seeded[each] for each in {topic, *outputs}),
+            assembled=outputs,
+        )
+
+    def _with_outcomes(
+        self, topic: str, elsewhere: dict[str, Fraction], without: Collection[str]
+    ) -> Fraction:
+        """The most that a record paid, through everything that was assembled from it too."""
+        directly = partial(self._highest, without=without)
+        if not self._assembled.outputs(topic):
+            return directly(topic)
+
+        def charged(output: str) -> Fraction:
+            return directly(output) + elsewhere.get(output, _NOTHING)
+
+        return self._assembled.highest(topic, charged, directly, without=without)
 
     def _book(self, stream: StreamTopics, line: Charge) -> None:
         identity = line.identity

@@ -127,7 +127,7 @@ async def _reaches(paired: PairedTransport, room: Room, start: int, stop: int) -
 
 
 async def commit_writes(room: Room) -> None:
-    """One step: state, both positions, and records at their own partition of the output."""
+    """One step: state, both positions, a ledger line, and records at p of the output."""
     worker, paired = await _lone_worker(room, partitions=2)
     for number in range(2):
         await room.send(numbered(10), partition=number)
@@ -219,6 +219,7 @@ def _step(number: int, count: int) -> Commit:
     return Commit(
         next_offset=count,
         state=[(b"checkpoint", mark), (b"row " + mark, mark)],
+        ledger=[(None, b"line " + mark)],
         low_water=0,
         beside=2 * count,
         records=records,
@@ -259,6 +260,8 @@ async def _expect_durable(room: Room, commits: list[Commit], worker: Worker, num
     positions = (last.next_offset, last.beside) if last else (None, None)
     remembered = taken.group_offset, taken.beside_offset
     room.expect("both positions", expected=positions, got=remembered)
+    line = last.ledger[-1][1] if last else None
+    room.expect("the last ledger line", expected=line, got=taken.last_ledger_line)
     written = [record for commit in commits for record in commit.records]
     output = await _output(room, number)
     room.expect("written", expected=[(k, v) for k, v, _ in written], got=output.rows)

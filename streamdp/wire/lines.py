@@ -241,6 +241,28 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
 LedgerLine = Charge | EpochMark
 
 
+class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assembly"):
+    """Which requests may become events from here on: a line of an assembly's ledger.
+
+    It is durable before the first of these events is, and none from `stop` on is there. An epoch's
+    first line begins exactly where the epoch before had come to, the others where the line before
+    ends.
+    """
+
+    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
+    stream: Annotated[str, Meta(description="The assembly's name.")]
+    partition: Natural
+    epoch: Natural
+    input: Annotated[str, Meta(description="The topic of requests, whose budget is charged.")]
+    outcomes: Annotated[str, Meta(description="The topic of outcomes, which has the same budget.")]
+    output: Annotated[str, Meta(description="The topic that events are written to.")]
+    start: Annotated[int, Meta(ge=0, description="First request.")]
+    stop: Annotated[int, Meta(ge=0, description="First request after them.")]
+    ordinal: Ordinal
+    digest: Annotated[str, Meta(description="Digest of the assembly's configuration.")]
+    version: Annotated[str, Meta(description="Version of the library.")]
+
+
 def ordinal_of(line: LedgerLine) -> int | None:
     """The line's place in its partition's ledger; None in a line of schema 1."""
     return line.ordinal if line.schema > 1 and isinstance(line.ordinal, int) else None

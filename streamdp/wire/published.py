@@ -28,6 +28,8 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    without a gap. Releases come in the order of the records that ended their blocks, so the ordinal
    is a function of the input's public side. (Schema 1 said the number of the commit instead, and
    how many commits there are depends on the clock, which the time that decoding takes can move.)
+10. An assembly's ledger has lines of another kind: which requests, up to where, may become events
+   of which topic. So all ledgers together tell what a request with its outcomes was charged.
 
 Readers ignore fields they do not know, and refuse a `schema` higher than they know.
 """
@@ -51,6 +53,7 @@ from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
     ActionLine,
+    Assembled,
     CarriedOver,
     Carries,
     Charge,
@@ -295,6 +298,26 @@ def decode_ledger(value: bytes) -> LedgerLine:
     return line
 
 
+def encode_assembled(line: Assembled) -> bytes:
+    """A line of an assembly's ledger."""
+    return _encode(line)
+
+
+def decode_assembled(value: bytes) -> Assembled:
+    """Read a record of an assembly's ledger topic."""
+    return _decoded(_assembled_decoder, value, where="ledger line", newest=LEDGER_SCHEMA)
+
+
+def decode_any_ledger(value: bytes) -> LedgerLine | Assembled:
+    """Read a record of any ledger topic: a stream's, or an assembly's."""
+    try:
+        if _kind_decoder.decode(value).type == "assembly":
+            return decode_assembled(value)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass  # what it is, the stream's decoder says
+    return decode_ledger(value)
+
+
 @lru_cache(maxsize=64)
 def names_digest(actions: tuple[str, ...]) -> str:
     """A fingerprint of the actions' names in their order: which policy is about which actions.
@@ -309,13 +332,19 @@ class _Version(Struct):
     schema: int
 
 
+class _Kind(Struct):
+    type: str
+
+
 _action_decoder = msgspec.json.Decoder(ActionLine)
 _in_force_decoder: msgspec.json.Decoder[InForce] = msgspec.json.Decoder(InForce)
 _ledger_decoder: msgspec.json.Decoder[LedgerLine] = msgspec.json.Decoder(LedgerLine)
+_assembled_decoder = msgspec.json.Decoder(Assembled)
+_kind_decoder = msgspec.json.Decoder(_Kind)
 _version_decoder = msgspec.json.Decoder(_Version)
 _encode = msgspec.json.Encoder().encode
 
-Line = TypeVar("Line", ActionLine, InForce, LedgerLine)
+Line = TypeVar("Line", ActionLine, InForce, LedgerLine, Assembled)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, newest: int) -> Line:
@@ -328,7 +357,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
         raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
-    if not isinstance(line, EpochMark):
+    if not isinstance(line, EpochMark | Assembled):
         _check_key(line, where=where)
     return line
 

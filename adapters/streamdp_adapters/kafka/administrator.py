@@ -193,8 +193,8 @@ class KafkaAdministrator:
 
     async def _require(self, stream: StreamTopics, partition: int) -> None:
         """Refuse a look at what is not there: a client would ask for it until its time is up."""
-        beside = [stream.beside] if stream.output else [stream.ledger]
-        there = await self._present([stream.input, stream.state, *beside])
+        beside = [stream.beside] if stream.output else []
+        there = await self._present([stream.input, stream.state, stream.ledger, *beside])
         for name, (count, _) in there.items():
             if partition >= count:
                 raise no_such_partition(name, partition, count=count)

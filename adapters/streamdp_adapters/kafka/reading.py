@@ -165,9 +165,8 @@ async def durable(
     though, so after a later owner has come only `Owner.confirm` tells.
     """
     partition = Partition(topics.stream, number)
-    ledgers = () if topics.output else (topics.ledger,)
     seconds = (topics.beside,) if topics.beside else ()
-    names = (topics.input, topics.state, *ledgers, *seconds)
+    names = (topics.input, topics.state, topics.ledger, *seconds)
     where = f"partition {partition}"
     async with reader(settings, names, where=where, group_id=group(topics)) as look:
         source = TopicPartition(topics.input, number)
@@ -178,9 +177,7 @@ async def durable(
         group_offsets = await look.remembered(topics.input, partitions)
         reached("take: group", partition)
         beside_offsets = await look.remembered(topics.beside, [number]) if seconds else {}
-        last_line = None
-        if ledgers:
-            last_line = await look.last_value(TopicPartition(topics.ledger, number))
+        last_line = await look.last_value(TopicPartition(topics.ledger, number))
         reached("take: ledger", partition)
         state = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
         reached("take: state", partition)

@@ -142,19 +142,19 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
 
 
 def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
-    """Two inputs, an output and the state: nothing is published.
+    """Two inputs, an output, the ledger and the state: no actions are published.
 
     Under the producers' own timestamps one that lies far in the future would close every window,
     so the inputs' are the brokers'.
     """
     single = replace(topics, beside="", output="")
-    first, _, _, state = wanted(single, settings)
+    first, _, ledger, state = wanted(single, settings)
     inputs = [
         replace(first, name=name, role=role, fixed=_BROKERS_TIME)
         for name, role in ((topics.input, "input"), (topics.beside, "second input"))
     ]
     output = replace(first, name=topics.output, role="output", least=state.least)
-    return [*inputs, output, state]
+    return [*inputs, output, ledger, state]
 
 
 @asynccontextmanager

@@ -3,37 +3,72 @@
 A round, in this order:
 
 1. It is decided how many of the oldest requests may leave: by the clock and by requests alone.
-2. If there are any, the outcomes are read up to where none can count for them any more.
-3. They become events, and one commit makes events, both positions and counts durable together.
+2. If there are any that no ledger line has told of, one commit tells of all requests that were read
+   by now, and nothing else. So the ledger knows of every event before it is there (`saved`).
+3. The outcomes are read up to where none can count for these requests any more.
+4. They become events, and one commit makes events, both positions and counts durable together.
 
 So what an outcome says decides neither when a round comes nor how many events are in it. When it is
 not known how a round ended, this object must be dropped and the partition taken again.
 
-How far the outcomes reach is for operators: no message of here has an offset of theirs.
+How far the outcomes reach is for operators: no message of here has an offset of theirs, and how
+long a commit takes is measured without the time in which outcomes are read.
 """
 
 from __future__ import annotations
 
-from streamdp.assembly.join import Join
+import time
+from collections.abc import Callable, Sequence
+
+from streamdp import __version__
+from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import Persons
 from streamdp.core.errors import StateMismatch, TransportLost, complaint
-from streamdp.ports import Commit, PairedTransport, Partition, Records, Taken, Value
+from streamdp.ports import (
+    Commit,
+    Key,
+    PairedTransport,
+    Partition,
+    Records,
+    Taken,
+    Value,
+    Written,
+)
 from streamdp.service.assembling.saved import POINT, Opened, encode_point, entry_of, open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.past import ALONE, Past
 from streamdp.service.protocol import check_goes_on
+from streamdp.wire.lines import LEDGER_SCHEMA, Assembled
+from streamdp.wire.published import encode_assembled
+
+Observe = Callable[[str, float], None]
+"""Told how long a public step took."""
 
 _MOST_GONE = 20_000  # entries that one commit takes away at most
+
+
+def unobserved(step: str, seconds: float) -> None:
+    """Nobody asked."""
 
 
 class PartitionAssembly:
     """One partition that was taken."""
 
     def __init__(
-        self, spec: AssemblySpec, partition: Partition, taken: Taken, transport: PairedTransport
+        self,
+        spec: AssemblySpec,
+        partition: Partition,
+        taken: Taken,
+        transport: PairedTransport,
+        *,
+        past: Past = ALONE,
+        observe: Observe = unobserved,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partition = partition
         self._spec, self._taken, self._transport = spec, taken, transport
-        self._opened: Opened = open_assembly(spec, partition, taken)
+        self._observe, self._clock = observe, clock
+        self._opened: Opened = open_assembly(spec, partition, taken, past=past)
         self._persons = Persons(spec.cap, self._opened.counts) if spec.cap else None
         self._join = Join(
             spec.rules,
@@ -44,7 +79,10 @@ class PartitionAssembly:
         )
         self._stale = list(self._opened.stale)
         self._begins = self._opened.begins
+        self._lines, self._declared = self._opened.lines, self._opened.declared
         self.committed = self._opened.positions.requests
+        self.history = self._opened.positions.history
+        self.events = 0  # that have left since it was taken
 
     @property
     def position(self) -> int:
@@ -92,9 +130,38 @@ class PartitionAssembly:
         count = self._join.due(now, most=self._spec.most_at_once)
         if count == 0 and not self._begins and not self._stale:
             return 0
+        if self._begins or (count and self._join.last_of(count) >= self._declared):
+            await self._declare()
         if count:
             await self._read_outcomes(self._join.until(count))
         events = self._join.emit(count)
+        await self._commit(events)
+        return count
+
+    async def _declare(self) -> None:
+        """Say up to where requests may become events, before the first of them does."""
+        start = max(self._join.positions.requests, self._declared)
+        stop = self._join.request_at
+        line = Assembled(
+            schema=LEDGER_SCHEMA,
+            stream=self._spec.name,
+            partition=self.partition.number,
+            epoch=self._spec.epoch,
+            input=self._spec.topics.input,
+            outcomes=self._spec.topics.beside,
+            output=self._spec.topics.output,
+            start=start,
+            stop=stop,
+            ordinal=self._lines + 1,
+            digest=self._spec.digest,
+            version=__version__,
+        )
+        self._lines, self._declared = line.ordinal, stop
+        await self._commit([], ledger=[(None, encode_assembled(line))])
+
+    async def _commit(
+        self, events: Sequence[Written], *, ledger: Sequence[tuple[Key, bytes]] = ()
+    ) -> None:
         positions = self._join.positions
         counts = self._persons.save() if self._persons is not None else {}
         gone, self._stale = self._stale[:_MOST_GONE], self._stale[_MOST_GONE:]
@@ -102,20 +169,28 @@ class PartitionAssembly:
         state: list[tuple[bytes, Value]] = [
             *((place, None) for place in gone),
             *saved.items(),
-            (POINT, encode_point(self._spec, self._taken, positions)),
+            (POINT, self._point(positions)),
         ]
+        begun = self._clock()
         await self._transport.commit(
             self.partition,
             Commit(
                 next_offset=positions.requests,
                 state=state,
+                ledger=ledger,
                 low_water=positions.history,
                 beside=positions.outcomes,
                 records=events,
             ),
         )
+        self._observe("commit", self._clock() - begun)
         self._begins, self.committed = False, positions.requests
-        return count
+        self.history, self.events = positions.history, self.events + len(events)
+
+    def _point(self, positions: Positions) -> bytes:
+        return encode_point(
+            self._spec, self._taken, positions, lines=self._lines, declared=self._declared
+        )
 
     async def _read_outcomes(self, until: int) -> None:
         """All that are older than a moment."""

@@ -6,9 +6,14 @@ again from the logs. The state is one topic more than two positions in a group w
 what a group remembers expires, and any tool may set it back; a request that is emitted again would
 be charged again (P11).
 
-**Nothing moves back.** Without a checkpoint, but with a position that a group remembers, the
-partition halts. So it does if its inputs were made again or cut back, or no longer hold what has to
-be read again. A new epoch goes on behind everything that anything knows to have been emitted.
+**Nothing moves back.** Without a checkpoint, but with a position that a group remembers or a ledger
+line, the partition halts. So it does if its inputs were made again or cut back, or no longer hold
+what has to be read again. A new epoch goes on behind everything that anything knows to have been
+emitted, and an assembly that begins behind everything that others have (`Past`, P11).
+
+**The ledger says it first.** A line that says up to where requests may become events is durable
+before any of these events is. So an assembly of another name, which knows nothing of this state,
+can begin behind them.
 
 The size of what is saved is a function of requests alone: positions have a fixed width.
 """
@@ -25,7 +30,10 @@ from streamdp.assembly.join import Positions
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
 from streamdp.ports import Key, Partition, Taken
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.past import ALONE, Past
 from streamdp.service.settings import Start
+from streamdp.wire.lines import Assembled
+from streamdp.wire.published import decode_assembled
 
 POINT = b"checkpoint"
 _COUNTS = b"counts"
@@ -44,6 +52,8 @@ class _Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     outcomes: _Width
     requests_id: str | None
     outcomes_id: str | None
+    lines: int  # of the ledger
+    declared: int  # the first request that no line of this epoch allows to become an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class Opened:
     counts: Mapping[Key, bytes] = field(repr=False)
     stale: tuple[bytes, ...]  # entries of an earlier epoch, to be taken away
     begins: bool  # whether nothing is durable of this epoch yet
+    lines: int  # of the ledger
+    declared: int
 
 
 def entry_of(key: Key, *, epoch: int) -> bytes:
@@ -65,8 +77,10 @@ def _entries(epoch: int) -> bytes:
     return b"%b %d" % (_COUNTS, epoch)
 
 
-def encode_point(spec: AssemblySpec, taken: Taken, positions: Positions) -> bytes:
-    """The checkpoint's value, of one length for one taking."""
+def encode_point(
+    spec: AssemblySpec, taken: Taken, positions: Positions, *, lines: int = 0, declared: int = 0
+) -> bytes:
+    """The checkpoint's value, whose length is a function of requests alone."""
     return msgspec.json.encode(
         _Point(
             version=VERSION,
@@ -78,15 +92,26 @@ def encode_point(spec: AssemblySpec, taken: Taken, positions: Positions) -> byte
             outcomes=f"{positions.outcomes:020d}",
             requests_id=taken.input_id,
             outcomes_id=taken.beside_id,
+            lines=lines,
+            declared=declared,
         )
     )
 
 
-def open_assembly(spec: AssemblySpec, partition: Partition, taken: Taken) -> Opened:
+def open_assembly(
+    spec: AssemblySpec, partition: Partition, taken: Taken, *, past: Past = ALONE
+) -> Opened:
     """Check what is durable, and say how the partition goes on; or halt."""
-    point = _point(partition, taken)
+    opened = _open(spec, partition, taken, past)
+    if not opened.begins:
+        _check_alone(partition, opened.positions.requests, past)
+    return opened
+
+
+def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) -> Opened:
+    point, line = _point(partition, taken), _line(spec, partition, taken)
     if point is None:
-        return _without_point(spec, partition, taken)
+        return _without_point(spec, partition, taken, line, past)
     _check_inputs(partition, taken, point)
     if spec.epoch < point.epoch:
         raise Superseded(
@@ -98,8 +123,8 @@ def open_assembly(spec: AssemblySpec, partition: Partition, taken: Taken) -> Ope
             )
         )
     positions = Positions(int(point.requests), int(point.history), int(point.outcomes))
-    if spec.epoch > point.epoch:
-        return _anew(partition, taken, max(positions.requests, taken.group_offset or 0))
+    if spec.epoch > max(point.epoch, line.epoch if line else 0):
+        return _anew(partition, taken, positions.requests, line, past)
     if spec.digest != point.digest:
         raise ConfigurationMismatch(
             complaint(
@@ -110,6 +135,7 @@ def open_assembly(spec: AssemblySpec, partition: Partition, taken: Taken) -> Ope
                 got=spec.digest,
             )
         )
+    _check_ledger(partition, point, line)
     _check_retained(partition, taken, positions)
     null, head = _entries(spec.epoch), _entries(spec.epoch) + b":"
     counts: dict[Key, bytes] = {
@@ -119,7 +145,9 @@ def open_assembly(spec: AssemblySpec, partition: Partition, taken: Taken) -> Ope
     }
     stale = [place for place in taken.state if place != POINT and place != null]
     stale = [place for place in stale if not place.startswith(head)]
-    return Opened(positions, counts, tuple(stale), begins=False)
+    return Opened(
+        positions, counts, tuple(stale), begins=False, lines=point.lines, declared=point.declared
+    )
 
 
 def _point(partition: Partition, taken: Taken) -> _Point | None:
@@ -136,32 +164,113 @@ def _point(partition: Partition, taken: Taken) -> _Point | None:
     return point
 
 
-def _without_point(spec: AssemblySpec, partition: Partition, taken: Taken) -> Opened:
+def _line(spec: AssemblySpec, partition: Partition, taken: Taken) -> Assembled | None:
+    """The newest ledger line, which must be about the same topics: an assembly keeps them."""
+    if taken.last_ledger_line is None:
+        return None
+    line = decode_assembled(taken.last_ledger_line)
+    told = (line.input, line.outcomes, line.output)
+    topics = (spec.topics.input, spec.topics.beside, spec.topics.output)
+    if told != topics:
+        raise ConfigurationMismatch(
+            complaint(
+                f"partition {partition}",
+                "the topics are others now; only an assembly of another name may join those",
+                expected=" and ".join(told[:2]) + f" to {told[2]}",
+                got=" and ".join(topics[:2]) + f" to {topics[2]}",
+            )
+        )
+    return line
+
+
+def _without_point(
+    spec: AssemblySpec, partition: Partition, taken: Taken, line: Assembled | None, past: Past
+) -> Opened:
     """A first start; or a state that was lost, which only a new epoch may pass."""
-    if taken.group_offset is None:
-        if spec.start is Start.EARLIEST:
-            first = Positions(taken.first_offset, taken.first_offset, taken.beside_first)
-        else:
-            first = Positions(taken.end_offset, taken.end_offset, taken.beside_end)
-        return Opened(first, {}, (), begins=True)
-    if spec.epoch < 2:
+    if line is None and taken.group_offset is None:
+        earliest = spec.start is Start.EARLIEST
+        at = taken.first_offset if earliest else taken.end_offset
+        begin = past.begin(partition.number, at)
+        if begin > taken.end_offset:
+            raise _overtaken(partition, begin, taken.end_offset, past)
+        outcomes = taken.beside_first if earliest else taken.beside_end
+        return Opened(Positions(begin, begin, outcomes), {}, (), begins=True, lines=0, declared=0)
+    known = line.epoch if line else 1
+    if spec.epoch <= known:
         raise _halt(
             partition,
             "the state is gone; going on needs a new epoch",
-            "a checkpoint, or epoch 2",
-            "a group offset",
+            f"a checkpoint, or epoch {known + 1}",
+            "a group offset" if line is None else "a ledger line",
         )
-    return _anew(partition, taken, taken.group_offset)
+    return _anew(partition, taken, 0, line, past)
 
 
-def _anew(partition: Partition, taken: Taken, known: int) -> Opened:
-    """A new epoch, behind every request that anything knows to have been emitted (P11)."""
+def _anew(
+    partition: Partition, taken: Taken, position: int, line: Assembled | None, past: Past
+) -> Opened:
+    """A new epoch, behind every request that anything knows to have been emitted (P11).
+
+    The checkpoint knows it to the last; only where there is none, or one that was rolled back, is
+    the ledger's word needed, which reaches further.
+    """
+    point = _point(partition, taken)
+    whole = point is not None and (line is None or line.ordinal <= point.lines)
+    told = 0 if line is None or whole else line.stop
+    known = max(position, taken.group_offset or 0, told)
     if taken.end_offset < known:
         raise _cut_back(partition, "requests", known, taken.end_offset)
-    at = max(known, taken.first_offset)
+    at = past.begin(partition.number, max(known, taken.first_offset))
+    if at > taken.end_offset:
+        raise _overtaken(partition, at, taken.end_offset, past)
     positions = Positions(at, at, max(taken.beside_first, taken.beside_offset or 0))
     stale = tuple(place for place in taken.state if place != POINT)
-    return Opened(positions, {}, stale, begins=True)
+    lines = max(point.lines if point else 0, line.ordinal if line else 0)
+    return Opened(positions, {}, stale, begins=True, lines=lines, declared=0)
+
+
+def _check_ledger(partition: Partition, point: _Point, line: Assembled | None) -> None:
+    """The state knows every line of the ledger, and the ledger every line that the state has."""
+    told = line.ordinal if line else 0
+    if told > point.lines:
+        raise _halt(
+            partition,
+            "the state was rolled back: the ledger has a later line; going on needs a new epoch",
+            f"line {point.lines}",
+            f"line {told}",
+        )
+    if told < point.lines:
+        raise _halt(
+            partition,
+            "the ledger has lost lines; put it back: without it nobody can tell what was assembled",
+            f"line {point.lines}",
+            f"line {told}" if told else "an empty ledger",
+        )
+
+
+def _check_alone(partition: Partition, position: int, past: Past) -> None:
+    """What others have assembled must not be charged again beyond the budget (P11)."""
+    if past.begin(partition.number, position) > position:
+        ledgers = ", ".join(past.ahead(partition.number, position))
+        raise _halt(
+            partition,
+            "others have assembled, or read, these requests meanwhile, and the budget does not"
+            " cover their charges beside this assembly's; going on needs a new epoch, which begins"
+            " behind them",
+            f"others to charge at most {past.room} from request {position} on",
+            ledgers,
+        )
+
+
+def _overtaken(partition: Partition, begin: int, end: int, past: Past) -> StateMismatch:
+    ledgers = ", ".join(past.ahead(partition.number, end))
+    return _halt(
+        partition,
+        f"others have read further than the requests reach ({ledgers}), and the budget does not"
+        " cover their charges again; use topics of other names",
+        f"an end at {begin} or later",
+        end,
+    )
 
 
 def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:

@@ -13,7 +13,7 @@ from streamdp.assembly.rules import Rules
 from streamdp.ports import StreamTopics
 from streamdp.service.settings import Start
 
-_POINT_ROOM = 1024  # bytes that a checkpoint takes at most
+_POINT_ROOM = 2048  # bytes that a checkpoint or a ledger line takes at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

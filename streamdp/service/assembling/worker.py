@@ -20,6 +20,7 @@ from streamdp.ports import PairedTransport, Partition, Records, Transport
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.life import Life, Surroundings
+from streamdp.service.past import Scope
 from streamdp.service.view import Status
 
 
@@ -122,17 +123,23 @@ class AssemblyWorker:
         around.view.turn(self.partition, Status.TAKING)
         around.log.info("partition_taking", partition=str(self.partition))
         taken = await transport.take(self.partition)
-        work = PartitionAssembly(self._spec, self.partition, taken, transport)
+        work = PartitionAssembly(
+            self._spec,
+            self.partition,
+            taken,
+            transport,
+            past=await around.past(self._spec.name, Scope.ALL),
+            observe=around.observe,
+            clock=around.clock,
+        )
         around.view.turn(self.partition, Status.REBUILDING)
         await work.bring_back()
         return work
 
     async def _round(self, work: PartitionAssembly) -> int:
-        begun = self._around.clock()
         before = work.committed
         count = await work.round(self._now())
         if count or work.committed != before:
-            self._around.observe("commit", self._around.clock() - begun)
             self._show(work)
         if self._paused and not work.full:
             self._paused = False

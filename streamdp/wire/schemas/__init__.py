@@ -4,7 +4,8 @@ They are files beside this module, so that a producer or a reader can take them 
 test holds them equal to what the code reads and writes. `event-list` and `event-mapping` are the
 two layouts of JSON input, `event-feedback` what a JSON record of a feedback stream says. `request`
 and `outcome` are the contents from which an assembly makes events. `action` and `ledger` are the
-lines of the topics of that name, `policy` is the line of a feedback stream's actions topic.
+lines of the topics of that name, `policy` is the line of a feedback stream's actions topic,
+`assembly` the line of an assembly's ledger.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any
 import msgspec
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.wire.lines import ACTION_SCHEMA, LEDGER_SCHEMA, ActionLine, LedgerLine, PolicyLine
+from streamdp.wire.lines import (
+    ACTION_SCHEMA,
+    LEDGER_SCHEMA,
+    ActionLine,
+    Assembled,
+    LedgerLine,
+    PolicyLine,
+)
 
 NAMES = (
     "event-list",
@@ -25,6 +33,7 @@ NAMES = (
     "action",
     "policy",
     "ledger",
+    "assembly",
 )
 
 _VERSIONS = {
@@ -36,9 +45,15 @@ _VERSIONS = {
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
     "ledger": LEDGER_SCHEMA,
+    "assembly": LEDGER_SCHEMA,
 }
 
-_LINES: dict[str, Any] = {"action": ActionLine, "policy": PolicyLine, "ledger": LedgerLine}
+_LINES: dict[str, Any] = {
+    "action": ActionLine,
+    "policy": PolicyLine,
+    "ledger": LedgerLine,
+    "assembly": Assembled,
+}
 
 _TITLES = {
     "event-list": "An event: the loss of each action, in the order of the configuration.",
@@ -49,6 +64,7 @@ _TITLES = {
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
     "ledger": "What a release cost the events that it read, or the beginning of an epoch.",
+    "assembly": "Which requests may become events: a line of an assembly's ledger.",
 }
 
 

@@ -1,0 +1,118 @@
+"""What ledgers of assemblies prove: which requests became events of which topic, and how often.
+
+1. Within a partition of an assembly each line is the one after the line before it; epochs never
+   fall, and topics never change.
+2. Nothing is assembled again: a line begins where the requests of the line before end, or later.
+   Only a new epoch may begin earlier, at the exact place that the one before had come to, which its
+   last line overstates; never before that line's own beginning.
+3. A request with its outcomes was charged, at most, the sum of the highest charges on the events of
+   every topic that it was assembled into, once for each assembly that did so, and what was charged
+   for the requests themselves (P11). Assemblies that share outcomes alone add up at their highest,
+   since their offsets cannot be compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from streamdp.wire.lines import Assembled
+
+Charged = Callable[[str], Fraction]
+"""The most that any record of a topic was charged."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """The lines of one partition of an assembly."""
+
+    app: str
+    lines: list[Assembled] = field(default_factory=list)
+
+
+class AssembledRequests:
+    """Reads lines of assemblies, then says what requests were charged."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, str, int], _Part] = {}
+
+    def read(self, app: str, name: str, partition: int, line: Assembled) -> list[str]:
+        """The next line of a partition of an assembly; what is wrong with it."""
+        part = self._parts.setdefault((app, name, partition), _Part(app))
+        wrong = list(_follows(part.lines[-1] if part.lines else None, line))
+        part.lines.append(line)
+        return wrong
+
+    def outputs(self, topic: str) -> list[str]:
+        """The topics that requests, or outcomes, of a topic were assembled into."""
+        return sorted({line.output for line in self._around(topic)})
+
+    def highest(
+        self, topic: str, charged: Charged, directly: Charged, *, without: Collection[str] = ()
+    ) -> Fraction:
+        """The most that a request of a topic was charged with its outcomes, however it went.
+
+        `charged`: for the events of a topic; `directly`: for the records of an end.
+        """
+        around = list(self._around(topic))
+        inputs = sorted({line.input for line in around})
+        ends = sorted({end for line in around for end in (line.input, line.outcomes)})
+        total = sum((self._through(each, charged, without) for each in inputs), Fraction(0))
+        return total + sum(map(directly, ends), Fraction(0))
+
+    def _through(self, requests: str, charged: Charged, without: Collection[str]) -> Fraction:
+        """The most that a request of one topic was charged through its events."""
+        steps: defaultdict[int, list[tuple[int, Fraction]]] = defaultdict(list)
+        for (_, _, number), part in self._parts.items():
+            if part.app in without:
+                continue
+            for start, stop, output in _ranges(part.lines, requests):
+                steps[number] += [(start, charged(output)), (stop, -charged(output))]
+        highest = Fraction(0)
+        for each in steps.values():
+            here = Fraction(0)
+            for _, change in sorted(each):  # at one place what ends comes first
+                here += change
+                highest = max(highest, here)
+        return highest
+
+    def _around(self, topic: str) -> Iterator[Assembled]:
+        """One line of each way that is connected with a topic by requests or outcomes."""
+        ways = {(each.input, each.outcomes, each.output): each
+                for part in self._parts.values() for each in part.lines}  # fmt: skip
+        ends, before = {topic}, 0
+        while len(ends) != before:
+            before = len(ends)
+            for one, other, _ in ways:
+                if {one, other} & ends:
+                    ends |= {one, other}
+        return (line for way, line in ways.items() if way[0] in ends)
+
+
+def _ranges(lines: list[Assembled], requests: str) -> Iterator[tuple[int, int, str]]:
+    """Which requests became events of which topic; a line ends where the next one begins."""
+    for at, line in enumerate(lines):
+        after = lines[at + 1].start if at + 1 < len(lines) else line.stop
+        stop = min(line.stop, after)
+        if line.input == requests and stop > line.start:
+            yield line.start, stop, line.output
+
+
+def _follows(before: Assembled | None, line: Assembled) -> Iterator[str]:
+    """What is wrong with a line, given the one before."""
+    if line.ordinal != (before.ordinal if before else 0) + 1:
+        yield f"line {line.ordinal} where {(before.ordinal if before else 0) + 1} was due"
+    if line.stop < line.start:
+        yield f"requests [{line.start}, {line.stop})"
+    if before is None:
+        return
+    if line.epoch < before.epoch:
+        yield f"epoch falls from {before.epoch} to {line.epoch}"
+    least = before.start if line.epoch > before.epoch else before.stop
+    if line.start < least:
+        yield f"request {line.start} is assembled again, expected {least} or later"
+    topics = [(each.input, each.outcomes, each.output) for each in (before, line)]
+    if topics[0] != topics[1]:
+        yield f"the topics change from {' and '.join(topics[0])} to {' and '.join(topics[1])}"

@@ -1,0 +1,170 @@
+"""What was charged for requests and their outcomes: of every assembly and stream, ever (P11).
+
+A request with its outcomes is charged through each topic that is assembled from it. Ledgers say who
+assembled what: an assembly's own which requests became events of which topic, those of streams what
+the events of a topic were charged. From them follows
+
+1. where an assembly may **begin**, or whether it may go on: at the earliest request from which on
+   the budget covers what streams charge its events beside what all others do. What it writes itself
+   nobody may have written before: a request is at most once in a topic, whatever the budget.
+2. what is **left to a stream** that reads an assembled topic, or the requests: the pair's budget
+   less what every other way to the same requests is charged, at its highest. Offsets of different
+   topics cannot be compared, so this counts whichever records they are.
+
+Assemblies that share only outcomes have requests whose offsets cannot be compared either: what goes
+through them counts for every request. Streams that have read outcomes directly, which no
+configuration allows, count likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import NamedTuple
+
+from streamdp.service.config import Configuration
+from streamdp.service.config.pairs import event_charge
+from streamdp.service.past import Claim, Past, Reading, Tally
+
+NONE = Fraction(0)
+
+
+class _Way(NamedTuple):
+    """How requests and outcomes get into a topic."""
+
+    requests: str
+    outcomes: str
+    output: str
+
+
+class PairPast:
+    """Everything that is known of pairs, from a configuration and from ledgers."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._tables = configuration.tables
+        self._claims: list[Claim] = []
+        self._tallies: list[Tally] = []
+
+    def add(self, tally: Tally) -> None:
+        """One ledger: of an assembly, or of a stream that may have charged more than now."""
+        claims = tally.claims()
+        self._claims += claims
+        if not claims:
+            self._tallies.append(tally)
+
+    # -- of an assembly ----------------------------------------------------------------------------
+
+    def of_assembly(self, name: str) -> Past:
+        """What all but this assembly have done with its requests."""
+        own = self._way(name)
+        topics = self._tables.topics
+        budget = min(topics[each].budget for each in own[:2] if each in topics)
+        ledger = self._ledger(name)
+        return Past(
+            app=self._configuration.app,
+            room=budget - event_charge(self._configuration, own.output),
+            elsewhere=sum((self._elsewhere(each) for each in own[:2]), NONE),
+            configured=self._configured(name, own),
+            readings=tuple(self._readings(own, budget, but=ledger)),
+        )
+
+    def _configured(self, name: str, own: _Way) -> dict[str, Fraction]:
+        """What others will charge each request from now on, by ledger."""
+        found: dict[str, Fraction] = {}
+        for other in self._tables.assemblies:
+            way = self._way(other)
+            if other != name and way.requests == own.requests:
+                found[self._ledger(other)] = event_charge(self._configuration, way.output)
+        ways = {way for way in self._ways() if way.requests != own.requests}
+        for way in self._together(own) & ways:  # they share outcomes
+            found[f"{way.requests} to {way.output}"] = self._highest(way.output)
+        for stream, table in self._tables.streams.items():
+            if table.input == own.requests:
+                found[self._ledger(stream)] = self._share(stream)
+        found[f"streams of {own.outcomes}"] = self._read_directly(own.outcomes)
+        return found
+
+    def _readings(self, own: _Way, budget: Fraction, *, but: str) -> Iterable[Reading]:
+        """What others have done with requests up to an offset."""
+        for claim in self._claims:
+            if claim.requests == own.requests and claim.ledger != but:
+                again = claim.output == own.output
+                charge = budget + 1 if again else self._highest(claim.output)
+                app = self._configuration.app if again else claim.app
+                yield Reading(app, claim.ledger, claim.partition, charge, claim.stop - 1)
+        for tally in self._tallies:
+            yield from tally.readings(own.requests)
+
+    # -- of a stream -------------------------------------------------------------------------------
+
+    def left_to(self, topic: str) -> Fraction | None:
+        """What the budgets of pairs leave to all streams of a topic; None if it is of no pair."""
+        lefts = [
+            table.budget - self._through_others(topic, group)
+            for end, table in self._tables.topics.items()
+            for group in [self._around(end)]
+            if any(topic in way for way in group)
+        ]
+        return min(lefts, default=None)
+
+    def concerns(self, topic: str) -> bool:
+        """Whether a topic is requests, outcomes, or assembled from them."""
+        return any(topic in way for way in self._ways())
+
+    def _through_others(self, topic: str, group: set[_Way]) -> Fraction:
+        """The most that a request is charged by every way but one."""
+        outputs = {way.output for way in group} - {topic}
+        inputs = {end for way in group for end in way[:2]} - {topic}
+        charged = sum((self._highest(each) for each in outputs), NONE)
+        return charged + sum(
+            (self._read_directly(each) + self._elsewhere(each) for each in inputs), NONE
+        )
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _around(self, end: str) -> set[_Way]:
+        """Every way that leads from a topic, or from what shares an end with one that does."""
+        first = next((way for way in self._ways() if end in way[:2]), None)
+        return set() if first is None else self._together(first)
+
+    def _together(self, first: _Way) -> set[_Way]:
+        """The ways that are connected by topics of requests or of outcomes."""
+        found, ways = {first}, self._ways()
+        while True:
+            ends = {end for way in found for end in way[:2]}
+            more = {way for way in ways if ends & set(way[:2])}
+            if more == found:
+                return found
+            found = found | more
+
+    def _ways(self) -> set[_Way]:
+        """Configured ones and those that ledgers tell of."""
+        told = {_Way(each.requests, each.outcomes, each.output) for each in self._claims}
+        return told | {self._way(name) for name in self._tables.assemblies}
+
+    def _way(self, name: str) -> _Way:
+        table = self._tables.assemblies[name]
+        return _Way(table.requests, table.outcomes, self._tables.streams[table.stream].input)
+
+    def _share(self, stream: str) -> Fraction:
+        return sum(self._configuration.shares(stream).values(), NONE)
+
+    def _ledger(self, name: str) -> str:
+        return f"{self._configuration.app}.{name}.ledger"
+
+    def _elsewhere(self, topic: str) -> Fraction:
+        return self._tables.topics[topic].elsewhere if topic in self._tables.topics else NONE
+
+    def _highest(self, topic: str) -> Fraction:
+        """The most that any record of a topic was or will be charged, elsewhere too."""
+        return self._read_directly(topic) + self._elsewhere(topic)
+
+    def _read_directly(self, topic: str) -> Fraction:
+        """The same by the streams whose ledgers are here, each at its highest."""
+        streams = [name for name, each in self._tables.streams.items() if each.input == topic]
+        charged = {self._ledger(name): self._share(name) for name in streams}
+        for tally in self._tallies:
+            ledger = tally.ledger
+            charged[ledger] = max(charged.get(ledger, NONE), tally.highest(topic))
+        return sum(charged.values(), NONE)

@@ -1,0 +1,397 @@
+"""Have requests and outcomes one budget, whatever is assembled from them, by whomever (P11)?
+
+Each ledger alone says ε, and so does each assembled topic; a request that is in two of them, or
+twice in one, has paid 2ε.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamdp.assembly.join import Positions
+from streamdp.core.errors import ConfigurationMismatch, StateMismatch
+from streamdp.core.events import ACTION, OPENING, Identity, Release
+from streamdp.ports import Published, StreamTopics
+from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.saved import encode_point
+from streamdp.service.config import Configuration
+from streamdp.service.ledgers import Ledgers
+from streamdp.service.past import Past, Reading, Scope
+from streamdp.service.verification import Verification
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.wire.lines import Assembled
+from streamdp.wire.published import Mode, decode_assembled, encode_assembled
+from tests.assembly_model import random_logs
+from tests.streams import spec
+from tests.test_assembling import _NOWHERE, AT, SPEC, TAKEN, _live, _point
+
+HALF = Fraction(1, 2)
+LINES = spec().lines
+
+CONFIG = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "shop.db"
+[topics.requests]
+budget = "{budget}"
+[topics.events]
+budget = "1"
+[topics.others]
+budget = "1"
+"""
+STREAM = """
+[streams.{name}]
+input = "{topic}"
+start = "earliest"
+epoch = {epoch}
+actions = ["a", "b", "c"]
+[streams.{name}.learner]
+epsilon = "{epsilon}"
+"""
+ASSEMBLY = """
+[assemblies.{name}]
+requests = "{requests}"
+outcomes = "{outcomes}"
+stream = "{stream}"
+start = "earliest"
+mode = "categories"
+window = "1s"
+combine = "max"
+"""
+
+
+def stream(name: str, *, topic: str = "events", epsilon: str = "1/2", epoch: int = 1) -> str:
+    return STREAM.format(name=name, topic=topic, epsilon=epsilon, epoch=epoch)
+
+
+def assembly(
+    name: str, *, to: str = "home", requests: str = "requests", outcomes: str = "outcomes"
+) -> str:
+    return ASSEMBLY.format(name=name, stream=to, requests=requests, outcomes=outcomes)
+
+
+def line(
+    name: str = "clicks",
+    start: int = 0,
+    stop: int = 10,
+    *,
+    ordinal: int = 1,
+    epoch: int = 1,
+    requests: str = "requests",
+    outcomes: str = "outcomes",
+    output: str = "events",
+) -> tuple[str, Published]:
+    """An assembly may have made events of these."""
+    told = Assembled(
+        schema=2, stream=name, partition=0, epoch=epoch, input=requests, outcomes=outcomes,
+        output=output, start=start, stop=stop, ordinal=ordinal, digest="d", version="v",
+    )  # fmt: skip
+    return name, Published(0, 0, None, encode_assembled(told))
+
+
+def charge(
+    name: str, topic: str = "events", *, epsilon: str = "1/2", last: int = 3
+) -> list[tuple[str, Published]]:
+    """A stream has charged the records up to one: an opening, and a block."""
+    told = []
+    for at, kind in enumerate((OPENING, ACTION)):
+        stop = 1 if kind == OPENING else last + 2
+        release = Release(
+            Identity(name, 0, b"fr", 1, 0, 0, kind), value=0, start=1, stop=stop, first_offset=0,
+            last_offset=0 if kind == OPENING else last,
+            epsilon=Fraction(0) if kind == OPENING else Fraction(epsilon),
+        )  # fmt: skip
+        lines = replace(LINES, stream=name, input=topic, estimates=(), seeded=False)
+        value = lines.ledger(release, mode=Mode.LIVE, ordinal=at + 1)
+        told.append((name, Published(0, at, b"fr", value)))
+    return told
+
+
+class Shelf:
+    """Ledgers that are there: a technology that has nothing else."""
+
+    def __init__(self, *lines: tuple[str, Published]) -> None:
+        self.lines = lines
+
+    def publications(self) -> Shelf:
+        return self
+
+    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+        return [StreamTopics(app, name, "") for name in dict.fromkeys(n for n, _ in self.lines)]
+
+    async def ledger(self, topics: StreamTopics, *, follow: bool) -> AsyncIterator[list[Published]]:
+        yield [record for name, record in self.lines if name == topics.stream]
+
+    async def close(self) -> None: ...
+
+
+def past(
+    folder: Path, asked: str, *lines: tuple[str, Published], tables: str, budget: str = "1/2"
+) -> Past:
+    """What an assembly or a stream is told of the others."""
+    path = folder / "shop.toml"
+    path.write_text(CONFIG.format(budget=budget) + tables)
+    shelf: Any = Shelf(*lines)
+    ledgers = Ledgers(Configuration.load(path, {}), shelf)
+    return asyncio.run(ledgers.past(asked, Scope.ALL))
+
+
+HOME = stream("home")
+CLICKS = HOME + assembly("clicks")
+RENAMED = HOME + assembly("renamed")
+
+
+# -- where an assembly begins, and whether it goes on ------------------------------------------
+
+
+def test_does_a_lone_assembly_begin_at_the_beginning(tmp_path: Path) -> None:
+    """Its own ledger is no other's."""
+    assert past(tmp_path, "clicks", line(), tables=CLICKS).begin(0, 0) == 0
+
+
+def test_does_a_renamed_assembly_begin_behind_the_old_one(tmp_path: Path) -> None:
+    """Whatever the budget: a request is in a topic once."""
+    for budget in ("1/2", "2"):
+        found = past(tmp_path, "renamed", line(), tables=RENAMED, budget=budget)
+        assert found.begin(0, 0) == 10
+        assert found.begin(1, 0) == 0  # of another partition
+
+
+def test_does_another_topic_of_the_same_requests_add_up(tmp_path: Path) -> None:
+    """It may begin early only if the budget covers what streams of both charge."""
+    tables = HOME + assembly("renamed")
+    old = (line(output="others"), *charge("gone", "others"))
+    assert past(tmp_path, "renamed", *old, tables=tables).begin(0, 0) == 10
+    assert past(tmp_path, "renamed", *old, tables=tables, budget="1").begin(0, 0) == 0
+
+
+def test_does_a_second_assembly_count_while_it_runs(tmp_path: Path) -> None:
+    """What it will charge counts for each request, what it charged before for those it has had."""
+    two = CLICKS + stream("trial", topic="others", epsilon="1/4", epoch=2) + assembly(
+        "views", to="trial"
+    )  # fmt: skip
+    lines = (line("views", output="others"), *charge("trial", "others", epsilon="1/2"))
+    told = past(tmp_path, "clicks", *lines, tables=two, budget="3/4")
+    assert told.charged(0, 10) == Fraction(1, 4)
+    assert told.charged(0, 9) == Fraction(1, 2)
+    assert told.begin(0, 0) == 10
+
+
+def test_does_a_stream_count_that_has_read_the_requests(tmp_path: Path) -> None:
+    """Configured or gone."""
+    gone = charge("gone", "requests", last=6)
+    assert past(tmp_path, "clicks", *gone, tables=CLICKS).begin(0, 0) == 7
+    direct = CLICKS + stream("direct", topic="requests", epsilon="1/4")
+    told = past(tmp_path, "clicks", tables=direct, budget="3/4")
+    assert told.charged(0, 0) == Fraction(1, 4)
+
+
+@pytest.mark.parametrize("shared", ["outcomes", "requests"])
+def test_do_requests_count_that_share_outcomes(tmp_path: Path, shared: str) -> None:
+    """Their offsets cannot be compared, so nothing is early enough; other outcomes can be."""
+    if shared == "outcomes":
+        old = line("old", output="others", requests="old")
+    else:
+        old = line("old", output="others", outcomes="old")
+    lines = (old, *charge("gone", "others"))
+    told = past(tmp_path, "clicks", *lines, tables=CLICKS)
+    if shared == "requests":
+        assert told.begin(0, 0) == 10
+    else:
+        with pytest.raises(StateMismatch, match="use topics of other names, or a larger budget"):
+            told.begin(0, 0)
+    assert past(tmp_path, "clicks", *lines, tables=CLICKS, budget="1").begin(0, 0) == 0
+
+
+def test_does_an_assembly_halt_that_others_have_overtaken(tmp_path: Path) -> None:
+    """Renamed and renamed back: the requests in between are the other's. A new epoch is behind."""
+    told = past(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
+    taken = replace(TAKEN, state={b"checkpoint": _point()}, last_ledger_line=None)
+    PartitionAssembly(SPEC, AT, taken, _NOWHERE)
+    with pytest.raises(StateMismatch, match=r"others have assembled.*shop\.renamed\.ledger"):
+        PartitionAssembly(SPEC, AT, taken, _NOWHERE, past=told)
+    anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, _NOWHERE, past=told)
+    assert anew.committed == 9
+    beyond = past(tmp_path, "clicks", line("renamed", 7, 30), tables=CLICKS)
+    with pytest.raises(StateMismatch, match="read further than the requests reach"):
+        PartitionAssembly(replace(SPEC, epoch=2), AT, taken, _NOWHERE, past=beyond)
+
+
+# -- what is left to streams -------------------------------------------------------------------
+
+
+def test_is_a_stream_bound_by_the_budget_of_what_it_is_assembled_from(tmp_path: Path) -> None:
+    """Its own topic's would cover a renamed stream's second reading."""
+    tables = stream("renamed") + assembly("clicks", to="renamed")
+    lines = (line(), *charge("home"))
+    assert past(tmp_path, "renamed", *lines, tables=tables).begin(0, 0) == 4
+    assert past(tmp_path, "renamed", *lines, tables=tables, budget="1").begin(0, 0) == 0
+
+
+def test_does_what_other_topics_were_charged_leave_less(tmp_path: Path) -> None:
+    """Of an assembly that is gone, and of one that is not; or of a stream of the requests."""
+    tables = stream("renamed") + assembly("clicks", to="renamed")
+    gone = (line(), *charge("home"), line("old", output="others"), *charge("trial", "others"))
+    assert past(tmp_path, "renamed", *gone, tables=tables, budget="1").begin(0, 0) == 4
+    both = tables + stream("trial", topic="others") + assembly("views", to="trial")
+    here = (line(), *charge("home"))
+    assert past(tmp_path, "renamed", *here, tables=both, budget="1").begin(0, 0) == 4
+    assert past(tmp_path, "renamed", *here, tables=both, budget="3/2").begin(0, 0) == 0
+
+
+def test_does_a_stream_of_the_requests_share_their_budget(tmp_path: Path) -> None:
+    """Nothing is left to it where assembled topics were charged all of it."""
+    tables = CLICKS + stream("direct", topic="requests", epsilon="1/4")
+    assert past(tmp_path, "direct", tables=tables, budget="3/4").begin(0, 0) == 0
+    lines = (line("old", output="others"), *charge("gone", "others"))
+    with pytest.raises(StateMismatch, match="no beginning is within their budget"):
+        past(tmp_path, "direct", *lines, tables=tables, budget="3/4").begin(0, 0)
+
+
+def test_is_a_stream_of_another_topic_left_alone(tmp_path: Path) -> None:
+    tables = CLICKS + stream("apart", topic="others", epsilon="1")
+    assert past(tmp_path, "apart", line(), tables=tables).room == 0
+    assert past(tmp_path, "apart", line(), tables=tables).begin(0, 0) == 0
+
+
+# -- what an assembly's ledger says, and when --------------------------------------------------
+
+
+def _declared_before(log: MemoryLog) -> bool:
+    """Whether every event's request was told of by a line that was durable before."""
+    offsets, declared, events = log.input("requests", 0).offsets, 0, 0
+    for attempt in log.attempts:
+        if attempt.outcome.value != "committed":
+            continue
+        events += len(attempt.commit.records)
+        if attempt.commit.records and offsets[events - 1] >= declared:
+            return False
+        for _, value in attempt.commit.ledger:
+            declared = max(declared, decode_assembled(value).stop)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_does_the_ledger_know_of_events_before_they_are_there(seed: int) -> None:
+    """Through faults at every step; and it proves that nothing was assembled again."""
+    log = asyncio.run(_live(random_logs(seed), SPEC, seed=seed, chance=Fraction(1, 12)))
+    assert _declared_before(log)
+    lines = [value for a in log.attempts if a.outcome.value == "committed"
+             for _, value in a.commit.ledger]  # fmt: skip
+    assert 1 < len(lines) < sum(bool(a.commit.records) for a in log.attempts)
+    verification = Verification()
+    records = [Published(0, at, None, value) for at, value in enumerate(lines)]
+    verification.read(SPEC.topics, records)
+    assert not verification.violations
+
+
+def test_is_an_assembly_caught_that_tells_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant: the ledger hears of events with the commit that writes them, or never."""
+    honest = PartitionAssembly._commit
+
+    async def together(self: PartitionAssembly, events: Any, *, ledger: Any = ()) -> None:
+        kept = [*getattr(self, "kept", ()), *ledger]
+        if ledger and not events:
+            self.kept = kept  # type: ignore[attr-defined]
+            return
+        await honest(self, events, ledger=kept)
+        self.kept = []  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(PartitionAssembly, "_commit", together)
+    log = asyncio.run(_live(random_logs(0), SPEC, seed=0, chance=Fraction(0)))
+    assert not _declared_before(log)
+
+
+def test_do_ledger_and_state_belong_together() -> None:
+    """Whichever is behind the other, the partition halts; a new epoch goes on behind both."""
+    point = encode_point(SPEC, TAKEN, Positions(7, 5, 3), lines=1, declared=8)
+    told = replace(TAKEN, state={b"checkpoint": point})
+
+    def at(stop: int, ordinal: int, output: str = "events") -> bytes:
+        return line(stop=stop, ordinal=ordinal, output=output)[1].value
+
+    PartitionAssembly(SPEC, AT, replace(told, last_ledger_line=at(8, 1)), _NOWHERE)
+    with pytest.raises(StateMismatch, match="the ledger has lost lines"):
+        PartitionAssembly(SPEC, AT, told, _NOWHERE)
+    ahead = replace(told, last_ledger_line=at(9, 2))
+    with pytest.raises(StateMismatch, match="rolled back: the ledger has a later line"):
+        PartitionAssembly(SPEC, AT, ahead, _NOWHERE)
+    second = replace(SPEC, epoch=2)
+    assert PartitionAssembly(second, AT, ahead, _NOWHERE).committed == 9
+    whole = replace(told, last_ledger_line=at(8, 1))
+    assert PartitionAssembly(second, AT, whole, _NOWHERE).committed == 7
+    lost = replace(ahead, state={}, group_offset=None)
+    with pytest.raises(StateMismatch, match="state is gone; going on needs a new epoch"):
+        PartitionAssembly(SPEC, AT, lost, _NOWHERE)
+    assert PartitionAssembly(second, AT, lost, _NOWHERE).committed == 9
+    other = replace(told, last_ledger_line=at(8, 1, output="elsewhere"))
+    with pytest.raises(ConfigurationMismatch, match="only an assembly of another name"):
+        PartitionAssembly(second, AT, other, _NOWHERE)
+
+
+# -- ledger verify -----------------------------------------------------------------------------
+
+
+def verified(*lines: tuple[str, Published]) -> tuple[Fraction, list[str]]:
+    """The highest charge on a request with its outcomes, and what is wrong."""
+    verification = Verification()
+    for name in dict.fromkeys(name for name, _ in lines):
+        topics = StreamTopics("shop", name, "")
+        verification.read(topics, [record for other, record in lines if other == name])
+    (verdict,) = verification.verdicts({"requests": Fraction(9)}, {})
+    return verdict.highest, verification.violations
+
+
+BOTH = (*charge("home"), *charge("trial", "others", epsilon="1/4"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "highest"),
+    [
+        ((line(), *charge("home")), HALF),
+        ((line(), line("views", 0, 5, output="others"), *BOTH), Fraction(3, 4)),
+        ((line(), line("views", 9, 20, output="others"), *BOTH), Fraction(3, 4)),
+        ((line(), line("views", 10, 20, output="others"), *BOTH), HALF),
+        ((line(), line("renamed", 10, 20), *charge("home")), HALF),
+        ((line(), line("renamed", 9, 20), *charge("home")), Fraction(1)),
+        ((line(), line("apart", requests="r2", outcomes="o2", output="others"), *BOTH), HALF),
+        ((line(), line("old", requests="r2", output="others"), *BOTH), Fraction(3, 4)),
+        ((line(), *charge("home"), *charge("direct", "requests")), Fraction(1)),
+        ((line(), *charge("home"), *charge("direct", "outcomes")), Fraction(1)),
+        ((line(), line(epoch=2, start=4, stop=9, ordinal=2), *charge("home")), HALF),
+    ],
+)  # fmt: skip
+def test_does_verify_add_up_what_was_assembled(
+    lines: tuple[tuple[str, Published], ...], highest: Fraction
+) -> None:
+    """Over topics and assemblies that a request came through; not over those that it did not."""
+    assert verified(*lines) == (highest, [])
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (line(start=9, stop=12, ordinal=2), "request 9 is assembled again, expected 10 or later"),
+        (line(start=10, stop=12, ordinal=3), "line 3 where 2 was due"),
+        (line(start=12, stop=11, ordinal=2), "requests [12, 11)"),
+        (line(start=10, ordinal=2, stop=12, epoch=0), "epoch falls from 1 to 0"),
+        (line(start=10, ordinal=2, stop=12, output="x"), "the topics change"),
+    ],
+)
+def test_is_what_contradicts_itself_a_violation(second: tuple[str, Published], said: str) -> None:
+    _, violations = verified(line(), second)
+    assert any(said in each for each in violations), violations
+
+
+def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:
+    """Past adds up what other applications did with what they are said to charge, at the higher."""
+    told = Past("shop", HALF, Fraction(1, 4), {}, (Reading("other", "l", 0, HALF, 5),))
+    assert [told.charged(0, at) for at in (5, 6)] == [HALF, Fraction(1, 4)]
