@@ -27,7 +27,7 @@ from streamdp.core.learners.bandits import (
 )
 from streamdp.core.learners.bandits.bandit import Ints
 from streamdp.core.learners.bandits.experts import CellNoise, printed_share
-from streamdp.core.randomness import SeededRandomness
+from streamdp.core.randomness import Purpose, SeededRandomness
 
 ARMS = ["a", "b"]
 SHIPPED = [
@@ -207,7 +207,7 @@ class TellsRawSums(BanditEngine):
         return releases
 
     def _chance_of_course(self) -> Chance:
-        return self._chance(1)  # type: ignore[arg-type]
+        return self._chance(Purpose.RESAMPLE)
 
 
 @pytest.mark.parametrize(

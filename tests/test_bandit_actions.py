@@ -15,8 +15,8 @@ from streamdp.core.learners.bandits.lazy_ucb import Optimism
 from streamdp.core.randomness import SeededRandomness
 
 
-def law(epsilon: float, **more: float) -> Law:
-    return Law(Optimism().index, epsilon, second=2, **more)  # type: ignore[arg-type]
+def law(epsilon: float, *, steps: int, noise: float = 1.0) -> Law:
+    return Law(Optimism().index, epsilon, second=2, steps=steps, noise=noise)
 
 
 def test_do_seven_actions_tell_almost_epsilon() -> None:

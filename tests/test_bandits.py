@@ -175,7 +175,7 @@ def test_is_a_learner_deterministic_under_a_seed_and_fresh_without() -> None:
 def test_does_an_engine_hide_its_sums() -> None:
     engine = engine_of("lazy_ucb")
     engine.observe("a", 0.123)
-    assert repr(engine._sums[0]) == "_Sums(1 observations)"
+    assert repr(engine._sums[0]) == "PartSums(1 observations)"
     assert repr(engine) == "BanditEngine(lazy_ucb(epsilon=1/2, play=slot) of 3 actions, slot 2)"
 
 

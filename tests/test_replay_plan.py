@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -247,3 +248,31 @@ def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch
     figure = known["figure-1"](Size(runs=400))
     assert {each.learner for each in figure.findings} == {"ε = 0.25", "ε = 0.5", "ε = 1"}
     assert "loses no more than DP-SE" in page([("figure-1", figure)], Size(runs=400))
+
+
+def test_are_the_longer_versions_panels_and_comparators_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At short horizons: every panel has a finding of the text's, and stages are told."""
+    shorter = {"comparators.HORIZON": 2_000, "panels.HORIZON": 2_000}
+    for name, short in {**shorter, "adversarial.LONG": 20_000, "adversarial.MANY": 2}.items():
+        monkeypatch.setattr(f"streamdp.replay.claims.{name}", short)
+    stages: list[str] = []
+
+    def watch(name: str, steps: int) -> Callable[[int], None]:
+        stages.append(name)
+        return lambda done: None
+
+    known, size = dict(claims()), Size(runs=100, watch=watch)
+    panels = known["panels"](size)
+    of_the_text = [each for each in panels.findings if "competitive" in each.claim]
+    assert len(of_the_text) == 21
+    assert {each.learner for each in of_the_text if "a plot" not in each.source} == {
+        "ε = 0.5",
+        "ε = 1",
+    }
+    assert "Hybrid-UCB, every ε, slots" in stages
+    text = page([("panels", panels), ("adap", known["adap"](size))], size)
+    assert "AdaP-KLUCB loses no more than AdaP-UCB" in text
+    advised = known["experts-long"](size)
+    assert [each.learner for each in advised.findings][-1] == "batched_exp4:noise=cell"

@@ -177,8 +177,8 @@ def transcript(
 def exposure(learner: Bandit, *, slots: int = _SLOTS, engine: Factory = BanditEngine) -> float:
     """The largest log-ratio of transcripts of two streams that differ in one content."""
     worst = 0.0
-    for headers in product(learner.actions, repeat=slots):
-        script = _SCRIPTS[hash_of(headers) % len(_SCRIPTS)]
+    for number, headers in enumerate(product(learner.actions, repeat=slots)):
+        script = _SCRIPTS[number % len(_SCRIPTS)]
         base: list[tuple[str | None, object]] = [
             (name, _CONTENTS[at * 3 % 2]) for at, name in enumerate(headers)
         ]
@@ -188,13 +188,6 @@ def exposure(learner: Bandit, *, slots: int = _SLOTS, engine: Factory = BanditEn
                 changed = [*base[:slot], (headers[slot], content), *base[slot + 1 :]]
                 worst = max(worst, price(whole, transcript(learner, changed, script, engine)))
     return worst
-
-
-def hash_of(headers: Sequence[str]) -> int:
-    """A number that is the same in every process."""
-    return sum(
-        (at + 1) * len(name) + (at * at + 1) * ord(name[-1]) for at, name in enumerate(headers)
-    )
 
 
 def price(one: Transcript, other: Transcript) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,19 +139,12 @@ def replayed(log: str, asked: FeedbackQuestion, how: Reading, shown: Shown) -> F
 
 def write(found: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:
     """The page and the figures, where they were asked for."""
+    from streamdp.cli._written import write_figures, write_page
     from streamdp.replay.offpolicy.page import page
     from streamdp.replay.offpolicy.told import as_json as figures
 
-    if report is not None:
-        report.write_text(page(found), encoding="utf-8")
-        typer.echo(f"wrote {report}", err=True)
-    if as_json is not None:
-        text = json.dumps(figures(found), ensure_ascii=False, allow_nan=False)
-        if str(as_json) == "-":
-            typer.echo(text)
-        else:
-            as_json.write_text(text + "\n", encoding="utf-8")
-            typer.echo(f"wrote {as_json}", err=True)
+    write_page(report, lambda: page(found))
+    write_figures(as_json, lambda: figures(found))
 
 
 def show(found: FeedbackReplay) -> None:

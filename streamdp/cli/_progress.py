@@ -114,10 +114,14 @@ class Bars:
 
         def tell(done: int) -> None:
             bar(done)
-            if self._stop:
-                raise KeyboardInterrupt
+            self.rest()
 
         return tell
+
+    def rest(self) -> None:
+        """Stop here if Ctrl-C was pressed: between two stages."""
+        if self._stop:
+            raise KeyboardInterrupt
 
     def interrupted(self) -> bool:
         """Whether Ctrl-C was pressed."""

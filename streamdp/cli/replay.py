@@ -186,21 +186,12 @@ def reading(
 
 
 def _write(found: Replay, report: Path | None, as_json: Path | None) -> None:
-    import json
-
+    from streamdp.cli._written import write_figures, write_page
     from streamdp.replay.figures import as_json as figures
     from streamdp.replay.page import page
 
-    if report is not None:
-        report.write_text(page(found), encoding="utf-8")
-        typer.echo(f"wrote {report}", err=True)
-    if as_json is not None:
-        text = json.dumps(figures(found), ensure_ascii=False)
-        if str(as_json) == "-":
-            typer.echo(text)
-        else:
-            as_json.write_text(text + "\n", encoding="utf-8")
-            typer.echo(f"wrote {as_json}", err=True)
+    write_page(report, lambda: page(found))
+    write_figures(as_json, lambda: figures(found))
 
 
 def _print(found: Replay) -> None:

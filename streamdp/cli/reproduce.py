@@ -21,8 +21,8 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="horizon, actions, epsilon, deterministic, example, monotonicity, bound;"
-            " figure-1, figure-2, flat, hybrid, leak, conversions, order, experts;"
-            " and panels, which takes long and is measured only if named."
+            " figure-1, figure-2, flat, hybrid, adap, leak, conversions, order, experts,"
+            " experts-long; and panels, which takes long and is measured only if named."
         ),
     ] = None,
     runs: Annotated[
@@ -36,6 +36,8 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
     """Measure what the papers claim, claim by claim, each with an interval and a verdict."""
+    from streamdp.cli import _progress
+    from streamdp.cli._written import write_page
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.claims import LONG, Size, claims
     from streamdp.replay.claims.page import as_json as for_machines
@@ -45,14 +47,15 @@ def reproduce(
     for name in only or ():
         if name not in known:
             raise InvalidConfig(complaint("claim", "unknown", expected=list(known), got=name))
-    size, found = Size(runs, seed), []
-    for name, claim in known.items():
-        if name in only if only else name not in LONG:
-            typer.echo(f"measuring {name}", err=True)
-            found.append((name, claim(size)))
-    if report is not None:
-        report.write_text(page(found, size), encoding="utf-8")
-        typer.echo(f"wrote {report}", err=True)
+    found = []
+    with _progress.watching("nothing is kept") as watcher:
+        size = Size(runs, seed, watcher.stoppable)
+        for name, claim in known.items():
+            if name in only if only else name not in LONG:
+                typer.echo(f"measuring {name}", err=True)
+                found.append((name, claim(size)))
+                watcher.rest()
+    write_page(report, lambda: page(found, size))
     if as_json:
         import json
 

@@ -67,20 +67,19 @@ def simulate(
 
     Regret is pseudo-regret; all learners and budgets see the same losses.
 
-    With --worlds other than stationary memory, blocks that grow for ever and blocks that stop
-    growing stand side by side. Where the best action changes, regret is against the best one at
-    each moment.
+    With --worlds other than stationary memory, growing and capped blocks stand side by side. Where
+    the best action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies, in worlds with click rates, delay and drift.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
+    from streamdp.cli._written import write_page
     from streamdp.core.errors import InvalidConfig, complaint
 
     if observes == "feedback":
         shown = _feedback(learners, epsilon, runs=runs, slots=slots, seed=seed, only=only)
-        if report is not None:
-            _write_page(report, shown)
+        write_page(report, lambda: _page(shown))
         told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
     elif observes == "losses":
         found = _losses(
@@ -131,11 +130,10 @@ def _losses(
     )
 
 
-def _write_page(report: Path, outcomes: Sequence[FeedbackOutcome]) -> None:
+def _page(outcomes: Sequence[FeedbackOutcome]) -> str:
     from streamdp.replay.feedback_page import simulation_page
 
-    report.write_text(simulation_page(outcomes), encoding="utf-8")
-    typer.echo(f"wrote {report}", err=True)
+    return simulation_page(outcomes)
 
 
 def _feedback(

@@ -31,7 +31,8 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, bandit_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
-from streamdp.replay.bandits import Changing, simulate_bandit
+from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandits import simulate_bandit
 from streamdp.replay.cells import Epsilon
 from streamdp.replay.course import Course, Shares
 from streamdp.replay.offpolicy.policies import scales
@@ -169,7 +170,7 @@ def _phased(
     if environment.late:
         return
     concentration = None if environment.rewards == "bernoulli" else _CONCENTRATION
-    world = Changing(environment.stretches, horizon, concentration)
+    world = Rewards(environment.stretches, horizon, concentration)
     marks = sorted({*(2**power for power in range(horizon.bit_length())), horizon})
     for epsilon in epsilons:
         learner = bandit_candidate(text, epsilon, arms=environment.arms)

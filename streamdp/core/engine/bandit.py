@@ -14,7 +14,7 @@ Where a release has to outlive a crash, record it before anything that follows f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from streamdp.core import calibration
 from streamdp.core.calibration import parse_epsilon
+from streamdp.core.engine.part_sums import PartSums
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT, as_float32, quantise
 from streamdp.core.learners.bandits import Bandit, Part
@@ -87,7 +88,7 @@ class BanditEngine:
         self._randomness, self._stream = randomness, stream
         self._tag = np.frombuffer(randomness.tag(stream, 0, None, 0, 0), np.uint8)[None]
         self._entered = [0] * len(learner.actions)
-        self._sums = [_Sums() for _ in learner.actions]
+        self._sums = [PartSums(0) for _ in learner.actions]
         self._ledger = None if exact is None else Ledger(exact)
         if self._ledger is not None:
             self._ledger.grow(len(learner.actions))
@@ -167,39 +168,6 @@ class BanditEngine:
 
     def _chance(self, purpose: Purpose) -> BitsChance:
         return BitsChance(self._bits(purpose))
-
-
-class _Sums:
-    """One arm's sums up to the observations where an open part may begin."""
-
-    __slots__ = ("_count", "_total", "_until")
-
-    def __init__(self) -> None:
-        self._total, self._count = 0, 0
-        self._until: dict[int, int] = {}  # by a part's first observation: the sum before it
-
-    def __repr__(self) -> str:
-        return f"_Sums({self._count} observations)"
-
-    def keep(self, starts: Sequence[int]) -> None:
-        """Of all sums, those before these observations: earlier ones, or the next."""
-        following = self._count + 1
-        until = {start: self._until[start] for start in starts if start in self._until}
-        if following in starts:
-            until[following] = self._total
-        self._until = until
-
-    def add(self, units: int) -> None:
-        """The next observation."""
-        self._total, self._count = self._total + units, self._count + 1
-
-    def between(self, part: Part) -> int:
-        """The part's sum. It ends with the latest observation."""
-        if part.stop != self._count + 1 or part.start not in self._until:
-            expected = f"one that ends with observation {self._count} and was open"
-            got = f"{part.start} to {part.stop - 1}"
-            raise InvalidConfig(complaint("learner", "no such part", expected=expected, got=got))
-        return self._total - self._until[part.start]
 
 
 def on_grid(loss: object) -> int:

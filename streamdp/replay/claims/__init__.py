@@ -35,12 +35,21 @@ Z = 2.576
 """Standard errors of the intervals: 99 %."""
 
 
+Watch = Callable[[str, int], Callable[[int], None]]
+"""Shows a stage of so many steps; what it gives back is told how far it is."""
+
+
+def _unwatched(name: str, steps: int) -> Callable[[int], None]:
+    return lambda done: None
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is computed."""
+    """How much is computed, and who watches."""
 
     runs: int = 2000
     seed: int = 1
+    watch: Watch = _unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,15 @@ LONG = ("panels",)
 
 def claims() -> Sequence[tuple[str, Claim]]:
     """Every claim by its name."""
-    from streamdp.replay.claims import adversarial, bandits, bounds, growth, resampling
+    from streamdp.replay.claims import (
+        adversarial,
+        bandits,
+        bounds,
+        comparators,
+        growth,
+        panels,
+        resampling,
+    )
 
     return (
         ("horizon", growth.horizon),
@@ -136,9 +153,11 @@ def claims() -> Sequence[tuple[str, Claim]]:
         ("figure-2", bandits.figure(2, bandits.SECOND)),
         ("flat", bandits.flat),
         ("hybrid", bandits.hybrid),
+        ("adap", comparators.adap),
         ("leak", adversarial.leak),
         ("conversions", adversarial.bounds),
         ("order", adversarial.order),
         ("experts", adversarial.experts),
-        ("panels", bandits.panels),
+        ("experts-long", adversarial.experts_long),
+        ("panels", panels.panels),
     )

@@ -14,10 +14,11 @@ import numpy as np
 
 from streamdp.audit.bandits import exposure
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit
-from streamdp.replay.bandits import BanditOutcome, Bernoulli, simulate_bandit
+from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandits import BanditOutcome, simulate_bandit
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.charts import Curve
-from streamdp.replay.claims import Finding, Measured, Picture, Size, Z, ratio, verdict
+from streamdp.replay.claims import Finding, Floats, Measured, Picture, Size, Z, ratio, verdict
 
 HORIZON = 10**6
 FIRST = (0.75, 0.625, 0.5, 0.375, 0.25)
@@ -28,7 +29,7 @@ NEWEST = "Hu et al., bandit feedback"
 OLDER = "Hu et al., longer version"
 
 _EACH = 100  # one run here for so many of the full-information claims: each takes much longer
-_COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
+COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,11 @@ def runs_of(size: Size) -> int:
     return max(4, size.runs // _EACH)
 
 
+def marks_of(horizon: int) -> list[int]:
+    """After how many slots curves have points."""
+    return sorted({int(mark) for mark in np.geomspace(1_000, horizon, 12)})
+
+
 Regrets = Mapping[tuple[str, Fraction], BanditOutcome]
 
 
@@ -74,16 +80,18 @@ def regrets(
     horizon: int,
 ) -> Regrets:
     """Every learner at every ε, with the regret at ten marks."""
-    marks = np.unique(np.geomspace(1_000, horizon, 12).astype(int)).tolist()
-    world = Bernoulli(tuple(means))
+    marks = marks_of(horizon)
+    world = Rewards.steady(means)
+    runs = runs_of(size)
     return {
         (shown.name, epsilon): simulate_bandit(
             shown.made(epsilon, len(means), horizon),
             world,
-            runs=runs_of(size),
+            runs=runs,
             horizon=horizon,
             seed=(size.seed, at),
             marks=marks,
+            progress=size.watch(f"{shown.name}, ε = {epsilon_text(epsilon)}", runs),
         )
         for at, shown in enumerate(learners)
         for epsilon in budgets
@@ -97,10 +105,10 @@ def figure(number: int, means: Sequence[float]) -> Callable[[Size], Measured]:
         found = regrets(FIGURE, BUDGETS, means, size, horizon=HORIZON)
         source = f"{NEWEST}, Fig. {number}"
         findings = [
-            *_below(found, THOMPSON_2, SUCCESSIVE, BUDGETS, source),
-            *_below(found, THOMPSON_2, LAZY_UCB, BUDGETS, source),
+            *below(found, THOMPSON_2, SUCCESSIVE, BUDGETS, source),
+            *below(found, THOMPSON_2, LAZY_UCB, BUDGETS, source),
             *(
-                _compared(
+                compared(
                     found,
                     THOMPSON_2,
                     KLUCB,
@@ -112,19 +120,20 @@ def figure(number: int, means: Sequence[float]) -> Callable[[Size], Measured]:
                 )
                 for epsilon in BUDGETS
             ),
-            *_below(found, LAZY_UCB, SUCCESSIVE, BUDGETS, f"{OLDER}, §5"),
+            *below(found, LAZY_UCB, SUCCESSIVE, BUDGETS, f"{OLDER}, §5"),
         ]
         return Measured(tuple(findings), _picture(found, number))
 
     return measured
 
 
-def _below(
+def below(
     found: Regrets, one: Shown, other: Shown, budgets: Sequence[Fraction], source: str
 ) -> list[Finding]:
+    """One learner against another, at each ε."""
     claim = f"{one.name} loses no more than {other.name}"
     return [
-        _compared(
+        compared(
             found,
             one,
             other,
@@ -137,7 +146,7 @@ def _below(
     ]
 
 
-def _compared(
+def compared(
     found: Regrets,
     one: Shown,
     other: Shown,
@@ -148,6 +157,7 @@ def _compared(
     at_least: float = -np.inf,
     at_most: float = np.inf,
 ) -> Finding:
+    """The ratio of two learners' regrets."""
     top, bottom = found[one.name, epsilon], found[other.name, epsilon]
     value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
     return Finding(
@@ -164,15 +174,25 @@ def _compared(
 
 
 def _picture(found: Regrets, number: int) -> Picture:
+    outcomes = {shown.name: found[shown.name, Fraction(1)] for shown in FIGURE}
+    return Picture(f"Figure {number}, at ε = 1", "slots", "regret", over_slots(outcomes))
+
+
+def over_slots(outcomes: Mapping[str, BanditOutcome]) -> tuple[Curve, ...]:
+    """Mean regret over slots, each with the band of its interval."""
     curves = []
-    for shown, colour in zip(FIGURE, _COLOURS, strict=True):
-        outcome = found[shown.name, Fraction(1)]
-        mean = outcome.regrets.mean(axis=0)
-        half = Z * outcome.regrets.std(axis=0, ddof=1) / np.sqrt(len(outcome.regrets))
+    for (name, outcome), colour in zip(outcomes.items(), COLOURS, strict=False):
+        mean, half = spread_of(outcome.regrets)
         slots = np.array(outcome.marks, dtype=np.float64)
         low = np.maximum(mean - half, 1.0)
-        curves.append(Curve(shown.name, slots, mean, colour, low=low, high=mean + half))
-    return Picture(f"Figure {number}, at ε = 1", "slots", "regret", tuple(curves))
+        curves.append(Curve(name, slots, mean, colour, low=low, high=mean + half))
+    return tuple(curves)
+
+
+def spread_of(regrets: Floats) -> tuple[Floats, Floats]:
+    """The mean over runs and half the width of its interval."""
+    half = Z * regrets.std(axis=0, ddof=1) / np.sqrt(len(regrets))
+    return regrets.mean(axis=0), half
 
 
 def flat(size: Size) -> Measured:
@@ -220,25 +240,4 @@ def hybrid(size: Size) -> Measured:
                 verdict(worst, worst, at_most=1.0 + 1e-9),
             )
         )
-    return Measured(tuple(findings))
-
-
-PANELS = (
-    (0.75, 0.7, 0.7, 0.7, 0.7),
-    FIRST,
-    (0.75, 0.15, 0.15, 0.15, 0.15),
-)
-PANEL_BUDGETS = tuple(Fraction(each) for each in ("0.1", "0.25", "0.5", "1", "8", "64", "128"))
-PANEL_HORIZON = 1 << 22
-
-
-def panels(size: Size) -> Measured:
-    """The longer version's 21 panels: seven ε in three settings. Takes long; asked for by name."""
-    shown = (LAZY_UCB, THOMPSON, KLUCB, SUCCESSIVE)
-    findings: list[Finding] = []
-    for number, means in enumerate(PANELS, 1):
-        found = regrets(shown, PANEL_BUDGETS, means, size, horizon=PANEL_HORIZON)
-        source = f"{OLDER}, setting {number}"
-        findings += _below(found, LAZY_UCB, SUCCESSIVE, PANEL_BUDGETS, source)
-        findings += _below(found, THOMPSON, SUCCESSIVE, PANEL_BUDGETS, source)
     return Measured(tuple(findings))

@@ -20,7 +20,6 @@ from streamdp.core.learners.bandits.bandit import (
     Part,
     bandit_of,
     bandit_recipe,
-    refuse_in_blocks,
 )
 from streamdp.core.learners.bandits.experts import (
     EXPERT_RECIPES,
@@ -29,6 +28,7 @@ from streamdp.core.learners.bandits.experts import (
     expert_learner_of,
     expert_recipe,
 )
+from streamdp.core.learners.bandits.refusal import refuse_in_blocks
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

@@ -134,8 +134,6 @@ class Bandit:
 BANDIT_RECIPES: dict[str, Callable[..., Bandit]] = {}
 """Every recipe of a paper's feedback learner by its name."""
 
-_WITH_ADVICE = ("experts_converted", "local_exp4", "batched_exp4", "improved_batched_exp4")
-
 P = ParamSpec("P")
 
 
@@ -147,22 +145,6 @@ def bandit_recipe(function: Callable[P, Bandit]) -> Callable[P, Bandit]:
 def bandit_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Bandit:
     """The learner that a table of options names; the inverse of `Bandit.to_config`."""
     return read_recipe(BANDIT_RECIPES, config, actions=actions, default="lazy_thompson")
-
-
-def refuse_in_blocks(recipe: str) -> None:
-    """Refuse a learner of phases where blocks are needed, and say what to take instead.
-
-    >>> refuse_in_blocks("lazy_ucb")
-    Traceback (most recent call last):
-    streamdp.core.errors.InvalidConfig: learner.recipe: phases that end by an arm's count run in \
-library, replay and simulation; expected policy_blocks, policy_elimination or policy_weights, got \
-'lazy_ucb'
-    >>> refuse_in_blocks("policy_blocks")
-    """
-    if recipe in BANDIT_RECIPES or recipe in _WITH_ADVICE:
-        what = "phases that end by an arm's count run in library, replay and simulation"
-        expected = "policy_blocks, policy_elimination or policy_weights"
-        raise InvalidConfig(complaint("learner.recipe", what, expected=expected, got=repr(recipe)))
 
 
 def read_choice(option: str, choices: Sequence[str], *, where: str) -> str:

@@ -1,0 +1,54 @@
+"""One arm's sums of losses, kept where an open part may begin, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.learners.bandits.bandit import Part
+
+Amount = TypeVar("Amount", int, float)
+
+
+class PartSums(Generic[Amount]):
+    """Exact integers of the grid in an engine; losses in a simulation.
+
+    >>> sums = PartSums(0)
+    >>> sums.keep([1])
+    >>> sums.add(5)
+    >>> sums.between(Part(1, 2, None))
+    5
+    """
+
+    __slots__ = ("_total", "_until", "count")
+
+    def __init__(self, zero: Amount) -> None:
+        self._total: Amount = zero
+        self.count = 0
+        self._until: dict[int, Amount] = {}  # by a part's first observation: the sum before it
+
+    def __repr__(self) -> str:
+        """Say how many, never what."""
+        return f"PartSums({self.count} observations)"
+
+    def keep(self, starts: Sequence[int]) -> None:
+        """Of all sums, those before these observations: earlier ones, or the next."""
+        following = self.count + 1
+        until = {start: self._until[start] for start in starts if start in self._until}
+        if following in starts:
+            until[following] = self._total
+        self._until = until
+
+    def add(self, amount: Amount, *, observations: int = 1) -> None:
+        """The next observations: what they lost together."""
+        self._total += amount
+        self.count += observations
+
+    def between(self, part: Part) -> Amount:
+        """The part's sum. It ends with the latest observation."""
+        if part.stop != self.count + 1 or part.start not in self._until:
+            expected = f"one that ends with observation {self.count} and was open"
+            got = f"{part.start} to {part.stop - 1}"
+            raise InvalidConfig(complaint("learner", "no such part", expected=expected, got=got))
+        return self._total - self._until[part.start]

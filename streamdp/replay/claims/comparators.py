@@ -1,0 +1,72 @@
+"""AdaP-KLUCB's own figures, as far as the comparisons with it lean on them.
+
+# Azize & Basu 2022, "When privacy meets partial information", Fig. 2 and 3; the rules are ours
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from streamdp.replay.claims import Finding, Measured, Picture, Size, ratio, verdict
+from streamdp.replay.claims.bandits import (
+    FIRST,
+    KLUCB,
+    SUCCESSIVE,
+    Shown,
+    compared,
+    over_slots,
+    regrets,
+)
+
+HORIZON = 10**7
+PAPER = "Azize & Basu 2022"
+UCB = Shown("AdaP-UCB", "adap_ucb")
+FAR_APART = (0.8, 0.1, 0.1, 0.1, 0.1)
+ONE = Fraction(1)
+
+
+def adap(size: Size) -> Measured:
+    """Fig. 2: the order at ten million slots. Fig. 3: no price of privacy above ε = 0.3."""
+    found = regrets((KLUCB, UCB, SUCCESSIVE), (ONE,), FIRST, size, horizon=HORIZON)
+    findings = [
+        compared(
+            found,
+            KLUCB,
+            UCB,
+            ONE,
+            ("AdaP-KLUCB loses no more than AdaP-UCB", f"{PAPER}, Fig. 2"),
+            rule="the ratio is at most 1 after 10⁷ slots",
+            at_most=1.0,
+        ),
+        compared(
+            found,
+            SUCCESSIVE,
+            KLUCB,
+            ONE,
+            ("DP-SE loses almost ten times what AdaP-KLUCB does", f"{PAPER}, Fig. 2"),
+            rule="the ratio is at least 7 after 10⁷ slots",
+            at_least=7.0,
+        ),
+        _flat(size),
+    ]
+    curves = over_slots({name: outcome for (name, _), outcome in found.items()})
+    picture = Picture("AdaP-KLUCB, Fig. 2, at ε = 1", "slots", "regret", curves)
+    return Measured(tuple(findings), picture)
+
+
+def _flat(size: Size) -> Finding:
+    few, many = Fraction(3, 10), Fraction(10)
+    found = regrets((KLUCB,), (few, many), FAR_APART, size, horizon=HORIZON)
+    top, bottom = found[KLUCB.name, few], found[KLUCB.name, many]
+    value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
+    return Finding(
+        "above ε = 0.3 privacy costs AdaP-KLUCB nothing where gaps are large",
+        f"{PAPER}, Fig. 3",
+        KLUCB.name,
+        "means (0.8, 0.1⁴): regret at ε = 0.3 over that at ε = 10 is 0.8 … 1.25 after 10⁷ slots",
+        f"{top} against {bottom}: {value:.2f}",
+        low,
+        high,
+        len(top.regrets),
+        verdict(low, high, at_least=0.8, at_most=1.25),
+    )

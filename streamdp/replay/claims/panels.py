@@ -1,0 +1,191 @@
+"""The longer version's 21 panels: seven ε in three settings of means. Asked for by name.
+
+Of Hybrid-UCB the tree's root is the array, which is ε-DP; as printed it plays by the same noisy
+sums and releases one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandits import BanditOutcome, simulate_hybrid
+from streamdp.replay.cells import epsilon_text
+from streamdp.replay.charts import Curve
+from streamdp.replay.claims import Finding, Measured, Picture, Size, ratio, verdict
+from streamdp.replay.claims.bandits import (
+    COLOURS,
+    FIRST,
+    KLUCB,
+    LAZY_UCB,
+    OLDER,
+    SUCCESSIVE,
+    THOMPSON,
+    Regrets,
+    Shown,
+    below,
+    compared,
+    marks_of,
+    regrets,
+    runs_of,
+    spread_of,
+)
+
+SETTINGS = (
+    (0.75, 0.7, 0.7, 0.7, 0.7),
+    FIRST,
+    (0.75, 0.15, 0.15, 0.15, 0.15),
+)
+BUDGETS = tuple(Fraction(each) for each in ("0.1", "0.25", "0.5", "1", "8", "64", "128"))
+MIDDLE, LARGE = BUDGETS[2:4], BUDGETS[4:]
+HORIZON = 1 << 22
+HYBRID = Shown("Hybrid-UCB", "hybrid_ucb")
+SHOWN = (LAZY_UCB, HYBRID, SUCCESSIVE, THOMPSON, KLUCB)
+
+
+def panels(size: Size) -> Measured:
+    """What the text says of the panels, setting by setting."""
+    findings: list[Finding] = []
+    pictures = []
+    for number, means in enumerate(SETTINGS, 1):
+        found = panel(means, size, horizon=HORIZON)
+        source = f"{OLDER}, §6, mean reward setting {number}"
+        findings += told(found, source)
+        pictures.append(_picture(found, number))
+    return Measured(tuple(findings), pictures[0])
+
+
+def panel(means: Sequence[float], size: Size, *, horizon: int) -> Regrets:
+    """Every learner at every ε in one setting."""
+    others = [each for each in SHOWN if each is not HYBRID]
+    found = dict(regrets(others, BUDGETS, means, size, horizon=horizon))
+    hybrids = simulate_hybrid(
+        BUDGETS,
+        Rewards.steady(means),
+        runs=runs_of(size),
+        horizon=horizon,
+        seed=(size.seed, len(SHOWN)),
+        marks=marks_of(horizon),
+        progress=size.watch(f"{HYBRID.name}, every ε, slots", horizon),
+    )
+    found |= {(HYBRID.name, epsilon): each for epsilon, each in zip(BUDGETS, hybrids, strict=True)}
+    return found
+
+
+def told(found: Regrets, source: str) -> list[Finding]:
+    """The statements of the text, each at the ε that it names or at all of them."""
+    plots = f"{source} (a plot, no text)"
+    findings = [
+        compared(
+            found,
+            LAZY_UCB,
+            SUCCESSIVE,
+            epsilon,
+            ("Anytime-Lazy-UCB is competitive with DP-SE", source if named else plots),
+            rule="the ratio is at most 1.25",
+            at_most=1.25,
+        )
+        for epsilon in BUDGETS
+        for named in (epsilon in MIDDLE,)
+    ]
+    findings += [
+        compared(
+            found,
+            HYBRID,
+            SUCCESSIVE,
+            epsilon,
+            ("Hybrid-UCB does not perform well at small ε", source),
+            rule="its regret is at least twice that of DP-SE",
+            at_least=2.0,
+        )
+        for epsilon in MIDDLE
+    ]
+    findings += [
+        compared(
+            found,
+            HYBRID,
+            SUCCESSIVE,
+            epsilon,
+            ("Hybrid-UCB performs well at large ε", source),
+            rule="its regret is at most that of DP-SE",
+            at_most=1.0,
+        )
+        for epsilon in LARGE
+    ]
+    findings += [_falls(found, each, source) for each in (LAZY_UCB, HYBRID)]
+    findings.append(_flat(found, source))
+    return findings + below(found, THOMPSON, SUCCESSIVE, BUDGETS, "ours, beside the panels")
+
+
+def _falls(found: Regrets, shown: Shown, source: str) -> Finding:
+    """The worst step from an ε to the next larger one."""
+    outcomes = [found[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
+    value, low, high = max(ratio(after, before) for before, after in pairwise(outcomes))
+    return _over_budgets(
+        "the regret of UCB-based learners falls with ε",
+        source,
+        shown,
+        "from each ε to the next larger one it grows by a tenth at most",
+        (value, low, high),
+        outcomes,
+        at_most=1.1,
+    )
+
+
+def _flat(found: Regrets, source: str) -> Finding:
+    outcomes = [found[SUCCESSIVE.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
+    return _over_budgets(
+        "the regret of DP-SE is flat in ε",
+        source,
+        SUCCESSIVE,
+        "regret at ε = 0.1 over that at ε = 128 is 0.8 … 1.25",
+        ratio(outcomes[0], outcomes[-1]),
+        outcomes,
+        at_least=0.8,
+        at_most=1.25,
+    )
+
+
+def _over_budgets(
+    claim: str,
+    source: str,
+    shown: Shown,
+    rule: str,
+    interval: tuple[float, float, float],
+    outcomes: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
+    *,
+    at_least: float = -np.inf,
+    at_most: float = np.inf,
+) -> Finding:
+    value, low, high = interval
+    course = ", ".join(f"{each.mean():.0f}" for each in outcomes)
+    return Finding(
+        claim,
+        source,
+        shown.name,
+        rule,
+        f"{value:.2f}; at ε = {epsilon_text(BUDGETS[0])} … {epsilon_text(BUDGETS[-1])}: {course}",
+        low,
+        high,
+        len(outcomes[0]),
+        verdict(low, high, at_least=at_least, at_most=at_most),
+    )
+
+
+def _picture(found: Regrets, number: int) -> Picture:
+    """The final regret of every learner over ε, as the longer version's Fig. 5, 10 and 12a."""
+    budgets = np.array([float(each) for each in BUDGETS])
+    curves = []
+    for shown, colour in zip(SHOWN, COLOURS, strict=False):
+        outcomes: list[BanditOutcome] = [found[shown.name, each] for each in BUDGETS]
+        last = np.stack([each.regrets[:, -1] for each in outcomes], axis=1)
+        mean, half = spread_of(last)
+        low = np.maximum(mean - half, 1.0)
+        curves.append(
+            Curve(shown.name, budgets, mean, colour, low=low, high=mean + half, marks=True)
+        )
+    return Picture(f"Mean reward setting {number}: final regret", "ε", "regret", tuple(curves))

@@ -1,0 +1,104 @@
+"""Are simulated worlds what they say, and do runs side by side play as runs one by one do?"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit
+from streamdp.core.learners.bandits.hybrid_ucb import TreeCourse
+from streamdp.replay.bandit_draws import NumpyChance
+from streamdp.replay.bandit_worlds import Rewards, Table, World
+from streamdp.replay.bandits import BanditOutcome, Run, simulate_bandit, simulate_hybrid
+from streamdp.replay.lockstep import Trees
+
+ARMS = ["a", "b", "c"]
+CHANGING = Rewards(((0.9, 0.1, 0.2), (0.1, 0.8, 0.2)), 1000)
+SHORT = Rewards(CHANGING.stretches, 300)
+
+
+def one_by_one(learner: Bandit, world: World, *, runs: int, horizon: int) -> BanditOutcome:
+    """From release to release, each run apart."""
+    regrets = np.empty((runs, 1))
+    for run in range(runs):
+        played = Run(learner, world, np.random.default_rng((7, run)), horizon).played()
+        regrets[run] = world.regret(played, (horizon,))
+    return BanditOutcome(str(learner), (horizon,), regrets)
+
+
+@pytest.mark.parametrize(
+    ("options", "world"),
+    [
+        ({}, SHORT),
+        ({"tau": "3"}, Table(np.tile([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]], (150, 1)))),
+        ({"base": "exp3", "horizon": "300"}, Rewards.steady((0.7, 0.4, 0.4))),
+        ({"base": "ftpl", "horizon": "300", "constants": "printed"}, SHORT),
+    ],
+)
+def test_is_regret_side_by_side_that_of_runs_one_by_one(
+    options: dict[str, str], world: World
+) -> None:
+    """Means of independent runs: within five standard errors; false alarm below 1e-6."""
+    learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", **options)
+    apart = one_by_one(learner, world, runs=8, horizon=300)
+    told: list[int] = []
+    together = simulate_bandit(learner, world, runs=100, horizon=300, seed=3, progress=told.append)
+    error = float(np.hypot(apart.error, together.error))
+    assert abs(apart.mean - together.mean) < 5 * error, (str(apart), str(together))
+    assert told == [100]
+
+
+def test_do_trees_in_rows_play_what_the_shipped_course_plays() -> None:
+    """Without noise and with the same rewards: the same arms, slot by slot, for both budgets."""
+    budgets, slots = (Fraction(1), Fraction(40)), 600
+    rewards = np.random.default_rng(5).random((slots, len(ARMS))) < (0.7, 0.5, 0.45)
+    trees = Trees(np.array([1.0, 40.0]), len(ARMS), horizon=slots)
+    courses = [TreeCourse(len(ARMS), each, printed=False) for each in budgets]
+    totals = np.zeros((2, len(ARMS), slots + 1))
+    counts = np.zeros((2, len(ARMS)), dtype=int)
+    chance = NumpyChance(np.random.default_rng(1))
+    for slot in range(slots):
+        arms = trees.play(slot + 1)
+        for at, course in enumerate(courses):
+            arm = int(course.plays(slot + 1, 1, chance)[0])
+            assert arm == arms[at], f"slot {slot + 1}"
+            counts[at, arm] += 1
+            upto, before = totals[at, arm], counts[at, arm] - 1
+            upto[before + 1] = upto[before] + 1 - rewards[slot, arm]
+            parts = course.parts(arm)
+            sums = [float(upto[part.stop - 1] - upto[part.start - 1]) for part in parts]
+            course.released(slot + 1, arm, sums, chance)
+        trees.learn(arms, rewards[slot, arms].astype(float), np.zeros(2))
+    assert (counts.max(axis=1) > 100).all()
+
+
+def test_are_trees_in_rows_as_noisy_as_the_shipped_ones() -> None:
+    """Mean regret at small ε, which noise decides: within five standard errors of the course's."""
+    learner = BANDIT_RECIPES["hybrid_ucb"](actions=ARMS, epsilon="4")
+    world = Rewards.steady((0.9, 0.1, 0.1))
+    apart = one_by_one(learner, world, runs=10, horizon=300)
+    (together,) = simulate_hybrid([Fraction(4)], world, runs=100, horizon=300, seed=(2,))
+    error = float(np.hypot(apart.error, together.error))
+    assert abs(apart.mean - together.mean) < 5 * error, (str(apart), str(together))
+    (wider,) = simulate_hybrid([Fraction(4)], world, runs=100, horizon=300, seed=(2,), more=1)
+    assert wider.mean != together.mean
+
+
+def test_is_regret_against_a_fixed_arm_less_than_against_each_moment() -> None:
+    """Arm 0 is the best fixed one (.5 in the mean); arm 1 loses to it first, and wins back."""
+    fixed = Rewards(CHANGING.stretches, 1000, yardstick="fixed")
+    played = np.ones(1000, dtype=np.int64)
+    assert CHANGING.regret(played, [500, 1000]).tolist() == pytest.approx([400, 400])
+    assert fixed.regret(played, [500, 1000]).tolist() == pytest.approx([400, 50])
+    assert fixed.cost(np.array([1, 0]), 400, 600).tolist() == pytest.approx([10, 0])
+
+
+def test_do_beta_rewards_come_for_rows() -> None:
+    """The mean of many rows: within five standard errors."""
+    world = Rewards(((0.7, 0.2),), concentration=4.0)
+    lost = world.losses(np.repeat([0, 1], 2_000), 0, 3, np.random.default_rng(1))
+    for arm, mean in enumerate((0.3, 0.8)):
+        own = lost[2_000 * arm : 2_000 * (arm + 1)]
+        assert abs(own.mean() / 3 - mean) < 5 * (mean * (1 - mean) / 5 / 6_000) ** 0.5
