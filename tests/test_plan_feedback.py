@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,33 @@ def test_tells_the_command_a_table_and_one_answer() -> None:
     assert "The best action is found after" in told.stdout
     assert "at 2,000 a day" in told.stdout
     assert "over 3 keys" in told.stdout
+
+
+def test_is_the_table_of_the_page_what_its_command_says() -> None:
+    """docs/clicks.md names the command that made its table of traffic."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "clicks.md").read_text()
+    (command,) = re.findall(r"`streamdp plan --observes feedback (.*? --markdown)`", page)
+    told = invoked(*command.split())
+    assert told.exit_code == 0
+    assert told.stdout.count("\n| 0.") == 12
+    assert f"\n\n{told.stdout.strip()}\n\n" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--learner", "policy_weights:gain=1/4"], "no formula"),
+        (["--rate", "0.6", "--gap", "0.1"], None),
+    ],
+)
+def test_has_the_table_only_rates_that_can_be(arguments: list[str], said: str | None) -> None:
+    told = invoked(*ASKED, *arguments, "--markdown")
+    if said is not None:
+        assert said in str(told.exception)
+    else:
+        assert {line.split("|")[1].strip() for line in told.stdout.splitlines()[2:]} == {
+            "0.3", "0.6"
+        }  # fmt: skip
 
 
 def test_is_the_plan_there_for_programs() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from streamdp.core.learners.feedback import PolicyLearner
-    from streamdp.replay.feedback_planning import FeedbackPlan
+    from streamdp.replay.feedback_planning import FeedbackPlan, FeedbackWish
 
 LEARNER = "policy_blocks"
 
@@ -43,25 +43,34 @@ def text_of(learner: PolicyLearner) -> str:
     return ":".join([told["recipe"], *options])
 
 
-def run(text: str, epsilon: Fraction, actions: int, world: World, *, as_json: bool) -> None:
+def run(
+    text: str,
+    epsilon: Fraction,
+    actions: int,
+    world: World,
+    *,
+    told: Literal["people", "json", "markdown"],
+) -> None:
     """Plan, and tell it."""
     from streamdp.replay.feedback_planning import FeedbackWish, plan_feedback
     from streamdp.replay.feedback_planning import as_json as for_machines
 
-    found = plan_feedback(
-        FeedbackWish(
-            text,
-            epsilon,
-            actions,
-            world.rate,
-            world.gap,
-            world.horizon,
-            world.seed,
-            world.keys,
-            world.traffic,
-        )
+    wish = FeedbackWish(
+        text,
+        epsilon,
+        actions,
+        world.rate,
+        world.gap,
+        world.horizon,
+        world.seed,
+        world.keys,
+        world.traffic,
     )
-    if as_json:
+    if told == "markdown":
+        typer.echo(markdown(wish))
+        return
+    found = plan_feedback(wish)
+    if told == "json":
         import json
 
         typer.echo(json.dumps(for_machines(found), indent=1, ensure_ascii=False))
@@ -89,6 +98,36 @@ def answer(found: FeedbackPlan) -> str:
         f" ± {number(1.96 * found.error)} in rewards{each}; showing all equally costs"
         f" {number(found.uniform)}."
     )
+
+
+def markdown(wish: FeedbackWish) -> str:
+    """Events of a key until the best is found: rates and gaps around the wished ones, several ε."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.replay.feedback_planning import FORMULAS, around
+
+    tables = around(wish)
+    if not tables:
+        expected = " or ".join(FORMULAS)
+        raise InvalidConfig(
+            complaint("--markdown", "no formula", expected=expected, got=repr(wish.text))
+        )
+    epsilons = tables[0][1].epsilons
+    heads = ["others' rate", "the best's", *(f"ε = {epsilon}" for epsilon in epsilons)]
+    lines = [f"| {' | '.join(heads)} |", "|--:|--:|" + "--:|" * len(epsilons)]
+    for rate, table in tables:
+        for gap, row in zip(table.gaps, table.events, strict=True):
+            cells = [f"{rate:.3g}", f"{rate + gap:.3g}", *map(two_digits, row)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def two_digits(events: float) -> str:
+    """As exactly as a formula may be taken that is right within a factor of two.
+
+    >>> two_digits(12_345.6)
+    '12,000'
+    """
+    return f"{float(f'{events:.2g}'):,.0f}"
 
 
 def days_text(days: float) -> str:
@@ -151,5 +190,5 @@ def _print_table(found: FeedbackPlan) -> None:
     for epsilon in told.epsilons:
         table.add_column(f"ε = {epsilon}", justify="right")
     for gap, row in zip(told.gaps, told.events, strict=True):
-        table.add_row(f"{gap:g}", *(f"{float(f'{events:.2g}'):,.0f}" for events in row))
+        table.add_row(f"{gap:g}", *map(two_digits, row))
     Console().print(table)

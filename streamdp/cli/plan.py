@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -53,6 +53,14 @@ RateOption = Annotated[
 TrafficOption = Annotated[float | None, typer.Option(help="Feedback: events of one key in a day.")]
 
 
+MarkdownOption = Annotated[
+    bool,
+    typer.Option(
+        "--markdown", help="Feedback: only a table over rates and gaps around these, by a formula."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("plan")(plan)
@@ -86,6 +94,7 @@ def plan(
     traffic: TrafficOption = None,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    markdown: MarkdownOption = False,
 ) -> None:
     """Say what to expect of a learner in a world of independent losses with one gap.
 
@@ -102,12 +111,14 @@ def plan(
         "--target-slots": target_slots,
         "--changes-every": changes_every,
     }
-    if _is_feedback(observes, of_losses, {"--rate": rate, "--traffic": traffic}):
+    of_feedback = {"--rate": rate, "--traffic": traffic, "--markdown": markdown or None}
+    if _is_feedback(observes, of_losses, of_feedback):
         from streamdp.cli import _feedback_plan
 
         many, exact, text = _asked_of_feedback(actions, epsilon, config, stream, learner)
         world = _feedback_plan.World(rate or 0.0, gap, horizon, seed, keys, traffic)
-        _feedback_plan.run(text, exact, many, world, as_json=as_json)
+        told: Literal["people", "json", "markdown"] = "json" if as_json else "people"
+        _feedback_plan.run(text, exact, many, world, told="markdown" if markdown else told)
         return
     from streamdp.replay.cells import parse_candidate
     from streamdp.replay.planning import Wish

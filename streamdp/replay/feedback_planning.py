@@ -21,7 +21,7 @@ so is the formula's answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import log, sqrt
 from typing import Any
@@ -44,6 +44,7 @@ RUNS = (100, 400)
 _WORK = 1 << 22  # runs × actions × blocks of one simulation
 _EPSILONS = ("0.1", "0.25", "0.5", "1", "2")
 _GAPS = (0.5, 1.0, 2.0)  # times the gap that is asked for
+_RATES = (0.5, 1.0, 2.5, 10.0)  # times the rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,23 @@ def table_for(wish: FeedbackWish) -> Table | None:
         for gap in gaps
     )
     return Table(epsilons, gaps, rows)
+
+
+def around(wish: FeedbackWish) -> list[tuple[float, Table]]:
+    """Tables for half the rate, the rate, 2.5 and 10 times it; gaps grow with the rate.
+
+    Empty where the learner has no formula.
+    """
+    found = []
+    for factor in _RATES:
+        try:
+            other = replace(wish, rate=wish.rate * factor, gap=wish.gap * factor)
+        except InvalidConfig:  # no rates any more
+            continue
+        table = table_for(other)
+        if table is not None:
+            found.append((other.rate, table))
+    return found
 
 
 def as_json(plan: FeedbackPlan) -> dict[str, Any]:
