@@ -170,6 +170,32 @@ class BlockSums:
 
 
 @dataclass(frozen=True, slots=True)
+class CrowdPrior:
+    """What a partition's votes say of actions to whoever draws next (`core.evidence.crowd`).
+
+    Public. Kept as bytes, so that priors compare and travel as they are.
+
+    >>> CrowdPrior.of(1, after=1, gap=0, bonuses=np.array([1 << 20, 0])).bonuses
+    array([1048576,       0])
+    """
+
+    number: int
+    after: int  # how many votes the partition had released
+    gap: int  # which of the crowd's gaps fitted best
+    told: bytes  # K little-endian int64: bonuses in units of 2**-20 noise units
+
+    @classmethod
+    def of(cls, number: int, *, after: int, gap: int, bonuses: NDArray[np.int64]) -> CrowdPrior:
+        """From K bonuses."""
+        return cls(number, after, gap, bonuses.astype("<i8").tobytes())
+
+    @property
+    def bonuses(self) -> NDArray[np.int64]:
+        """K bonuses, in units of 2**-20 noise units."""
+        return np.frombuffer(self.told, "<i8").astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """What leaves: an action, an estimate or a block's sums, with its block and charge.
 
@@ -192,6 +218,7 @@ class Release:
 
     A public function of the sums so far (`core.evidence.policy`), told for convenience."""
     carried: Carried | None = None  # of an opening that was not drawn but carried over
+    prior: int | None = None  # the number of the crowd's prior that it was drawn under
     action: str | None = field(default=None, compare=False)  # its name, from an engine; see value
 
     def __str__(self) -> str:
@@ -265,6 +292,8 @@ class Releases(Sequence[Release]):
     in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
     carried: Mapping[tuple[Key, int], Carried] | None = None
     """What the openings among them carried over, by key and born."""
+    prior: NDArray[np.int64] | None = None  # the crowd's prior that each was drawn under
+    priors: tuple[CrowdPrior, ...] = ()  # those that were made behind some of them
     actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
 
     def __len__(self) -> int:
@@ -297,8 +326,12 @@ class Releases(Sequence[Release]):
             policy=None if self.told is None else self.told.policy[at].astype("<u4").tobytes(),
             in_force=None if in_force is None else int(in_force[at]),
             carried=self._carried_at(at) if self.carried and name == OPENING else None,
+            prior=self._prior_at(at) if name in (OPENING, ACTION) else None,
             action=self.actions[value] if chosen else None,
         )
+
+    def _prior_at(self, at: int) -> int | None:
+        return None if self.prior is None else int(self.prior[at])
 
     def _carried_at(self, at: int) -> Carried | None:
         return (self.carried or {}).get((self.keys[at], int(self.born[at])))

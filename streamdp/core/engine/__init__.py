@@ -1,8 +1,9 @@
 """The state machine: apply, save, rebuild. One room for each step of a batch's way.
 
 `plan` lays a batch out over rows and blocks, `charges` says what a block costs, `waves` applies and
-`draws` releases, `machine` is the engine that holds them together, `rebuilding` makes it again,
-`layout` says what saved rows look like, and `operator` is NOT PRIVATE.
+`draws` releases, `crowding` makes what draws are told of other keys, `machine` is the engine that
+holds them together, `rebuilding` makes it again, `layout` says what saved rows look like, and
+`operator` is NOT PRIVATE.
 
 A name is imported when it is first asked for: a command that only checks a configuration needs the
 layout of its rows and no machine.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from streamdp.core.engine.charges import Charges, Tariff
+    from streamdp.core.engine.crowding import CrowdStanding
     from streamdp.core.engine.draws import Drawn, Kept, Recorded, recorded
     from streamdp.core.engine.idleness import Ages
     from streamdp.core.engine.layout import configuration_digest, row_layout
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Ages",
     "Charges",
+    "CrowdStanding",
     "Drawn",
     "Engine",
     "Kept",
@@ -40,6 +43,7 @@ __all__ = [
 
 _HOMES = {
     "charges": ("Charges", "Tariff"),
+    "crowding": ("CrowdStanding",),
     "draws": ("Drawn", "Kept", "Recorded", "recorded"),
     "idleness": ("Ages",),
     "layout": ("configuration_digest", "row_layout"),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank
+from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Carried, Key, Release
 from streamdp.core.learners import Leader, Learner, PolicyLearner
@@ -46,6 +47,7 @@ class Kept(NamedTuple):
     sums: BlockSums | None = None  # of the kind `sums`
     policy: bytes | None = None  # the policy in force afterwards, where that is on record
     carried: Carried | None = None  # of an opening that was carried over
+    prior: int | None = None  # the crowd's prior that it was drawn under, where there is a crowd
 
 
 Recorded = Mapping[Drawn, Kept]
@@ -63,6 +65,7 @@ def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
             each.sums,
             each.policy,
             each.carried,
+            each.prior,
         )
         for each in releases
     }
@@ -81,6 +84,10 @@ class Draws(Protocol):
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The vote of each row at the end of a block."""
+        ...
+
+    def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
+        """The number of the prior that each row's draw is told; None without a crowd."""
         ...
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
@@ -104,6 +111,7 @@ class Fresh:
     randomness: Randomness
     heritage: MutableMapping[Key, Carried] = field(default_factory=dict, repr=False)
     withheld: Container[Key] = frozenset()  # keys whose newest nobody was shown
+    crowd: PartitionCrowd | None = None
 
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
         """What is public of the learners that the keys had; see `core.evidence.carrying`."""
@@ -126,17 +134,31 @@ class Fresh:
         return self.randomness.bits(self.stream, purpose, bank.tags[rows], indices)
 
     def openings(self, bank: Bank, rows: Ints) -> Ints:
-        """Uniform over the actions: no data, no charge. A policy needs no draw."""
-        if isinstance(self.learner, PolicyLearner):
+        """Uniform over the actions: no data, no charge. A policy needs no draw.
+
+        With a crowd: the private choice on no losses at all, under the prior.
+        """
+        learner, actions = self.learner, len(self.learner.actions)
+        if isinstance(learner, PolicyLearner):
             return np.zeros(len(rows), dtype=np.int64)
         bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
-        return uniform_integers(bits, np.full(len(rows), len(self.learner.actions)))
+        if self.crowd is None:
+            return uniform_integers(bits, np.full(len(rows), actions))
+        nothing = np.zeros((len(rows), actions), dtype=np.int64)
+        return learner.choose.select(
+            nothing, bits, learner.opening_prior(len(rows), self.crowd.current)
+        )
+
+    def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
+        """The current one for all."""
+        return None if self.crowd is None else np.full(len(rows), self.crowd.current.number)
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The learner's private choice from the window's sums."""
         assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
-        prior = self.learner.prior(bank.action[rows].astype(np.int64))
+        told = None if self.crowd is None else self.crowd.current
+        prior = self.learner.prior(bank.action[rows].astype(np.int64), told)
         return self.learner.choose.select(bank.sums[rows], bits, prior)
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
@@ -170,6 +192,7 @@ class FromRecord:
 
     estimates: tuple[Estimate, ...]
     recorded: Recorded
+    crowded: bool = False  # whether draws were told priors
 
     def openings(self, bank: Bank, rows: Ints) -> Ints:
         """The recorded opening of each row."""
@@ -186,6 +209,17 @@ class FromRecord:
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The recorded action of each row's block."""
         return self._read(bank, rows, ACTION)
+
+    def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
+        """The recorded number of each row's release."""
+        if not self.crowded:
+            return None
+        numbers = [kept.prior for kept in self._kept(bank, rows, kind)]
+        if any(number is None for number in numbers):
+            raise StateMismatch(
+                complaint(f"rebuild: {kind}", "no prior on record", expected="a number", got="none")
+            )
+        return np.array(numbers, dtype=np.int64)
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
         """The recorded estimate of each row's block."""

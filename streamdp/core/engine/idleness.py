@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank
 from streamdp.core.engine.feedback import history
-from streamdp.core.engine.plan import Batch
+from streamdp.core.engine.plan import Batch, part_of
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import After, FeedbackBatch, Key, LossBatch, Releases, Told
+from streamdp.core.events import After, Key, Releases, Told
 from streamdp.core.evidence.carrying import Known, Passage
 from streamdp.core.learners import Learner, PolicyLearner
 
@@ -125,16 +125,6 @@ class Idleness:
         return self._passage
 
 
-def part_of(batch: Batch, some: slice) -> Batch:
-    """Some neighbouring slots of a batch."""
-    times = None if batch.times is None else batch.times[some]
-    index, offsets = batch.index[some], batch.offsets[some]
-    if isinstance(batch, LossBatch):
-        return LossBatch(batch.keys, index, batch.losses[some], offsets, times)
-    played, gain = batch.played[some], batch.gain[some]
-    return FeedbackBatch(batch.keys, index, played, gain, offsets, times=times)
-
-
 def known_of(
     learner: Learner, bank: Bank, rows: Ints, *, epoch: int
 ) -> Iterator[tuple[Key, Known]]:
@@ -160,6 +150,7 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
 
     in_force = [each.in_force for each in some if each.in_force is not None]
     told = [each.told for each in some if each.told is not None]
+    prior = [each.prior for each in some if each.prior is not None]
     carried = {at: of for each in some for at, of in (each.carried or {}).items()}
     return replace(
         some[0],
@@ -167,6 +158,8 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
         in_force=np.concatenate(in_force) if in_force else None,
         told=_joined_told(told) if told else None,
         carried=carried or None,
+        prior=np.concatenate(prior) if prior else None,
+        priors=tuple(prior for each in some for prior in each.priors),
         born=column("born"),
         block=column("block"),
         kind=column("kind").astype(np.uint8),

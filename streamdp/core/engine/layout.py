@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from streamdp.core import snapshot
+from streamdp.core.evidence.crowd import WIDTH
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.regret import Estimate
@@ -15,7 +16,7 @@ def remembered(learner: Learner) -> int:
     """How many numbers of earlier releases a row keeps."""
     if isinstance(learner, PolicyLearner):
         return KEPT_PER_ARM * len(learner.actions)
-    return learner.memory.width
+    return learner.memory.width + (0 if learner.crowd is None else WIDTH)
 
 
 def configuration_digest(learner: Learner, estimates: Iterable[Estimate]) -> str:

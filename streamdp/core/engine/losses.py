@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank
+from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.resampling import resampled
 from streamdp.core.engine.waves import BLOCK_CODE, ESTIMATE_CODE, Ended, Wave
-from streamdp.core.events import Carried, LossBatch
+from streamdp.core.events import ACTION, Carried, LossBatch
 from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Purpose, uniform_integers
@@ -27,7 +28,7 @@ Ints = NDArray[np.int64]
 class LossBlocks:
     """What a `Leader`'s blocks accumulate, release and put in force."""
 
-    __slots__ = ("_adder", "_bank", "_estimates", "_fresh", "_learner", "_not_private")
+    __slots__ = ("_adder", "_bank", "_crowd", "_estimates", "_fresh", "_learner", "_not_private")
 
     def __init__(
         self,
@@ -37,8 +38,10 @@ class LossBlocks:
         bank: Bank,
         fresh: Fresh,
         not_private: NotPrivate | None,
+        crowd: PartitionCrowd | None = None,
     ) -> None:
         self._learner = learner
+        self._crowd = crowd
         self._estimates = estimates
         self._bank = bank
         self._fresh = fresh
@@ -53,7 +56,8 @@ class LossBlocks:
             which = np.fromiter(carried, dtype=np.int64, count=len(carried))
             openings[which] = [each.action for each in carried.values()]
             lengths = self._learner.schedule.lengths(bank.block[rows[which]])
-            bank.remembered[rows[which]] = self._learner.memory.sure_of(openings[which], lengths)
+            memory = self._learner.memory
+            bank.remembered[rows[which], : memory.width] = memory.sure_of(openings[which], lengths)
         bank.action[rows] = openings
         return openings, None
 
@@ -121,8 +125,11 @@ class LossBlocks:
         """Draw the votes and estimates of blocks that end, then begin the next."""
         votes = draws.actions(self._bank, ended.rows)
         lengths = ended.stop - ended.start
+        priors = draws.priors(self._bank, ended.rows, ACTION)
+        if self._crowd is not None and priors is not None:
+            self._crowd.note(ended.rows, votes, priors=priors, lengths=lengths)
         in_force = self._remember(ended.rows, votes, lengths)
-        yield ended.wave(BLOCK_CODE, votes, in_force)
+        yield ended.wave(BLOCK_CODE, votes, in_force, prior=priors)
         for number, estimate in enumerate(self._estimates):
             due = estimate.due(lengths)
             if due.any():
@@ -140,10 +147,10 @@ class LossBlocks:
         if not len(weighed):
             return votes
         known, told = rows[weighed], votes.copy()
-        in_force, remembered = bank.action[known], bank.remembered[known]
+        in_force, remembered = bank.action[known], bank.remembered[known, : memory.width]
         before = Standing(in_force.astype(np.int64), remembered.astype(np.int64))
         now = memory.after(before, votes[weighed], lengths[weighed])
-        told[weighed], bank.remembered[known] = now.in_force, now.remembered
+        told[weighed], bank.remembered[known, : memory.width] = now.in_force, now.remembered
         return told
 
     def _begin_next(self, rows: Ints, actions: Ints) -> None:

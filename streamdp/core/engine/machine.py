@@ -20,7 +20,7 @@ does one whose keys go idle when a batch is refused in the first two steps: time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, MutableMapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping, Sequence, Set
 from dataclasses import replace
 from fractions import Fraction
 
@@ -32,14 +32,23 @@ from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine import feedback
 from streamdp.core.engine.charges import Charges, tariff
+from streamdp.core.engine.crowding import CrowdStanding, PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.idleness import Ages, Idleness, joined, known_of
 from streamdp.core.engine.layout import remembered, row_layout
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
-from streamdp.core.engine.plan import Batch, check, check_keys, plan
+from streamdp.core.engine.plan import Batch, Plan, check, check_keys, plan
 from streamdp.core.engine.quiet import Quiet, QuietFeedback
-from streamdp.core.engine.waves import Applier, Blocks, Wave
+from streamdp.core.engine.waves import (
+    BLOCK_CODE,
+    Applier,
+    Blocks,
+    Wave,
+    column,
+    priors_of,
+    told_of,
+)
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import (
     ACTION,
@@ -51,7 +60,6 @@ from streamdp.core.events import (
     Key,
     LossBatch,
     Releases,
-    Told,
 )
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_float32, as_vector, centred_gains
@@ -133,9 +141,11 @@ class Engine:
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
         self._dropped: dict[Key, bytes] = {}  # rows that were dropped with something unsaved
+        crowd = learner.crowd if isinstance(learner, Leader) else None
+        self._crowd = None if crowd is None else PartitionCrowd(crowd, self._bank)
         self._fresh = Fresh(
             stream, partition, epoch, learner, self.estimates, randomness,
-            self._heritage, withheld,
+            self._heritage, withheld, self._crowd,
         )  # fmt: skip
         self._quiet: Quiet | QuietFeedback
         self._applier = Applier(
@@ -166,6 +176,7 @@ class Engine:
             bank=bank,
             fresh=self._fresh,
             not_private=not_private,
+            crowd=self._crowd,
         )
 
     def __repr__(self) -> str:
@@ -225,33 +236,43 @@ class Engine:
         """
         check(batch, learner=self.learner, position=self.position)
         self._check_whole()
-        if self._idleness is None:
+        if self._idleness is None and self._crowd is None:
             released = self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
             if noting is not None:
                 noting(released)
         else:
-            released = self._in_parts(self._timed(batch), self._idleness, noting)
+            released = self._in_parts(self._timed(batch), noting)
         self._halfway = False
         return released
 
-    def _in_parts(
-        self, batch: Batch, idleness: Idleness, noting: Callable[[Releases], None] | None
-    ) -> Releases:
-        """The parts of a batch between which rows are dropped.
+    def _in_parts(self, batch: Batch, noting: Callable[[Releases], None] | None) -> Releases:
+        """The parts of a batch between which rows are dropped, or priors made.
 
         When one is refused, time has gone on, those before it are in the rows, and what they drew
         is lost (P5): the engine is not whole any more.
         """
         self._halfway = True
         released = []
-        for part, before in idleness.parts(batch):
+        for part in self._parts(batch):
+            found = self._released(self._step(part, self._fresh, limit=self.limit, read=part))
+            if self._crowd is not None:
+                votes = int(np.count_nonzero(found.kind == BLOCK_CODE))
+                found = replace(found, priors=self._crowd.released(votes))
+            released.append(found)
+            if noting is not None:
+                noting(found)
+        return joined(released, nothing=self._nothing)
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """Each part, once rows are dropped that go before it."""
+        whole = ((batch, None),) if self._idleness is None else self._idleness.parts(batch)
+        for part, before in whole:
             if before is not None:
                 self._drop(before)
-            waves = self._step(part, self._fresh, limit=self.limit, read=part)
-            released.append(self._released(waves))
-            if noting is not None:
-                noting(released[-1])
-        return joined(released, nothing=self._nothing)
+            if self._crowd is None or self._quiet.row(part) is not None:
+                yield part
+            else:
+                yield from self._crowd.parts(part, self._plan(part, self._fresh, limit=self.limit))
 
     def _timed(self, batch: Batch) -> Batch:
         """The batch with the largest time so far at each of its slots."""
@@ -284,6 +305,8 @@ class Engine:
             return
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
         self._dropped |= dict(snapshot.encode(self.layout, bank, unsaved, valid_at=self.position))
+        if self._crowd is not None:
+            self._crowd.leave([bank.keys[row] for row in rows.tolist()], rows)
         for key, known in known_of(self.learner, bank, rows, epoch=self.epoch):
             carried = self._idleness.passage(self.learner).carried(known)
             assert carried is not None, "the same learner knows all that it was"
@@ -357,6 +380,10 @@ class Engine:
         low = self._bank.low_time(idleness.newest)
         return Ages(idleness.idle, idleness.since, idleness.newest, low)
 
+    def crowd(self) -> CrowdStanding | None:
+        """How far the crowd is, for a checkpoint; None without one."""
+        return None if self._crowd is None else self._crowd.standing()
+
     def reach(self, time: int) -> None:
         """Let time reach this: of records that are in no batch, for their keys get no learner."""
         if self._idleness is None:
@@ -424,10 +451,7 @@ class Engine:
 
     def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
         """The way of every slot that begins or ends anything, and of all batches of several."""
-        away = NOBODY if self._idleness is None else self._idleness.away
-        planned = plan(
-            self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
-        )
+        planned = self._plan(batch, draws, limit=limit)
         ends = np.flatnonzero(planned.segments.closes)
         self._grow_ledger(len(self._bank) + len(planned.new))
         self._book(planned.segment_rows[ends], planned.segments.block[ends])
@@ -437,6 +461,13 @@ class Engine:
         self.slots_refused += planned.refused
         return waves
 
+    def _plan(self, batch: Batch, draws: Draws, *, limit: int) -> Plan:
+        """What a batch brings, which nothing has changed for yet."""
+        away = NOBODY if self._idleness is None else self._idleness.away
+        return plan(
+            self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
+        )
+
     def _forget_heritage(self, opened: Iterable[Key]) -> None:
         """What keys carried over is in their rows now; they may leave, and carry over, again."""
         if not self._heritage and self._idleness is None:
@@ -445,6 +476,8 @@ class Engine:
             self._heritage.pop(key, None)
             if self._idleness is not None:
                 self._idleness.away.discard(key)
+            if self._crowd is not None:
+                self._crowd.come_back(key)
 
     def _check_whole(self) -> None:
         """Refuse to use an engine that holds half a batch (P4)."""
@@ -485,22 +518,23 @@ class Engine:
             np.array([wave.code for wave in waves], dtype=np.uint8),
             [len(wave.rows) for wave in waves],
         )
-        order = np.lexsort((codes, _joined(waves, "block"), _joined(waves, "place")))
-        rows = _joined(waves, "rows")[order]
+        order = np.lexsort((codes, column(waves, "block"), column(waves, "place")))
+        rows = column(waves, "rows")[order]
         return replace(
             self._nothing,
             keys=[self._bank.keys[row] for row in rows.tolist()],
             born=self._bank.born[rows],
-            block=_joined(waves, "block")[order],
+            block=column(waves, "block")[order],
             kind=codes[order],
-            value=_joined(waves, "value")[order],
-            start=_joined(waves, "start")[order],
-            stop=_joined(waves, "stop")[order],
-            first_offset=_joined(waves, "first_offset")[order],
-            last_offset=_joined(waves, "last_offset")[order],
-            in_force=_joined(waves, "in_force")[order] if self._remembers else None,
-            told=_told(waves, order),
+            value=column(waves, "value")[order],
+            start=column(waves, "start")[order],
+            stop=column(waves, "stop")[order],
+            first_offset=column(waves, "first_offset")[order],
+            last_offset=column(waves, "last_offset")[order],
+            in_force=column(waves, "in_force")[order] if self._remembers else None,
+            told=told_of(waves, order),
             carried=next((wave.carried for wave in waves if wave.carried), None),
+            prior=None if self._crowd is None else priors_of(waves)[order],
         )
 
     @property
@@ -528,23 +562,6 @@ class Engine:
             born=none, block=none, value=none, start=none, stop=none, first_offset=none,
             last_offset=none,
         )  # fmt: skip
-
-
-def _joined(waves: Sequence[Wave], name: str) -> Ints:
-    """One column of several waves."""
-    return np.concatenate([getattr(wave, name) for wave in waves])
-
-
-def _told(waves: Sequence[Wave], order: Ints) -> Told | None:
-    """What the releases of a feedback stream say of each arm."""
-    told = [wave.told for wave in waves if wave.told is not None]
-    if not told:
-        return None
-    return Told(
-        gains=np.concatenate([each.gains for each in told])[order],
-        shown=np.concatenate([each.shown for each in told])[order],
-        policy=np.concatenate([each.policy for each in told])[order],
-    )
 
 
 def _check_parts(learner: object, randomness: object) -> None:

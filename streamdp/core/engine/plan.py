@@ -131,6 +131,16 @@ def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
     )
 
 
+def part_of(batch: Batch, some: slice) -> Batch:
+    """Some neighbouring slots of a batch."""
+    times = None if batch.times is None else batch.times[some]
+    index, offsets = batch.index[some], batch.offsets[some]
+    if isinstance(batch, LossBatch):
+        return LossBatch(batch.keys, index, batch.losses[some], offsets, times)
+    played, gain = batch.played[some], batch.gain[some]
+    return FeedbackBatch(batch.keys, index, played, gain, offsets, times=times)
+
+
 def check_keys(keys: Sequence[object]) -> None:
     """Refuse what is no key; a text would get a learner beside that of its bytes."""
     wrong = next(

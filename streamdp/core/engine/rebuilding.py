@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from streamdp.core import snapshot
 from streamdp.core.bank import CLEAN
+from streamdp.core.engine.crowding import CrowdStanding
 from streamdp.core.engine.draws import FromRecord, Recorded, recorded
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
@@ -53,15 +54,19 @@ class Rebuilding:
         rows: Sequence[tuple[Key, bytes]],
         releases: Recorded,
         ages: Ages | None = None,
+        crowd: CrowdStanding | None = None,
     ) -> None:
-        """`ages`: how far time was when the rows were counted, where keys went idle."""
+        """`ages`: how far time was when the rows were counted, where keys went idle; `crowd`: how
+        far the crowd was, where there is one."""
         if len(engine) or engine.position:
             raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
         self._engine, self._ages = engine, ages
         self._bank = engine._bank
         rows, releases = _newest(engine, rows, releases)
         self._releases = releases
-        self._record = FromRecord(engine.estimates, releases)
+        crowded = engine.crowd() is not None
+        self._record = FromRecord(engine.estimates, releases, crowded=crowded)
+        self._crowd = CrowdStanding(0, ()) if crowd is None else crowd
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
         self._saved = [key for key, _ in rows]
@@ -109,6 +114,8 @@ class Rebuilding:
             raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=found))
         self._check_all_behind()
         engine.position = position
+        if engine._crowd is not None:
+            engine._crowd.begin(self._crowd)
         self._go_on_in_time()
         engine.slots_refused = 0
         return engine

@@ -9,7 +9,7 @@ blocks accumulate, release and put in force is a part of its own: `losses` and `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.plan import Plan
-from streamdp.core.events import Carried, Key, Told
+from streamdp.core.events import OPENING, Carried, Key, Told
 from streamdp.core.schedule import Schedule
 
 Ints = NDArray[np.int64]
@@ -45,6 +45,7 @@ class Wave:
     in_force: Ints  # the action in force afterwards
     told: Told | None = None  # feedback streams: sums, counts, policies
     carried: dict[tuple[Key, int], Carried] | None = None  # openings: what was carried over
+    prior: Ints | None = None  # the crowd's prior that each was drawn under, by number
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,11 +60,18 @@ class Ended:
     last_offset: Ints
     place: Ints
 
-    def wave(self, code: int, value: Ints, in_force: Ints, told: Told | None = None) -> Wave:
+    def wave(
+        self,
+        code: int,
+        value: Ints,
+        in_force: Ints,
+        told: Told | None = None,
+        prior: Ints | None = None,
+    ) -> Wave:
         """Releases of one kind, one for each block."""
         return Wave(
             code, self.rows, self.block, value, self.start, self.stop, self.first_offset,
-            self.last_offset, self.place, in_force, told,
+            self.last_offset, self.place, in_force, told, prior=prior,
         )  # fmt: skip
 
     def only(self, of: NDArray[np.bool_]) -> Ended:
@@ -137,7 +145,10 @@ class Applier:
         if plan.batch.times is not None:
             self._bank.unsaved_time[rows] = plan.batch.times[place]
         born = Ended(rows, np.zeros_like(rows), begin, begin, plan.born, plan.born, place)
-        wave = born.wave(OPENING_CODE, openings, openings, told)
+        prior = draws.priors(self._bank, rows, OPENING)
+        if prior is not None:
+            prior[list(plan.carried)] = 0  # they were not drawn
+        wave = born.wave(OPENING_CODE, openings, openings, told, prior)
         if not plan.carried:
             return wave
         carried = {(keys[at], int(plan.born[at])): each for at, each in plan.carried.items()}
@@ -184,3 +195,27 @@ class Applier:
         if times is not None:
             self._bank.seen[plan.rows] = times[plan.grouped.places(ends - 1)]
             self._bank.unsaved_time[plan.rows[clean]] = times[plan.grouped.places(begins)]
+
+
+def column(waves: Sequence[Wave], name: str) -> Ints:
+    """One column of several waves."""
+    return np.concatenate([getattr(wave, name) for wave in waves])
+
+
+def priors_of(waves: Sequence[Wave]) -> Ints:
+    """The priors that releases were drawn under; estimates know none."""
+    return np.concatenate(
+        [np.zeros_like(wave.rows) if wave.prior is None else wave.prior for wave in waves]
+    )
+
+
+def told_of(waves: Sequence[Wave], order: Ints) -> Told | None:
+    """What the releases of a feedback stream say of each arm."""
+    told = [wave.told for wave in waves if wave.told is not None]
+    if not told:
+        return None
+    return Told(
+        gains=np.concatenate([each.gains for each in told])[order],
+        shown=np.concatenate([each.shown for each in told])[order],
+        policy=np.concatenate([each.policy for each in told])[order],
+    )

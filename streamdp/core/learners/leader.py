@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
+from streamdp.core.evidence.crowd import POINT, Crowd
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
 
@@ -50,6 +52,7 @@ class Leader:
     books for each slot of a block; None says that the learner is not private at all. `bonus` is
     what the action in force gets in the next selection, in noise units: a public prior, since the
     action in force follows from earlier releases. `memory` says how: the newest release, or more.
+    With a `crowd` every action has a bonus beside it, which follows from the votes of other keys.
     """
 
     actions: tuple[str, ...]
@@ -60,6 +63,7 @@ class Leader:
     charge: Fraction | None
     bonus: Fraction = Fraction(0)
     memory: Memory = NEWEST
+    crowd: Crowd | None = None
     recipe: str = "leader"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     """As given to the recipe, in writing: "0.5" and "1/2" are equal learners."""
@@ -80,6 +84,23 @@ class Leader:
                     got=self.charge,
                 )
             )
+        if self.crowd is not None:
+            self._check_crowd(self.crowd)
+
+    def _check_crowd(self, crowd: Crowd) -> None:
+        """Refuse a crowd that supposes other draws than this learner's."""
+        told = (crowd.actions, crowd.rate, crowd.bonus, self.choose.name)
+        mine = (len(self.actions), self.choose.rate, self.bonus, "permute_and_flip")
+        if told != mine or self.window == "running":
+            raise InvalidConfig(
+                complaint(
+                    self.recipe,
+                    "a crowd of other draws",
+                    expected=f"permute_and_flip among {mine[0]} actions at rate {mine[1]} with"
+                    f" bonus {mine[2]}",
+                    got=f"{self.choose.name} and {crowd.name}",
+                )
+            )
 
     @property
     def private(self) -> bool:
@@ -91,16 +112,28 @@ class Leader:
         """Whether another action than the newest vote may be in force."""
         return bool(self.memory.name)
 
-    def prior(self, in_force: NDArray[np.int64]) -> Prior | None:
-        """What selections know beforehand when these actions are in force: earlier releases."""
-        return Prior.incumbent(in_force, self.bonus) if self.bonus else None
+    def prior(self, in_force: NDArray[np.int64], told: CrowdPrior | None = None) -> Prior | None:
+        """What selections know beforehand when these actions are in force: earlier releases.
 
-    def log_probabilities(self, sums: NDArray[np.int64], *, in_force: int) -> NDArray[np.float64]:
+        `told` is the prior of the crowd, where the learner has one; without it prior 0.
+        """
+        if self.crowd is None:
+            return Prior.incumbent(in_force, self.bonus) if self.bonus else None
+        bonuses = self.crowd.bonuses(self.crowd.nothing if told is None else told, in_force)
+        return Prior.dense(bonuses, 1 << POINT)
+
+    def opening_prior(self, rows: int, told: CrowdPrior) -> Prior:
+        """What so many openings know beforehand: the crowd's prior alone."""
+        return Prior.dense(np.tile(told.bonuses, (rows, 1)), 1 << POINT)
+
+    def log_probabilities(
+        self, sums: NDArray[np.int64], *, in_force: int, told: CrowdPrior | None = None
+    ) -> NDArray[np.float64]:
         """The exact law of a selection from a window's K sums, for audits and tests.
 
         Sums are on the grid and, where losses are resampled, of the resampled losses.
         """
-        return self.choose.log_probabilities(sums, self.prior(np.array([in_force])))
+        return self.choose.log_probabilities(sums, self.prior(np.array([in_force]), told))
 
     def to_config(self) -> dict[str, str]:
         """The learner's table in a configuration file; `learner_of` reads it back."""
@@ -120,6 +153,8 @@ class Leader:
         }
         if self.remembers:  # else the digest is what it was before there were memories
             parts["memory"] = self.memory.name
+        if self.crowd is not None:
+            parts["crowd"] = self.crowd.name
         return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:

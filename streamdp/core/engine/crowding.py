@@ -1,0 +1,151 @@
+"""The crowd of one partition: which prior its draws are told, and when the next one is made.
+
+Everything here follows from the partition's own releases in the order of its log:
+
+1. *When.* The next prior is made behind the record with which so many votes have been released
+   (`evidence.crowd.due`). That is a count of blocks that end, known before anything is drawn. A
+   batch is cut there, so that how records were cut into batches changes nothing.
+2. *Of what.* The newest vote of the newest learner of each key, also of keys that are away. A row
+   keeps its own (`Bank.remembered`, behind the memory's columns), so that saved rows and recorded
+   releases hold all that a rebuild needs, beside the priors themselves.
+3. *How long.* A prior stays as long as a later one is computed: votes drawn under it may still be
+   the newest of their keys.
+
+What was drawn and lost in a crash was seen by nobody, and is drawn anew, priors and all. What was
+recorded is read back: a rebuild makes no prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.bank import Bank
+from streamdp.core.engine.plan import Batch, Plan, part_of
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import CrowdPrior, Key
+from streamdp.core.evidence.crowd import WIDTH, Crowd, cast, due, newest
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdStanding:
+    """How far a partition's crowd was at its checkpoint."""
+
+    votes: int  # how many were released
+    priors: tuple[CrowdPrior, ...]  # all, by number from 1 on
+
+
+@dataclass(slots=True)
+class PartitionCrowd:
+    """The priors of one partition, and how many votes it has released."""
+
+    crowd: Crowd
+    bank: Bank = field(repr=False)
+    votes: int = 0
+    priors: dict[int, CrowdPrior] = field(default_factory=dict, repr=False)
+    away: dict[Key, Ints] = field(default_factory=dict, repr=False)  # newest votes of dropped rows
+
+    def __post_init__(self) -> None:
+        """Prior 0 favours nothing."""
+        self.priors[0] = self.crowd.nothing
+
+    @property
+    def current(self) -> CrowdPrior:
+        """What draws are told now."""
+        return self.priors[len(self.priors) - 1]
+
+    @property
+    def due(self) -> int:
+        """How many votes must have been released when the next prior is made."""
+        return due(self.current.after)
+
+    def standing(self) -> CrowdStanding:
+        """For a checkpoint."""
+        return CrowdStanding(self.votes, tuple(self.priors.values())[1:])
+
+    def begin(self, standing: CrowdStanding) -> None:
+        """Go on from a checkpoint."""
+        for number, prior in enumerate(standing.priors, start=1):
+            fits = len(prior.told) == 8 * self.crowd.actions
+            if prior.number != number or prior.after > standing.votes or not fits:
+                raise StateMismatch(
+                    complaint(
+                        "crowd",
+                        "priors on record",
+                        expected=f"prior {number} of {self.crowd.actions} actions, made after at"
+                        f" most {standing.votes} votes",
+                        got=f"prior {prior.number} after {prior.after} votes",
+                    )
+                )
+            self.priors[number] = prior
+        self.votes = standing.votes
+        told = int(self.bank.remembered[: len(self.bank), -WIDTH].max(initial=0)) - 1
+        if self.votes >= self.due or told > self.current.number:
+            raise StateMismatch(
+                complaint(
+                    "crowd",
+                    "a prior is missing",
+                    expected=f"one after {self.due} votes, and prior {told}",
+                    got=f"{self.votes} votes and {self.current.number} priors",
+                )
+            )
+
+    def parts(self, batch: Batch, plan: Plan) -> Iterator[Batch]:
+        """The batch cut behind the records with which priors are due."""
+        offsets, votes, last = np.sort(_ends(plan)), self.votes, self.due
+        cuts = []
+        while last - votes <= len(offsets):
+            cut = offsets[last - votes - 1]
+            ended = int(np.searchsorted(offsets, cut, side="right"))
+            votes, offsets = votes + ended, offsets[ended:]
+            last = due(votes)
+            cuts.append(int(cut))
+        places = np.searchsorted(batch.offsets, cuts, side="right").tolist()
+        first = 0
+        for place in [*places, len(batch.offsets)]:
+            if place > first:
+                yield part_of(batch, slice(first, place))
+            first = place
+
+    def released(self, votes: int) -> tuple[CrowdPrior, ...]:
+        """Count votes; the prior that they make due, if any."""
+        self.votes += votes
+        if self.votes < self.due:
+            return ()
+        kept = self.bank.remembered[: len(self.bank), -WIDTH:].astype(np.int64)
+        if self.away:
+            kept = np.concatenate([kept, np.stack(list(self.away.values()))])
+        made = self.crowd.made(newest(kept), self.priors, after=self.votes)
+        self.priors[made.number] = made
+        return (made,)
+
+    def note(self, rows: Ints, votes: Ints, *, priors: Ints, lengths: Ints) -> None:
+        """These rows cast votes; the actions in force are still those that were."""
+        kept = cast(
+            self.crowd,
+            prior=priors,
+            stayed=votes == self.bank.action[rows],
+            vote=votes,
+            length=lengths,
+        )
+        self.bank.remembered[rows, -WIDTH:] = kept
+
+    def leave(self, keys: Sequence[Key], rows: Ints) -> None:
+        """These rows are dropped: their newest votes stay."""
+        kept = self.bank.remembered[rows, -WIDTH:].astype(np.int64)
+        self.away |= {key: vote for key, vote in zip(keys, kept, strict=True) if vote[0]}
+
+    def come_back(self, key: Key) -> None:
+        """A key has a new learner: what the one before voted counts no more."""
+        self.away.pop(key, None)
+
+
+def _ends(plan: Plan) -> Ints:
+    """The offsets of the records that end blocks."""
+    segments, closes = plan.segments, plan.segments.closes
+    return plan.offset_at(segments.begin[closes] + segments.length[closes] - 1)

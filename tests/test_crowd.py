@@ -1,0 +1,233 @@
+"""Does a crowd's prior follow from public votes, say what they say, and harm no key by much?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil, exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streamdp as sd
+from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.crowd import (
+    GAPS,
+    POINT,
+    Crowd,
+    Votes,
+    cast,
+    due,
+    longest_told,
+    named,
+    newest,
+)
+
+Ints = NDArray[np.int64]
+
+CROWD = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
+ONE = 1 << POINT
+
+
+def prior(number: int, *bonuses: float) -> CrowdPrior:
+    """A prior of these bonuses in noise units."""
+    units = np.rint(np.array(bonuses) * ONE).astype(np.int64)
+    return CrowdPrior.of(number, after=number, gap=0, bonuses=units)
+
+
+def votes_of(*told: tuple[int, int, int, int, int]) -> Votes:
+    """Cells as (prior, length, stayed, vote, count)."""
+    return Votes(*np.array(told, dtype=np.int64).T)
+
+
+def many(rng: np.random.Generator, keys: int, priors: int) -> Ints:
+    """Newest votes of so many keys, at random."""
+    return cast(
+        CROWD,
+        prior=rng.integers(0, priors, keys),
+        stayed=rng.random(keys) < 0.5,
+        vote=rng.integers(0, 4, keys),
+        length=rng.choice([1, 3, 7, 16, 40, 512], keys),
+    )
+
+
+def test_is_a_prior_the_same_whatever_the_order_of_keys() -> None:
+    """Floats are added in one order: the same votes give the same bits."""
+    rng = np.random.default_rng(1)
+    kept = many(rng, 500, 3)
+    priors = {0: CROWD.nothing, 1: prior(1, 1, 0, 0, -1), 2: prior(2, 0, 0.5, 0, 0)}
+    told = {
+        CROWD.made(newest(each), priors, after=500)
+        for each in (kept, kept[::-1], rng.permutation(kept))
+    }
+    assert len(told) == 1
+    (made,) = told
+    assert (made.number, made.after) == (3, 500)
+
+
+def test_do_keys_that_agree_make_their_action_likely() -> None:
+    """Of a thousand keys that vote for one action, π̃ is nearly all there; ln(K·π̃) its bonus."""
+    agreed = CROWD.made(votes_of((0, 512, 0, 2, 1000)), {0: CROWD.nothing}, after=1000)
+    assert int(agreed.bonuses.argmax()) == 2
+    assert agreed.bonuses[2] / ONE == pytest.approx(log(4 * (0.95 + 0.05 / 4)), abs=0.01)
+    assert agreed.bonuses.min() / ONE >= log(0.05) - 1 / ONE
+    split = CROWD.made(
+        votes_of(*((0, 512, 0, vote, 250) for vote in range(4))), {0: CROWD.nothing}, after=1000
+    )
+    assert np.abs(split.bonuses).max() <= 1
+
+
+def test_is_a_vote_for_what_the_prior_favoured_no_evidence() -> None:
+    """Votes that the prior explains move nothing; the same votes without it say a lot."""
+    favouring = prior(1, 2, 0, 0, 0)
+    chance = exp(2) / (exp(2) + 3)
+    rest = round(1000 * (1 - chance) / 3)
+    seen = [(0, round(1000 * chance)), (1, rest), (2, rest), (3, rest)]
+    priors = {0: CROWD.nothing, 1: favouring}
+    told, untold = (
+        CROWD.made(
+            votes_of(*((number, 1, 0, vote, count) for vote, count in seen)), priors, after=1000
+        ).bonuses
+        / ONE
+        for number in (1, 0)
+    )
+    assert abs(told[0]) < 0.3 < 0.9 < untold[0]
+
+
+def test_does_one_vote_of_a_short_block_say_little() -> None:
+    """So a stream of one key is as if it had no crowd."""
+    alone = CROWD.made(votes_of((0, 1, 0, 1, 1)), {0: CROWD.nothing}, after=1)
+    assert np.abs(alone.bonuses).max() / ONE < 0.35
+
+
+def by_hand(votes: Votes, priors: dict[int, CrowdPrior], gap: Fraction) -> NDArray[np.float64]:
+    """π by the definition: every cell's softmax written out, 40 rounds."""
+    shares, c = np.full(4, 0.25), float(CROWD.bonus)
+    columns = zip(votes.prior, votes.length, votes.stayed, votes.vote, votes.count, strict=True)
+    cells = [tuple(int(each) for each in cell) for cell in columns]
+    for _ in range(40):
+        keys = np.full(4, 0.25)
+        for number, length, stayed, vote, count in cells:
+            told = min(6.0, float(CROWD.rate * gap) * length)
+            likelihood = np.empty(4)
+            for best in range(4):
+                scores = priors[number].bonuses / ONE
+                scores[vote] += c * stayed
+                scores[best] += told
+                likelihood[best] = exp(scores[vote]) / np.exp(scores).sum()
+            chances = shares * likelihood
+            keys += count * chances / chances.sum()
+        shares = keys / keys.sum()
+    return np.asarray(shares)
+
+
+def test_is_the_estimate_what_its_definition_says() -> None:
+    """The sums that are shared between votes change nothing but the order of additions.
+
+    Bonuses are multiples of ln 2 here, where the rounded weight of what was in force is exact.
+    """
+    rng = np.random.default_rng(3)
+    priors = {0: CROWD.nothing, 1: prior(1, log(2), -log(2), 0, 2 * log(2))}
+    votes = newest(many(rng, 60, 2))
+    made = CROWD.made(votes, priors, after=60)
+    shares = by_hand(votes, priors, GAPS[made.gap])
+    expected = np.log(4 * (0.95 * shares + 0.05 / 4))
+    assert np.abs(made.bonuses / ONE - expected).max() < 1e-5
+
+
+def test_can_whoever_has_the_votes_check_a_prior() -> None:
+    """A unit is what floats of another platform may be off; anything else is refused."""
+    priors, votes = {0: CROWD.nothing}, votes_of((0, 512, 0, 2, 30), (0, 3, 1, 1, 9))
+    made = CROWD.made(votes, priors, after=39)
+    assert CROWD.follows(made, votes, priors)
+
+    def changed(**change: Any) -> CrowdPrior:
+        return replace(made, **change)
+
+    off = [made.bonuses + np.eye(4, dtype=np.int64)[1] * units for units in (1, -1, 2, -2)]
+    told = [
+        CROWD.follows(changed(told=each.astype("<i8").tobytes()), votes, priors) for each in off
+    ]
+    assert told == [True, True, False, False]
+    wrong = [changed(gap=gap) for gap in (-1, 3, *({0, 1, 2} - {made.gap}))]
+    wrong += [changed(told=made.told[:-8])]
+    assert not any(CROWD.follows(each, votes, priors) for each in wrong)
+    assert not CROWD.follows(made, votes_of((0, 512, 0, 2, 31), (0, 3, 1, 1, 9)), priors)
+
+
+def test_are_priors_made_ever_more_rarely() -> None:
+    """After 5 % more votes each: a million votes make some 250 priors, and none waits for long."""
+    count, after = 0, 0
+    while after < 1_000_000:
+        later = due(after)
+        assert later == after + max(1, ceil(after / 20))
+        count, after = count + 1, later
+    assert 200 < count < 260
+
+
+def test_is_what_is_kept_of_a_vote_bounded() -> None:
+    """Longer blocks say no more: their lengths are one number below 2**31, for every ε."""
+    tiny = Crowd(2, Fraction(1, 2 * 10**6), Fraction(1), Fraction(1, 20))
+    one = np.array([1])
+    kept = cast(tiny, prior=one, stayed=one > 0, vote=one, length=np.array([1 << 42]))
+    assert kept.tolist() == [[2, 3, longest_told(tiny)]]
+    assert kept.max() < 1 << 31
+    nobody = np.zeros((3, 3), dtype=np.int32)
+    assert len(newest(nobody).count) == 0
+
+
+def test_is_a_crowd_known_by_its_name() -> None:
+    """The ledger says the name, and an outsider makes the crowd again."""
+    assert named(CROWD.name) == CROWD
+    for wrong in ("", "crowd of 4 actions", CROWD.name + " more", CROWD.name.replace("1/4", "1/0")):
+        with pytest.raises(sd.InvalidConfig):
+            named(wrong)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"actions": 1}, {"rate": Fraction(0)}, {"floor": Fraction(0)}, {"floor": Fraction(2)},
+        {"bonus": Fraction(1, 3)},
+    ],
+)  # fmt: skip
+def test_is_a_crowd_refused_that_bounds_no_harm(change: dict[str, Any]) -> None:
+    """And a bonus that is not on the grid of priors, which a sum with them would round."""
+    with pytest.raises(sd.InvalidConfig, match="no crowd"):
+        replace(CROWD, **change)
+
+
+def test_does_a_learner_refuse_the_crowd_of_other_draws() -> None:
+    """The likelihood supposes the learner's own rate, bonus and choice."""
+    learner = sd.incumbent_leader(actions=["a", "b"], epsilon="1/2")
+    fitting = Crowd(2, Fraction(1, 4), Fraction(1), Fraction(1, 20))
+    told = replace(learner, crowd=fitting)
+    assert told.digest() != learner.digest() != replace(learner, crowd=None, recipe="x").digest()
+    for crowd in (
+        replace(fitting, actions=3), replace(fitting, rate=Fraction(1, 2)),
+        replace(fitting, bonus=Fraction(2)),
+    ):  # fmt: skip
+        with pytest.raises(sd.InvalidConfig, match="a crowd of other draws"):
+            replace(learner, crowd=crowd)
+    gumbel = sd.noisy_leader(actions=["a", "b"], epsilon="1/2", noise="gumbel")
+    with pytest.raises(sd.InvalidConfig, match="a crowd of other draws"):
+        replace(gumbel, crowd=replace(fitting, bonus=Fraction(0)))
+
+
+def test_is_the_law_of_a_draw_that_of_its_bonuses() -> None:
+    """c on the action in force, the prior on all: exact, and prior 0 is the learner without."""
+    learner = sd.incumbent_leader(actions=list("abcd"), epsilon="1/2")
+    told = replace(learner, crowd=CROWD)
+    sums = np.array([5, 0, 3, 9]) * ONE
+    assert np.array_equal(
+        told.log_probabilities(sums, in_force=2), learner.log_probabilities(sums, in_force=2)
+    )
+    favouring = prior(1, 0.5, -3, 0, 1)
+    moved = sums - np.array([2, -12, 4, 4]) * ONE  # a bonus is worth 1/ρ = 4 of loss
+    assert told.log_probabilities(sums, in_force=2, told=favouring) == pytest.approx(
+        sd.incumbent_leader(actions=list("abcd"), epsilon="1/2", bonus="0").log_probabilities(
+            moved, in_force=0
+        )
+    )

@@ -1,0 +1,195 @@
+"""Does one event move what a whole crowd releases by its charge at most, whatever the priors?
+
+Two keys' learners are run through the shipped engine under every transcript that they can have, and
+under every content of one record. A transcript's probability is the product of the laws of its
+draws, each from the sums and the prior that the engine handed to that draw. Nothing is assumed
+about which event reaches which draw, by which prior: that is what is being checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streamdp as sd
+from streamdp.audit.transcripts import TOLERANCE
+from streamdp.core.engine.crowding import PartitionCrowd
+from streamdp.core.engine.machine import Engine
+from streamdp.core.engine.plan import Batch, Plan
+from streamdp.core.events import CrowdPrior, LossBatch
+from streamdp.core.evidence.crowd import POINT, cast, newest
+from streamdp.core.grid import UNIT
+from streamdp.core.randomness import Bits
+from streamdp.core.selection import Mechanism, Prior
+from tests.crowded import crowded
+from tests.strategies import cut
+
+Ints = NDArray[np.int64]
+
+EPSILON = Fraction(2)
+TWO = ("a", "b")
+VERTICES = np.array(list(product((0, 1), repeat=2)), np.float32)
+BASE = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 1]], np.float32)
+"""Records of the keys in turn. The blocks are 1, 2, 2 slots: five votes, and an open block."""
+
+
+@dataclass(frozen=True)
+class Forced:
+    """A choice that follows a script, and notes how likely that was."""
+
+    choose: Mechanism
+    script: tuple[int, ...]
+    logs: list[float] = field(default_factory=list, compare=False)
+
+    @property
+    def name(self) -> str:
+        """As the choice that is forced."""
+        return self.choose.name
+
+    @property
+    def rate(self) -> Fraction:
+        """As the choice that is forced."""
+        return self.choose.rate
+
+    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
+        """What the script says; one draw at a time."""
+        (row,) = sums
+        taken = self.script[len(self.logs)]
+        self.logs.append(float(self.choose.log_probabilities(row, prior)[taken]))
+        return np.array([taken])
+
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> NDArray[np.float64]:
+        """The law of the choice that is forced."""
+        return self.choose.log_probabilities(sums, prior)
+
+
+def forced(losses: NDArray[np.float32], script: tuple[int, ...]) -> list[float]:
+    """The log-probabilities of a run's draws."""
+    learner = crowded(sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="capped 2"))
+    choose = Forced(learner.choose, script)
+    machine = Engine(
+        stream="home", partition=0, learner=replace(learner, choose=choose),
+        budget="2", randomness=sd.SeededRandomness(1),
+    )  # fmt: skip
+    for at, vector in enumerate(losses):
+        key = [b"x", b"y"][at % 2]
+        machine.apply_batch(LossBatch([key], np.zeros(1, np.int64), vector[None], np.array([at])))
+    assert len(choose.logs) == len(script)
+    return choose.logs
+
+
+def worst(varied: int, scripts: Iterator[tuple[int, ...]]) -> float:
+    """The largest log-ratio that the content of one record makes, over these transcripts."""
+    ratio = 0.0
+    for script in scripts:
+        logs = []
+        for vertex in VERTICES:
+            losses = BASE.copy()
+            losses[varied] = vertex
+            logs.append(sum(forced(losses, script)))
+        ratio = max(ratio, max(logs) - min(logs))
+    return ratio
+
+
+def transcripts(*, openings: tuple[int, int] = (0, 1)) -> Iterator[tuple[int, ...]]:
+    """Every way that four or five votes can go: x opens, votes, y opens, votes, then the others."""
+    for votes in product((0, 1), repeat=4):
+        first, second, *others = votes
+        yield (openings[0], first, openings[1], second, *others)
+
+
+@pytest.mark.parametrize("varied", range(7))
+def test_does_an_event_of_any_key_cost_its_charge_at_most(varied: int) -> None:
+    """Every record of a partition, every transcript of it: the priors add nothing to ε."""
+    ratio = worst(varied, transcripts())
+    assert ratio <= EPSILON + TOLERANCE
+    assert (ratio > 0.5) == (varied < 6)  # the last one lies in a block that is still open
+
+
+def from_open_sums(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the prior counts, beside votes, what is ahead in the open blocks."""
+
+    def released(self: PartitionCrowd, votes: int) -> tuple[CrowdPrior, ...]:
+        self.votes += votes
+        sums = self.bank.sums[: len(self.bank)]
+        ones = np.ones(len(sums), np.int64)
+        kept = cast(
+            self.crowd, prior=0 * ones, stayed=ones < 0, vote=sums.argmin(axis=1), length=9 * ones
+        )
+        made = self.crowd.made(newest(kept), self.priors, after=self.votes)
+        self.priors[made.number] = made
+        return (made,)
+
+    patch.setattr(PartitionCrowd, "released", released)
+
+
+def when_sums_say_so(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the next prior waits while some open sum is large."""
+    plain = PartitionCrowd.released
+
+    def released(self: PartitionCrowd, votes: int) -> tuple[CrowdPrior, ...]:
+        if self.bank.sums[: len(self.bank)].max() < UNIT:
+            return plain(self, votes)
+        self.votes += votes
+        return ()
+
+    patch.setattr(PartitionCrowd, "released", released)
+
+
+@pytest.mark.parametrize(("break_it", "varied"), [(from_open_sums, 2), (when_sums_say_so, 3)])
+def test_is_a_prior_that_reads_sums_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None], varied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an open block holds would reach other keys' draws, and its own key's again."""
+    break_it(monkeypatch)
+    assert worst(varied, transcripts()) > EPSILON + 0.05
+
+
+def test_is_a_prior_that_depends_on_where_a_batch_was_cut_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mutant: priors are made where batches end. The clock would decide what is told to draws."""
+
+    def whole(self: PartitionCrowd, batch: Batch, plan: Plan) -> Iterator[Batch]:
+        yield batch
+
+    def released(places: list[int]) -> list[sd.Release]:
+        learner = crowded(sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="capped 2"))
+        machine = Engine(
+            stream="home", partition=0, learner=learner, budget="2",
+            randomness=sd.SeededRandomness(1),
+        )  # fmt: skip
+        losses = np.tile(np.array([[0, 1], [1, 0]], np.float32), (20, 1))
+        log = LossBatch([b"x", b"y"], np.tile([0, 1], 20), losses, np.arange(40))
+        return [each for piece in cut(log, places) for each in machine.apply_batch(piece)]
+
+    assert released([]) == released([3, 8, 30])
+    monkeypatch.setattr(PartitionCrowd, "parts", whole)
+    assert released([]) != released([3, 8, 30])
+
+
+@pytest.mark.parametrize("bonuses", [(0, 0), (3, -3), (-1, 2), (12, -9)])
+def test_is_a_draw_as_private_under_any_prior(bonuses: tuple[int, int]) -> None:
+    """Any bonus vector, and base sums up to 256: the worst log-ratio of one draw is ε."""
+    learner = crowded(sd.incumbent_leader(actions=TWO, epsilon=EPSILON))
+    units = np.array(bonuses, np.int64) << POINT
+    told = CrowdPrior.of(1, after=1, gap=0, bonuses=units)
+    ratio = 0.0
+    for lead in (-255, -20, -3, -1, 0, 1, 3, 20, 255):
+        base = np.array([max(0, lead), max(0, -lead)])
+        logs = np.array(
+            [
+                learner.log_probabilities(
+                    (base + vertex.astype(np.int64)) * UNIT, in_force=0, told=told
+                )
+                for vertex in VERTICES
+            ]
+        )
+        ratio = max(ratio, float((logs.max(axis=0) - logs.min(axis=0)).max()))
+    assert EPSILON * 0.9 < ratio <= EPSILON + TOLERANCE
