@@ -22,8 +22,8 @@ Yardstick = Literal["moment", "fixed"]
 """What regret is against: the best arm of each moment, or the best fixed one of the horizon."""
 
 
-class World(Protocol):
-    """Where the losses come from; slots are numbered from 0."""
+class Losses(Protocol):
+    """What one run is told; slots are numbered from 0."""
 
     @property
     def arms(self) -> int:
@@ -33,6 +33,10 @@ class World(Protocol):
     def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
         """What the arm lost at these slots, all together; each slot is asked for once."""
         ...
+
+
+class World(Losses, Protocol):
+    """Where the losses of many runs come from, and what their regret is."""
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
         """What each of some runs lost in the slots [first, stop) with an arm of its own."""

@@ -24,7 +24,7 @@ from streamdp.core.learners.bandits.bandit import Chance
 from streamdp.core.learners.bandits.bases import drawn
 from streamdp.core.learners.bandits.experts import PARTS
 from streamdp.replay.bandit_draws import NumpyChance, laplace
-from streamdp.replay.bandit_worlds import World
+from streamdp.replay.bandit_worlds import Losses, World
 from streamdp.replay.lockstep import (
     Tally,
     Trees,
@@ -89,7 +89,7 @@ def simulate_bandit(
         return BanditOutcome(str(learner), at, tally.regrets)
     regrets = np.empty((runs, len(at)))
     for run in range(runs):
-        played = Run(learner, world, default_rng((*first, run)), horizon, delay).played()
+        played = Run(learner, world, default_rng((*first, run)), horizon, delay=delay).played()
         regrets[run] = world.regret(played, at)
         progress(run + 1)
     return BanditOutcome(str(learner), at, regrets)
@@ -125,9 +125,19 @@ class Run:
     """One run of one learner."""
 
     def __init__(
-        self, learner: Bandit, world: World, generator: Generator, horizon: int, delay: int = 0
+        self,
+        learner: Bandit,
+        world: Losses,
+        generator: Generator,
+        horizon: int,
+        *,
+        delay: int = 0,
+        meet: Callable[[int, Ints], Ints] = lambda slot, plays: plays,
     ) -> None:
         self.world, self.generator, self.delay = world, generator, delay
+        self._meet = meet  # how many of these plays from a slot on come about; none: the end
+        self.releases = self.charged = 0  # observations in some released part
+        self._charged_to = [1] * world.arms
         self.course: Course = learner.begin()
         self.chance: Chance = NumpyChance(generator)
         self.arms = np.zeros(horizon, dtype=np.int32)
@@ -137,12 +147,14 @@ class Run:
         self._chunk = _FIRST_CHUNK
 
     def played(self) -> Ints:
-        """The arms of all slots."""
+        """The arms of all slots that came about."""
         slot, horizon = 0, len(self.arms)
         while slot < horizon:
             self.course.begin_slot(slot + 1, self.entered)
             most = min(horizon - slot, self._chunk)
-            plays = self.course.plays(slot + 1, most, self.chance)
+            plays = self._meet(slot, self.course.plays(slot + 1, most, self.chance))
+            if not len(plays):
+                break
             end = slot + len(plays)
             self.arms[slot:end] = plays
             closing = self._closing(max(self._credited, end - self.delay))
@@ -154,7 +166,7 @@ class Run:
                 slot = min(end, max(slot, closing + 1 + self.delay))
                 self._release(slot, int(self.arms[closing]))
                 self._chunk = max(_FIRST_CHUNK, self._chunk // 2)
-        return self.arms.astype(np.int64)
+        return self.arms[:slot].astype(np.int64)
 
     def _closing(self, until: int) -> int | None:
         """The first slot before `until` whose observation ends a part."""
@@ -187,10 +199,14 @@ class Run:
         self._credited = until
 
     def _release(self, slot: int, arm: int) -> None:
+        parts = self.course.parts(arm)
         noisy = [
-            self.sums[arm].between(part) + laplace(part.epsilon, self.generator)
-            for part in self.course.parts(arm)
+            self.sums[arm].between(part) + laplace(part.epsilon, self.generator) for part in parts
         ]
+        for part in parts:
+            self.releases += 1
+            self.charged += max(0, part.stop - max(part.start, self._charged_to[arm]))
+            self._charged_to[arm] = max(part.stop, self._charged_to[arm])
         self.course.released(slot, arm, noisy, self.chance)
 
 

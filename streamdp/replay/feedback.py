@@ -173,7 +173,8 @@ def _phased(
     world = Rewards(environment.stretches, horizon, concentration)
     marks = sorted({*(2**power for power in range(horizon.bit_length())), horizon})
     for epsilon in epsilons:
-        learner = bandit_candidate(text, epsilon, arms=environment.arms)
+        names = [str(arm) for arm in range(environment.arms)]
+        learner = bandit_candidate(text, epsilon, actions=names)
         found = simulate_bandit(learner, world, runs=runs, horizon=horizon, seed=seed, marks=marks)
         yield FeedbackOutcome(
             environment,
@@ -184,20 +185,17 @@ def _phased(
         )
 
 
-def bandit_candidate(text: str, epsilon: Epsilon, *, arms: int) -> Bandit:
+def bandit_candidate(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> Bandit:
     """A paper's learner in writing, at an ε.
 
-    >>> str(bandit_candidate("lazy_thompson:play=held", Fraction(1), arms=2))
+    >>> str(bandit_candidate("lazy_thompson:play=held", Fraction(1), actions=["a", "b"]))
     'lazy_thompson(epsilon=1, play=held, log=e) of 2 actions'
     """
     name, *parts = (part.strip() for part in text.split(":"))
     options = dict(part.partition("=")[::2] for part in parts)
     if epsilon is None:
         raise InvalidConfig(complaint("epsilon", "no phase without noise", expected="ε", got=name))
-    return bandit_of(
-        {"recipe": name, "epsilon": str(epsilon), **options},
-        actions=[str(arm) for arm in range(arms)],
-    )
+    return bandit_of({"recipe": name, "epsilon": str(epsilon), **options}, actions=actions)
 
 
 def feedback_candidate(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> PolicyLearner:

@@ -13,6 +13,7 @@ can answer depends on how its actions were drawn:
 4. *A service's own records* (`fold`): the releases that the service made, bit for bit under its
    seed. This says what was released, and nothing of the value of another policy.
 
-Anything else is refused with its reason (`question`): without propensities nobody can tell a good
-action from one that was shown to easy requests.
+The papers' learners, whose phases end by an action's own count, are answered for by 1 and 3
+alone (`phased`). Anything else is refused with its reason (`question`): without propensities
+nobody can tell a good action from one that was shown to easy requests.
 """

@@ -8,12 +8,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.experiment import Arms
+from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Epsilon, epsilon_text
 from streamdp.replay.course import Course, Shares
-from streamdp.replay.feedback import BASELINES, feedback_candidate
+from streamdp.replay.feedback import BASELINES, bandit_candidate, feedback_candidate
 from streamdp.replay.offpolicy.estimators import Estimate, Value
 
 Ints = NDArray[np.int64]
@@ -34,13 +36,29 @@ class FeedbackCell:
 
 
 @dataclass(frozen=True, slots=True)
+class PhasedCell:
+    """One of the papers' learners in writing at an ε: it releases when an action's count says."""
+
+    text: str
+    epsilon: Epsilon
+    learner: Bandit
+
+    def __str__(self) -> str:
+        """For tables and messages."""
+        return f"{self.text} at ε = {epsilon_text(self.epsilon)}"
+
+
+AnyCell = FeedbackCell | PhasedCell
+
+
+@dataclass(frozen=True, slots=True)
 class FeedbackCharge:
     """What the ledger would say of one seed."""
 
     epsilon: Fraction | None  # of an event; None: not private
-    blocks: int
+    blocks: int  # or other releases
     slots: int  # charged so far
-    open_slots: int  # of blocks that have not ended
+    open_slots: int  # of blocks or phases that have not ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +68,13 @@ class FeedbackAnswer:
     `course` is the estimated value over time, or the regret where losses of all actions are known.
     """
 
-    cell: FeedbackCell
+    cell: AnyCell
     estimate: Estimate | None  # the mean reward of a record; None: the log does not say
     by_seed: Floats  # the same for each seed
     course: Course
     shares: Shares
-    arms: Arms  # the watched key's first seed, as its experiment page would show it
     charge: FeedbackCharge
+    arms: Arms | None = None  # the watched key's first seed, as its experiment page would show it
     value: Value | None = None  # from propensities
     accepted: Ints | None = None  # by rejection: how many records each seed learned from
     regret: Floats | None = None  # exactly: by seed
@@ -71,6 +89,30 @@ def feedback_cells(
         for text in learners
         for epsilon in (epsilons if text.split(":")[0] not in BASELINES else (None,))
     )
+
+
+def cells_of(
+    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
+) -> tuple[AnyCell, ...]:
+    """Every combination, the papers' learners among them, in the order that was asked for.
+
+    >>> [type(each).__name__ for each in cells_of(("lazy_ucb",), (Fraction(1),), actions=("a",))]
+    ['PhasedCell']
+    """
+    cells: list[AnyCell] = []
+    for text in learners:
+        if (name := text.split(":")[0]) in EXPERT_RECIPES:
+            what = "advice comes with each choice, and no log holds it"
+            expected = "a learner without advice, or streamdp.core.engine.experts"
+            raise InvalidConfig(complaint("learners", what, expected=expected, got=name))
+        if name in BANDIT_RECIPES:
+            cells += [
+                PhasedCell(text, epsilon, bandit_candidate(text, epsilon, actions=actions))
+                for epsilon in epsilons
+            ]
+        else:
+            cells += feedback_cells((text,), epsilons, actions=actions)
+    return tuple(cells)
 
 
 def charge_of(learner: PolicyLearner, counts: Ints) -> FeedbackCharge:

@@ -11,6 +11,7 @@ drawn and less variance. The log is read twice: once for who is in it, once to p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,15 +66,20 @@ def play(
     crowd = _crowd(log, bench)
     players = [_Player(cell, crowd, bench) for cell in cells]
     generators = coins_of(bench)
-    taken = np.zeros(len(crowd.rows), dtype=np.int64)
     step = max(1, _AT_ONCE // (len(bench.seeds) + len(log.actions)))
+    for slots in slots_in_order(log, crowd.rows, step=step) if players else ():
+        coins = _coins(generators, slots.place)
+        for player in players:
+            player.take(slots, coins)
+    return crowd, [player.answer() for player in players]
+
+
+def slots_in_order(log: Log, rows: Rows, *, step: int) -> Iterator[Slots]:
+    """All slots of a log whose keys are known, so many at once."""
+    taken = np.zeros(len(rows), dtype=np.int64)
     for portion in log.portions():
         for first in range(0, len(portion), step):
-            slots = _slots(portion, slice(first, first + step), crowd.rows, taken)
-            coins = _coins(generators, slots.place)
-            for player in players:
-                player.take(slots, coins)
-    return crowd, [player.answer() for player in players]
+            yield _slots(portion, slice(first, first + step), rows, taken)
 
 
 def _crowd(log: Log, bench: Bench) -> Crowd:

@@ -191,7 +191,7 @@ def _live(replay: FeedbackReplay) -> str:
 
 
 def _courses(replay: FeedbackReplay) -> str:
-    if replay.method == "service":
+    if replay.method == "service" or not replay.answers:
         return ""
     if replay.method == "exact":
         return section(
@@ -209,7 +209,7 @@ def _courses(replay: FeedbackReplay) -> str:
 
 
 def _cells(replay: FeedbackReplay) -> str:
-    if replay.method == "service":
+    if replay.method == "service" or not replay.answers:
         return ""
     rows = []
     for each in replay.answers:
@@ -342,11 +342,14 @@ def experiment(arms: Sequence[tuple[str, Arms]], actions: Sequence[str]) -> str:
 
 
 def _experiment(replay: FeedbackReplay) -> str:
-    first = replay.question.learners[0]
+    answers = [each for each in (replay.rejected or replay.answers) if each.arms is not None]
+    if not answers:
+        return ""
+    first = answers[0].cell.text
     arms = [
         (f"ε = {epsilon_text(each.cell.epsilon)}", each.arms)
-        for each in (replay.rejected or replay.answers)
-        if each.cell.text == first
+        for each in answers
+        if each.cell.text == first and each.arms is not None
     ]
     return section(
         "The private experiment",
@@ -375,7 +378,7 @@ def _ledger(replay: FeedbackReplay) -> str:
     return section(
         "What it costs",
         "A block's release charges ε once for the sums of all actions together; blocks have"
-        " different slots, so charges do not add up over time.",
+        " different slots, so charges do not add up over time. A phase is one action's.",
         html_table([*head, "slots of open blocks", "likeliest the best"], rows),
     )
 
@@ -385,7 +388,8 @@ def _method(replay: FeedbackReplay) -> str:
     return section(
         "How it was computed",
         f"Seeds {question.seeds[0]} … {question.seeds[-1]} of SeededRandomness, stream"
-        f" {question.stream!r}, epoch {question.epoch}: noise is drawn as the live engine draws it."
+        f" {question.stream!r}, epoch {question.epoch}: noise is drawn as the live engine draws it"
+        " (of the papers' learners, which no service runs: of the same law, by numpy's generator)."
         " A policy is computed from earlier blocks alone, so estimates are martingale averages."
         " Estimators are those of Open Bandit Pipeline; bounds for certain are empirical Bernstein"
         " confidence sequences.",

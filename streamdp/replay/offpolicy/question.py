@@ -9,7 +9,8 @@ What is refused, and why:
 - **propensities that are not those of the draws**: under any policy weights have the mean 1, and
   uniform play's are too far from it (`_MOST_ERRORS` standard errors);
 - **uniform draws that are not uniform** (χ², false alarm 10⁻⁶);
-- **too few records** for any interval.
+- **too few records** for any interval;
+- **the papers' learners** on anything but losses of all actions or uniform draws (`phased`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ from streamdp.core.events import Release
 from streamdp.replay.cells import Epsilon
 from streamdp.replay.cuts import Bench
 from streamdp.replay.log import Log
-from streamdp.replay.offpolicy import exact, rejection, weighted
-from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, feedback_cells
+from streamdp.replay.offpolicy import exact, phased, rejection, weighted
+from streamdp.replay.offpolicy.answers import (
+    AnyCell,
+    FeedbackAnswer,
+    FeedbackCell,
+    PhasedCell,
+    cells_of,
+)
 from streamdp.replay.offpolicy.fold import fold
 from streamdp.replay.offpolicy.log import ShownLog
 
@@ -113,16 +120,28 @@ DRAWN_A_SECOND = 6e6
 """Slots played in a second, each under one seed of one cell; one core of 2024, for estimates."""
 
 
+RELEASED_A_SECOND = 2e4
+"""Slots of a learner that releases at nearly every slot: another is computed at each."""
+
+OFTEN = ("hybrid_ucb", "converted")
+
+
 def seconds_for(log: Log, question: FeedbackQuestion) -> float:
     """How long a log of losses takes, about."""
-    cells = feedback_cells(question.learners, question.epsilons, actions=log.actions)
-    return log.slots * len(question.seeds) * len(cells) / DRAWN_A_SECOND
+    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    each = sum(
+        1 / (RELEASED_A_SECOND if cell.learner.recipe in OFTEN else DRAWN_A_SECOND)
+        for cell in cells
+    )
+    return log.slots * len(question.seeds) * each
 
 
 def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
     """A log of the losses of all actions, played as feedback."""
-    cells = feedback_cells(question.learners, question.epsilons, actions=log.actions)
-    crowd, answers = exact.play(log, cells, question.bench)
+    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    policies, phases = _parted(cells)
+    crowd, answers = exact.play(log, policies, question.bench)
+    answers += phased.play_phases(log, phases, question.bench, crowd)
     watched = int(crowd.counts.argmax())
     key, partition = crowd.rows.keys[watched], crowd.rows.partitions[watched]
     totals = crowd.totals / (1 << 20)
@@ -132,7 +151,7 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
         question=question,
         method="exact",
         found=Found(crowd.slots, len(crowd.rows), key_text(key, partition)),
-        answers=tuple(answers),
+        answers=_in_order(answers, cells),
         best=1 - float(totals.min(axis=1).sum()) / crowd.slots,
         uniform=1 - float(totals.mean(axis=1).sum()) / crowd.slots,
     )
@@ -140,8 +159,11 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
 
 def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
     """A log of feedback: as far as its propensities answer."""
+    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     log, method = _answerable(log, question)
-    cells = feedback_cells(question.learners, question.epsilons, actions=log.actions)
+    policies, phases = _parted(cells)
+    if phases and method != "uniform":
+        raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.text for p in phases)))
     partition, key = log.learners[int(log.counts.argmax())]
     told = FeedbackReplay(
         log=log.name,
@@ -149,14 +171,40 @@ def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
         question=question,
         method=method,
         found=_found(log, key_text(key, partition)),
-        answers=tuple(weighted.weigh(log, cells, question.bench)),
+        answers=tuple(weighted.weigh(log, policies, question.bench)),
     )
     if method == "service":
-        return replace(told, releases=tuple(_releases(log, cells, question)))
+        return replace(told, releases=tuple(_releases(log, policies, question)))
     told = replace(told, fixed=weighted.fixed(log))
     if method == "uniform":
-        return replace(told, rejected=tuple(rejection.reject(log, cells, question.bench)))
+        rejected = rejection.reject(log, policies, question.bench)
+        rejected += phased.reject_phases(log, phases, question.bench)
+        return replace(told, rejected=_in_order(rejected, cells))
     return told
+
+
+_PHASES_UNKNOWN = (
+    "phases end by the count of what a learner itself plays, which this log does not say",
+    "policy_* learners, uniform draws, or a log of the losses of all actions",
+)
+
+
+def _parted(
+    cells: tuple[AnyCell, ...],
+) -> tuple[tuple[FeedbackCell, ...], tuple[PhasedCell, ...]]:
+    """Learners of blocks, and those of phases."""
+    return (
+        tuple(cell for cell in cells if isinstance(cell, FeedbackCell)),
+        tuple(cell for cell in cells if isinstance(cell, PhasedCell)),
+    )
+
+
+def _in_order(
+    answers: list[FeedbackAnswer], cells: tuple[AnyCell, ...]
+) -> tuple[FeedbackAnswer, ...]:
+    """The answers in the order in which the cells were asked for."""
+    by_cell = {(answer.cell.text, answer.cell.epsilon): answer for answer in answers}
+    return tuple(by_cell[cell.text, cell.epsilon] for cell in cells)
 
 
 def _releases(

@@ -13,15 +13,23 @@ of numbers is at most as uncertain as they are in the mean.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS
 from streamdp.replay.course import Course, Shares
 from streamdp.replay.cuts import Bench
-from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of
+from streamdp.replay.offpolicy.answers import (
+    AnyCell,
+    FeedbackAnswer,
+    FeedbackCell,
+    FeedbackCharge,
+    charge_of,
+)
 from streamdp.replay.offpolicy.estimators import Estimate, Z
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
@@ -29,7 +37,7 @@ from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_POINTS = 200  # of a curve
+POINTS = 200  # of a curve
 
 
 def reject(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
@@ -45,40 +53,58 @@ def reject(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list
 
 
 @dataclass(slots=True)
-class _Met:
+class Met:
     """The records that one seed took, of all keys."""
 
-    places: list[Ints] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)  # by key
+    places: list[Ints] = field(default_factory=list)  # by key
 
 
 def _answer(
     cell: FeedbackCell, log: ShownLog, parts: list[Ints], coins: list[Ints], runs: Runs
 ) -> FeedbackAnswer:
-    met = [_Met() for _ in coins]
+    met = [Met() for _ in coins]
     shares: list[Floats] = []
     for row, places in enumerate(parts):
         for seed, own in enumerate(coins):
             taken, policies = _one(row, seed, places, own[places], log, runs)
             met[seed].places.append(taken)
-            met[seed].counts.append(len(taken))
             if row == runs.watched:
                 shares.append(policies)
-    rewards = [log.reward[np.sort(np.concatenate(each.places))] for each in met]
-    means = np.array([float(each.mean()) if len(each) else np.nan for each in rewards])
-    errors = [float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else np.inf for r in rewards]
     blocks = min(len(each) for each in shares)
-    return FeedbackAnswer(
-        cell=cell,
-        estimate=Estimate(float(means.mean()), float(np.mean(errors))),
-        by_seed=means,
-        course=_course(rewards),
+    return answer_of(
+        cell,
+        log,
+        met,
         shares=Shares(
             cell.learner.schedule.starts(np.arange(blocks)),
             np.mean([each[:blocks] for each in shares], axis=0),
         ),
         arms=runs.experiment.arms(),
-        charge=charge_of(cell.learner, np.array(met[0].counts)),
+        charge=charge_of(cell.learner, np.array([len(each) for each in met[0].places])),
+    )
+
+
+def answer_of(
+    cell: AnyCell,
+    log: ShownLog,
+    met: Sequence[Met],
+    *,
+    shares: Shares,
+    charge: FeedbackCharge,
+    arms: Arms | None = None,
+) -> FeedbackAnswer:
+    """What the records that were met say."""
+    rewards = [log.reward[np.sort(np.concatenate(each.places))] for each in met]
+    means = np.array([float(each.mean()) if len(each) else np.nan for each in rewards])
+    errors = [float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else np.inf for r in rewards]
+    return FeedbackAnswer(
+        cell=cell,
+        estimate=Estimate(float(means.mean()), float(np.mean(errors))),
+        by_seed=means,
+        course=_course(rewards),
+        shares=shares,
+        arms=arms,
+        charge=charge,
         accepted=np.array([len(each) for each in rewards]),
     )
 
@@ -111,7 +137,7 @@ def _one(
 def _course(rewards: list[Floats]) -> Course:
     """The mean reward so far, over the records that were met."""
     fewest = min(len(each) for each in rewards)
-    slots = np.unique(np.geomspace(1, max(1, fewest), _POINTS).astype(np.int64))
+    slots = np.unique(np.geomspace(1, max(1, fewest), POINTS).astype(np.int64))
     if not fewest:
         nothing = np.full(1, np.nan)
         return Course(slots, nothing, nothing, nothing)

@@ -133,6 +133,8 @@ def charge_text(answer: FeedbackAnswer) -> str:
 
 def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
     """The action that is likeliest the best by the released sums of the watched key."""
+    if answer.arms is None:
+        return "—"
     best = int(answer.arms.chances.argmax())
     return f"{actions[best]} ({answer.arms.chances[best]:.0%})"
 
@@ -202,7 +204,7 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
             "starts": shares.starts.tolist(),
             "policy": shares.shares.tolist(),
         },
-        "experiment": arms_as_json(arms),
+        "experiment": None if arms is None else arms_as_json(arms),
         "ledger": {
             "epsilon_per_event": None if charge.epsilon is None else str(charge.epsilon),
             "blocks": charge.blocks,

@@ -1,0 +1,227 @@
+"""The papers' learners on logs: their phases end by an action's own count. NOT PRIVATE.
+
+Which records fill a phase follows from what the learner itself plays, release by release, so a log
+answers for them in two cases only:
+
+1. *Losses of all actions*: the learner plays its own actions, and is told what they lost. Exact.
+2. *Uniform draws*: slot by slot it waits for the next record that shows what it plays, as a live
+   run on about one record in K (Li, Chu, Langford & Wang 2011).
+
+Propensities that differ are refused: a phase that was filled by another policy's draws is none that
+the learner would have had, and its policies are not those of blocks. So is a service's own log: no
+service runs these learners. Learners with expert advice are refused too: no log holds advice.
+
+A run goes through the shipped course of play, with noise of the shipped law from numpy's generator,
+feedback at once. Logs of all losses are held in memory here, for courses look back at them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a replay: no secret
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.grid import UNIT
+from streamdp.core.learners.bandits import Bandit
+from streamdp.replay.bandit_worlds import Table
+from streamdp.replay.bandits import Run
+from streamdp.replay.course import Course, Shares
+from streamdp.replay.cuts import Bench
+from streamdp.replay.log import Log
+from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
+from streamdp.replay.offpolicy.estimators import Estimate
+from streamdp.replay.offpolicy.exact import BAND, Crowd, slots_in_order
+from streamdp.replay.offpolicy.log import ShownLog
+from streamdp.replay.offpolicy.rejection import POINTS, Met, answer_of
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_AT_ONCE = 1 << 21  # losses
+
+MOST_BYTES = 1 << 31
+"""Of losses that are held at once."""
+
+
+# -- losses of all actions -----------------------------------------------------------------------
+
+
+def play_phases(
+    log: Log, cells: Sequence[PhasedCell], bench: Bench, crowd: Crowd
+) -> list[FeedbackAnswer]:
+    """Each cell under each seed over a log of losses."""
+    if not cells:
+        return []
+    tables = _tables(log, crowd)
+    marks = _marks(int(crowd.counts.max()))
+    least = np.zeros(len(marks))
+    for table in tables:
+        least += table.least(np.minimum(marks, len(table.written)).tolist())
+    return [_exact(cell, tables, marks, least, bench, crowd) for cell in cells]
+
+
+def _tables(log: Log, crowd: Crowd) -> list[Table]:
+    """The losses of each key, in its order."""
+    K = len(log.actions)
+    if (size := crowd.slots * K * 8) > MOST_BYTES:
+        what = "too many losses for learners whose phases follow counts: they are held in memory"
+        expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
+        raise InvalidConfig(complaint(log.name, what, expected=expected, got=f"{size:,}"))
+    every = np.empty((crowd.slots, K))
+    starts = np.cumsum(crowd.counts) - crowd.counts
+    for slots in slots_in_order(log, crowd.rows, step=_AT_ONCE // K or 1):
+        every[starts[slots.row] + slots.number - 1] = slots.losses / UNIT
+    return [Table(each) for each in np.split(every, starts[1:])]
+
+
+def _exact(
+    cell: PhasedCell,
+    tables: Sequence[Table],
+    marks: Ints,
+    least: Floats,
+    bench: Bench,
+    crowd: Crowd,
+) -> FeedbackAnswer:
+    regrets = np.zeros((len(bench.seeds), len(marks)))
+    shown, charge = [], _Charge(cell.learner)
+    for at, seed in enumerate(bench.seeds):
+        for row, table in enumerate(tables):
+            run = Run(cell.learner, table, _generator(seed, row), len(table.written))
+            played = run.played()
+            own = np.cumsum(table.written[np.arange(len(played)), played])
+            regrets[at] += own[np.minimum(marks, len(own)) - 1]
+            if row == crowd.counts.argmax():
+                shown.append(played)
+            if not at:
+                charge.add(run, len(played))
+    regrets -= least
+    low, high = np.percentile(regrets, BAND, axis=0)
+    rewards = 1 - (regrets[:, -1] + least[-1]) / crowd.slots
+    n = len(rewards)
+    error = float(rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    return FeedbackAnswer(
+        cell=cell,
+        estimate=Estimate(float(rewards.mean()), error),
+        by_seed=rewards,
+        course=Course(marks, regrets.mean(axis=0), low, high),
+        shares=_shares(shown, marks, crowd.totals.shape[1]),
+        charge=charge.told(),
+        regret=regrets[:, -1],
+    )
+
+
+def _marks(longest: int) -> Ints:
+    """After which slots of a key a curve has a point."""
+    marks: Ints = np.unique(np.geomspace(1, longest, POINTS).astype(np.int64))
+    return marks
+
+
+def _generator(seed: int, row: int) -> Generator:
+    """Who draws for a key under a seed."""
+    return default_rng((int(seed < 0), abs(seed), row))
+
+
+def _shares(shown: Sequence[Ints], marks: Ints, arms: int) -> Shares:
+    """How often each arm was played between two marks: the mean over seeds."""
+    fewest = min(len(each) for each in shown)
+    ends = marks[marks <= fewest] if fewest else marks[:1]
+    starts = np.concatenate([[0], ends[:-1]])
+    shares = np.full((len(ends), arms), 1 / arms)
+    if fewest:
+        shares = np.mean(
+            [
+                np.stack(
+                    [
+                        np.bincount(played[first:end], minlength=arms) / (end - first)
+                        for first, end in zip(starts.tolist(), ends.tolist(), strict=True)
+                    ]
+                )
+                for played in shown
+            ],
+            axis=0,
+        )
+    return Shares(starts + 1, shares)
+
+
+class _Charge:
+    """What the accounts of one seed's runs say together."""
+
+    def __init__(self, learner: Bandit) -> None:
+        self._epsilon = learner.charge
+        self._releases = self._charged = self._slots = 0
+
+    def add(self, run: Run, slots: int) -> None:
+        """A key's run of so many slots."""
+        self._releases += run.releases
+        self._charged += run.charged
+        self._slots += slots
+
+    def told(self) -> FeedbackCharge:
+        """The charge of any observation that was released."""
+        epsilon = self._epsilon if self._charged else Fraction(0)
+        open_slots = self._slots - self._charged
+        return FeedbackCharge(epsilon, self._releases, self._charged, open_slots)
+
+
+# -- uniform draws -------------------------------------------------------------------------------
+
+
+def reject_phases(log: ShownLog, cells: Sequence[PhasedCell], bench: Bench) -> list[FeedbackAnswer]:
+    """Each cell under each seed, on the records that it would have met."""
+    if not cells:
+        return []
+    order = np.argsort(log.row, kind="stable")
+    keys = np.split(order, np.cumsum(log.counts)[:-1])
+    return [_rejected(cell, log, keys, bench) for cell in cells]
+
+
+def _rejected(
+    cell: PhasedCell, log: ShownLog, keys: Sequence[Ints], bench: Bench
+) -> FeedbackAnswer:
+    met, shown, charge = [Met() for _ in bench.seeds], [], _Charge(cell.learner)
+    for row, places in enumerate(keys):
+        for at, seed in enumerate(bench.seeds):
+            records = Records(log, places)
+            run = Run(cell.learner, records, _generator(seed, row), len(places), meet=records.meet)
+            played = run.played()
+            met[at].places.append(places[records.taken[: len(played)]])
+            if row == log.counts.argmax():
+                shown.append(played)
+            if not at:
+                charge.add(run, len(played))
+    shares = _shares(shown, _marks(max(1, min(len(each) for each in shown))), len(log.actions))
+    return answer_of(cell, log, met, shares=shares, charge=charge.told())
+
+
+class Records:
+    """A key's records as losses: each slot is the next record that shows what is played."""
+
+    __slots__ = ("_lost", "_shown", "arms", "taken")
+
+    def __init__(self, log: ShownLog, places: Ints) -> None:
+        self.arms = len(log.actions)
+        played = log.played[places]
+        self._shown = [np.flatnonzero(played == arm).tolist() for arm in range(self.arms)]
+        self._lost = 0.5 - log.gain[places] / UNIT
+        self.taken = np.zeros(len(places), dtype=np.int64)  # by slot: which record it is
+
+    def meet(self, slot: int, plays: Ints) -> Ints:
+        """Of these plays from a slot on, those that the log goes on to show."""
+        at = int(self.taken[slot - 1]) + 1 if slot else 0
+        for place, arm in enumerate(plays.tolist()):
+            shown = self._shown[arm]
+            found = bisect_left(shown, at)
+            if found == len(shown):
+                return plays[:place]
+            self.taken[slot + place] = shown[found]
+            at = shown[found] + 1
+        return plays
+
+    def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
+        """What the records of these slots lost."""
+        return float(self._lost[self.taken[slots]].sum())

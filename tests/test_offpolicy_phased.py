@@ -1,0 +1,202 @@
+"""Do the papers' learners play on a log what they would have played live, and what is refused?"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from streamdp.cli import application
+from streamdp.core.engine.bandit import BanditEngine
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.randomness import SeededRandomness
+from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandits import Run, simulate_bandit
+from streamdp.replay.feedback import bandit_candidate
+from streamdp.replay.log import ArrayLog
+from streamdp.replay.offpolicy import phased
+from streamdp.replay.offpolicy.page import page
+from streamdp.replay.offpolicy.phased import Records
+from streamdp.replay.offpolicy.question import (
+    FeedbackQuestion,
+    FeedbackReplay,
+    Logged,
+    replay_losses,
+    replay_shown,
+    seconds_for,
+)
+from streamdp.replay.offpolicy.told import as_json
+from streamdp.replay.sources import Reading, open_log
+from tests.shown_logs import ACTIONS, MEANS, made_up
+
+ONE = Fraction(1)
+EVEN = np.full(3, 1 / 3)
+LEARNERS = ("lazy_thompson:play=held", "lazy_ucb", "adap_klucb", "converted", "hybrid_ucb")
+
+
+def losses(slots: int, *, seed: int = 1) -> ArrayLog:
+    drawn = np.random.default_rng(seed).random((slots, 3)) >= MEANS
+    return ArrayLog("losses", ACTIONS, drawn.astype(np.float32))
+
+
+def asked(
+    *learners: str,
+    seeds: int = 2,
+    epsilons: tuple[Fraction | None, ...] = (ONE,),
+    logged: Logged = "auto",
+) -> FeedbackQuestion:
+    return FeedbackQuestion(learners or LEARNERS, epsilons, tuple(range(seeds)), logged=logged)
+
+
+@pytest.mark.parametrize("text", ["lazy_thompson:play=held", "lazy_ucb"])
+def test_is_an_exact_replay_the_engine_on_the_same_losses(text: str) -> None:
+    """Mean losses over seeds, against the shipped engine: within five standard errors."""
+    log, slots = losses(150), 150
+    (found,) = replay_losses(log, asked(text, seeds=200)).answers
+    learner = bandit_candidate(text, ONE, actions=ACTIONS)
+    rewards = []
+    for seed in range(60):
+        engine = BanditEngine(learner, budget=1, randomness=SeededRandomness(seed))
+        lost = 0.0
+        for row in log.losses:
+            action = engine.action()
+            loss = float(row[ACTIONS.index(action)])
+            engine.observe(action, loss)
+            lost += loss
+        rewards.append(1 - lost / slots)
+    error = np.hypot(np.std(rewards) / 60**0.5, found.by_seed.std() / 200**0.5)
+    assert abs(found.by_seed.mean() - np.mean(rewards)) < 5 * error
+
+
+def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
+    """Each key has a run of its own; losses, regret and charges are those of all keys together."""
+    path = tmp_path / "log.ndjson"
+    drawn = losses(60).losses.tolist()
+    rows = [{"losses": row, "key": "fr" if at % 3 else "de"} for at, row in enumerate(drawn)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = replay_losses(open_log(str(path), Reading()), asked(*LEARNERS, seeds=3))
+    assert found.found.keys == 2
+    assert [each.cell.text for each in found.answers] == list(LEARNERS)
+    for each in found.answers:
+        assert each.regret is not None
+        assert each.course.mean[-1] == pytest.approx(each.regret.mean())
+        assert each.charge.slots + each.charge.open_slots == 60
+        assert each.charge.epsilon == 1
+        assert found.best is not None
+        assert each.by_seed == pytest.approx(found.best - each.regret / 60)
+        assert each.shares.shares.sum(axis=1) == pytest.approx(1)
+
+
+def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
+    """Records are taken in order, each once, and each shows the arm that was played."""
+    log = made_up(2_000, seed=2, draws=EVEN)
+    for text in LEARNERS:
+        records = Records(log, np.arange(log.slots))
+        learner = bandit_candidate(text, ONE, actions=ACTIONS)
+        run = Run(learner, records, np.random.default_rng(1), log.slots, meet=records.meet)
+        played = run.played()
+        taken = records.taken[: len(played)]
+        assert (log.played[taken] == played).all()
+        assert (np.diff(taken) > 0).all()
+        assert 500 < len(played) < 800
+        assert (played == 1).mean() > 0.25
+
+
+def test_is_a_rejected_run_a_live_run() -> None:
+    """Regret after 120 slots, over logs of uniform draws: within five standard errors of live."""
+    world, text, slots = Rewards.steady(MEANS.tolist()), "lazy_thompson:play=held", 120
+    learner = bandit_candidate(text, ONE, actions=ACTIONS)
+    regrets = []
+    for seed in range(150):
+        log = made_up(600, seed=seed, draws=EVEN)
+        records = Records(log, np.arange(log.slots))
+        run = Run(learner, records, np.random.default_rng(seed), log.slots, meet=records.meet)
+        regrets.append(float(world.regret(run.played(), (slots,))[0]))
+    live = simulate_bandit(learner, world, runs=300, horizon=slots)
+    error = np.hypot(np.std(regrets) / 150**0.5, live.error)
+    assert abs(np.mean(regrets) - live.mean) < 5 * error
+
+
+def test_would_records_that_show_another_action_be_noticed() -> None:
+    """The control: a run that takes every record as its own has another regret."""
+    learner = bandit_candidate("lazy_thompson:play=held", ONE, actions=ACTIONS)
+    log = made_up(600, seed=1, draws=EVEN)
+    records = Records(log, np.arange(log.slots))
+    records.taken[:] = np.arange(log.slots)
+    played = Run(learner, records, np.random.default_rng(1), log.slots).played()
+    assert (log.played[: len(played)] != played).any()
+
+
+@pytest.mark.parametrize(
+    ("learners", "logged", "said"),
+    [
+        (
+            ("policy_blocks", "lazy_ucb"),
+            "propensities",
+            "end by the count of what a learner itself",
+        ),
+        (("lazy_ucb",), "service", "end by the count of what a learner itself"),
+        (("batched_exp4",), "auto", "advice comes with each choice"),
+    ],
+)
+def test_is_what_no_log_can_answer_refused(
+    learners: tuple[str, ...], logged: Logged, said: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        replay_shown(made_up(100, seed=1, draws=EVEN), asked(*learners, logged=logged))
+
+
+def test_are_phases_without_noise_and_logs_beyond_memory_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InvalidConfig, match="no phase without noise"):
+        replay_losses(losses(10), asked("lazy_ucb", epsilons=(None,)))
+    monkeypatch.setattr(phased, "MOST_BYTES", 100)
+    with pytest.raises(InvalidConfig, match="held in memory"):
+        replay_losses(losses(10), asked("lazy_ucb"))
+    assert replay_losses(losses(10), asked("policy_blocks")).answers
+
+
+def test_stand_phases_beside_policies() -> None:
+    """On losses of all actions and on uniform draws: in the order asked, on page and in figures."""
+    exact = replay_losses(losses(200), asked("lazy_ucb", "policy_blocks", "converted"))
+    uniform = replay_shown(made_up(300, seed=1, draws=EVEN), asked("lazy_ucb", "policy_blocks"))
+    alone = replay_shown(made_up(300, seed=1, draws=EVEN), asked("lazy_ucb"))
+    for found in (exact, uniform, alone):
+        check_told(found)
+    assert [each.cell.text for each in uniform.answers] == ["policy_blocks"]
+    assert [each.cell.text for each in uniform.rejected] == ["lazy_ucb", "policy_blocks"]
+    assert not alone.answers
+    assert "The private experiment" not in page(alone)
+    assert "The private experiment" in page(uniform)
+
+
+def check_told(found: FeedbackReplay) -> None:
+    told, text = as_json(found), page(found)
+    assert json.dumps(told, allow_nan=False)
+    assert "lazy_ucb" in text
+    assert "nan" not in text
+
+
+def test_says_the_command_what_it_costs_before(tmp_path: Path) -> None:
+    """Learners that release at every slot take longer, and the table names them."""
+    path = tmp_path / "log.npy"
+    np.save(path, losses(300).losses)
+    words = ["replay", str(path), "--observes", "feedback", "--learners", "lazy_ucb,hybrid_ucb"]
+    told = CliRunner().invoke(application(), [*words, "--seeds", "2", "--epsilon", "1/2"])
+    assert told.exit_code == 0, told.output
+    assert "hybrid_ucb" in told.stdout
+    slow = seconds_for(losses(300), asked("hybrid_ucb"))
+    assert slow > 100 * seconds_for(losses(300), asked("lazy_ucb"))
+
+
+def test_says_a_log_without_a_record_to_meet_nothing() -> None:
+    """Uniform draws of which a key has one record: the rejected run may end before it began."""
+    log = made_up(60, seed=1, draws=EVEN, keys=[b"a", *[b"b"] * 30])
+    found = replay_shown(log, asked("lazy_ucb", seeds=1))
+    assert found.rejected[0].accepted is not None
+    assert found.rejected[0].accepted[0] > 3
