@@ -17,7 +17,7 @@ from rich.console import Console
 from streamdp.service.config import Configuration
 from streamdp.service.demo import screen
 from streamdp.service.demo.show import configuration
-from streamdp.service.demo.world import SEGMENTS, SHELVES, World
+from streamdp.service.demo.world import BANNERS, CLICK_RATES, SEGMENTS, SHELVES, World
 from tests.asking import free_port
 
 pytestmark = pytest.mark.slow
@@ -54,6 +54,7 @@ def test_is_the_configuration_one_that_run_takes(tmp_path: Path) -> None:
     path.write_text(configuration(path, transport=transport, listen="127.0.0.1:1"))
     loaded = Configuration.load(path, environment={})
     assert loaded.charged("visits") == Fraction(3, 4)
+    assert loaded.charged("impressions") == 1
     assert tomllib.loads(path.read_text())["topics"]["visits"]["budget"] == "1.0"
 
 
@@ -71,6 +72,31 @@ def test_does_the_screen_part_what_is_public_from_what_only_a_simulator_knows() 
     assert "no long block yet" in shown
     assert "simulator only" in shown
     assert "outdoor (block 9)" in screen.told(frame)
+
+
+def test_are_banners_told_by_what_was_published_alone() -> None:
+    half, one = Fraction(1, 2), Fraction(1)
+    known = screen.Banner("free delivery", 0.75, 3000, (9.25, 11.5))
+    banners = [screen.Banner("gift cards", None, 0, None), known]
+    frame = screen.Frame([], half, half, one, 6000, 0.5, 10.0, "http://x", banners)
+    shown = text(screen.drawn(frame))
+    assert "only the shown one's click is heard of" in shown
+    assert "9.2 to 11.5" in shown
+    assert "75%" in shown
+    assert "banners free delivery: 75%  ε" in screen.told(frame)
+    assert "banners …" in screen.told(
+        screen.Frame([], half, half, one, 0, 0.0, 1.0, "", banners[:1])
+    )
+
+
+def test_are_clicks_scored_by_what_the_simulator_alone_knows() -> None:
+    """20,000 visits of the best banner: a tenth click it, ± 0.2 %; the limit is seven of these."""
+    world = World(1)
+    clicked = world.clicked([BANNERS[1]] * 20_000)
+    assert sum(clicked) == world.clicks.clicked == world.clicks.best_fixed
+    assert abs(sum(clicked) / 20_000 - max(CLICK_RATES)) < 0.015
+    assert world.clicks.random < 0.7 * world.clicks.best_fixed
+    assert "NOT PRIVATE" in text(screen.clicks_summary(world.clicks, charged=Fraction(1)))
 
 
 def test_does_the_summary_say_that_it_is_not_private() -> None:
@@ -106,7 +132,22 @@ def test_does_it_run_and_end_by_itself(tmp_path: Path) -> None:
     assert "first action was on the screen" in said
     assert "Where to look next" in said
     assert '"name":"shelves"' in page
+    assert '"name":"banners"' in page
+    assert "free delivery: " in said
+    assert "Clicks of 100 visits" in said
     assert (folder / "streamdp.toml").exists()
     log = (folder / "log.json").read_text()
     assert '"partition_drained"' in log
     assert '"level": "error"' not in log
+
+
+def test_does_a_terminal_of_24_lines_hold_the_picture() -> None:
+    """What is higher is cut off below, where the budget is."""
+    rows = [screen.Row(each.name, "outdoor", 9, 5000, [0.3], 0.02, False) for each in SEGMENTS]
+    banners = [screen.Banner(name, 0.25, 3000, (9.25, 11.5)) for name in BANNERS]
+    one = Fraction(1)
+    frame = screen.Frame(rows, one, one, one, 6000, 0.5, 10.0, "http://x", banners, one)
+    for width in (80, 100):
+        shown = text(screen.drawn(frame), width=width)
+        assert shown.count("\n") <= 23
+        assert "free delivery" in shown

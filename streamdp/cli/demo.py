@@ -41,10 +41,12 @@ def demo(
         str | None, typer.Option(help="host:port of the status page; by default a free one.")
     ] = None,
 ) -> None:
-    """Watch a made-up shop learn privately which shelf to show; ends by itself.
+    """Watch a made-up shop learn privately which shelf and which banner to show; ends by itself.
 
     Visits of three segments, one of which changes its taste half-way, go into a log; the real
-    service learns from them; the shop shows what it publishes. With a status page in the browser.
+    service learns from them; the shop shows what it publishes. Of shelves it hears what each would
+    have sold; of banners only whether the one that was shown was clicked. With a status page in the
+    browser.
 
     Example: streamdp demo --seconds 60
     """
@@ -121,6 +123,7 @@ def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
     else:
         console.print(screen.told(frame), soft_wrap=True)
     console.print(screen.summary(show.world.scores, charged=frame.charged, budget=frame.budget))
+    console.print(screen.clicks_summary(show.world.clicks, charged=frame.banner_charged))
     if show.first_action is not None:
         console.print(f"The first action was on the screen after {show.first_action:.1f} s.",
                       style="dim")  # fmt: skip

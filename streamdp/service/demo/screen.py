@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from streamdp.service.demo.world import SEGMENTS, Score
+from streamdp.service.demo.world import SEGMENTS, Clicks, Score
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -33,6 +33,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Banner:
+    """One banner, as anybody may see it."""
+
+    name: str
+    share: float | None  # of visitors that are shown it; None until a policy is published
+    shown: int  # so far, in blocks that have ended
+    clicks: tuple[float, float] | None  # of 100 shown: released, noisy; between these with 95 %
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One picture."""
 
@@ -44,6 +54,8 @@ class Frame:
     progress: float  # 0 … 1
     seconds: float  # left
     address: str
+    banners: Sequence[Banner] = ()
+    banner_charged: Fraction = Fraction(0)
 
 
 def sparkline(values: Iterable[float], *, top: float) -> str:
@@ -60,21 +72,21 @@ def sparkline(values: Iterable[float], *, top: float) -> str:
 def drawn(frame: Frame) -> RenderableType:
     """The picture."""
     return Panel(
-        Group(_segments(frame.rows), Text(), _cost(frame), Text(), _time(frame)),
-        title="[bold]streamdp[/] learns which shelf to show, privately",
+        Group(_segments(frame.rows), _banners(frame), _cost(frame), _time(frame)),
+        title="[bold]streamdp[/] learns which shelf and which banner to show, privately",
         subtitle=f"status page: [link={frame.address}]{frame.address}[/link]",
-        padding=(1, 2),
+        padding=(0, 2),  # a terminal of 24 lines holds it
     )
 
 
 def _segments(rows: Sequence[Row]) -> Table:
     table = Table(box=SIMPLE_HEAD, expand=True, pad_edge=False)
-    table.add_column("segment", style="bold")
+    table.add_column("segment", style="bold", no_wrap=True)
     table.add_column("shelf shown", no_wrap=True)
-    table.add_column("block", justify="right")
-    table.add_column("visits learned", justify="right")
+    table.add_column("block", justify="right", min_width=5)
+    table.add_column("visits", justify="right", min_width=6)
     table.add_column("regret a visit, private", no_wrap=True)
-    table.add_column("really the best?", style="dim", no_wrap=True)
+    table.add_column("best?", style="dim", no_wrap=True)
     for row in rows:
         table.add_row(
             row.name,
@@ -84,7 +96,7 @@ def _segments(rows: Sequence[Row]) -> Table:
             _regret(row),
             {None: "", True: "yes", False: "not yet"}[row.is_best],
         )
-    table.caption = "regret: released with noise, ± one standard error. Last column: simulator only"
+    table.caption = "regret: with noise, ± one standard error; last column: simulator only"
     table.caption_style = "dim"
     return table
 
@@ -92,10 +104,34 @@ def _segments(rows: Sequence[Row]) -> Table:
 def _regret(row: Row) -> Text:
     if not row.regrets:
         return Text("no long block yet", "dim")
-    line = sparkline(row.regrets[-12:], top=0.4).ljust(12)
+    line = sparkline(row.regrets[-8:], top=0.4).ljust(8)
     return Text.assemble(
         (line, "magenta"), f"  {row.regrets[-1]:+.3f} ", (f"± {row.standard_error:.3f}", "dim")
     )
+
+
+def _banners(frame: Frame) -> Table:
+    table = Table(box=SIMPLE_HEAD, expand=True, pad_edge=False)
+    table.add_column("banner", style="bold", no_wrap=True)
+    table.add_column("shown to", no_wrap=True)
+    table.add_column("visits", justify="right", min_width=6)
+    table.add_column("clicks of 100, private", justify="right", no_wrap=True)
+    for banner in frame.banners:
+        share = banner.share
+        bar = "" if share is None else "█" * round(12 * share)
+        told = "…" if share is None else f" {share:.0%}"
+        clicks = banner.clicks
+        table.add_row(
+            banner.name,
+            Text.assemble((bar, "cyan"), told),
+            f"{banner.shown:,}",
+            "" if clicks is None else f"{clicks[0]:.1f} to {clicks[1]:.1f}",
+        )
+    table.caption = (
+        f"only the shown one's click is heard of; intervals of 95 %; ε = {frame.banner_charged}"
+    )
+    table.caption_style = "dim"
+    return table
 
 
 def _cost(frame: Frame) -> Table:
@@ -104,9 +140,9 @@ def _cost(frame: Frame) -> Table:
     grid.add_column(width=24)
     grid.add_column(ratio=1)
     grid.add_row(
-        Text.assemble(("ε per event ", "bold"), f"{frame.charged} of {frame.budget}"),
+        Text.assemble(("ε per event, shelves ", "bold"), f"{frame.charged} of {frame.budget}"),
         ProgressBar(total=float(frame.budget), completed=float(frame.charged), width=24),
-        Text("exact; it does not grow with time", "dim"),
+        Text("exact; does not grow with time", "dim"),
     )
     return grid
 
@@ -127,7 +163,11 @@ def told(frame: Frame) -> str:
     shelves = ", ".join(
         f"{row.name}: {row.action or '…'} (block {row.block})" for row in frame.rows
     )
-    return f"{frame.visits:>7,} visits  {shelves}  ε per event {frame.charged} of {frame.budget}"
+    policies = ", ".join(
+        f"{each.name}: {each.share:.0%}" for each in frame.banners if each.share is not None
+    )
+    told = f"{frame.visits:>7,} visits  {shelves}  banners {policies or '…'}"
+    return f"{told}  ε per event {frame.charged} of {frame.budget}"
 
 
 def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) -> RenderableType:
@@ -162,10 +202,34 @@ def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) ->
             " drift and all."
         ),
         Text(
-            f"Each event was charged ε = {charged} of an allowed {budget}, the first and the last"
-            " alike: time does not use a budget up."
+            f"Each event of the shelves was charged ε = {charged} of an allowed {budget}, the first"
+            " and the last alike: time does not use a budget up."
         ),
     )
+
+
+def clicks_summary(clicks: Clicks, *, charged: Fraction) -> RenderableType:
+    """How the banners went, by what only the simulator can know."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        title="Clicks of 100 visits, where only the shown banner's was heard of",
+        title_justify="left",
+        title_style="bold",
+        caption=f"The simulator's own, exact knowledge: {NOT_PRIVATE}",
+        caption_justify="left",
+        min_width=70,
+        pad_edge=False,
+    )
+    visits = max(1, clicks.visits)
+    ways = {
+        "streamdp": clicks.clicked,
+        "random banner": clicks.random,
+        "best fixed banner": clicks.best_fixed,
+    }
+    for name in ways:
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{100 * count / visits:.1f}" for count in ways.values()))
+    return Group(table, Text(f"Each event of the banners was charged ε = {charged}."))
 
 
 def _per_hundred(score: Score, at_random: float, fixed: float) -> list[str]:

@@ -1,4 +1,7 @@
-"""Runs the demonstration: visits into the input, the service beside, the screen in between.
+"""Runs the demonstration: visits into the inputs, the service beside, the screen in between.
+
+Two streams learn at once: shelves from what every shelf would have sold (losses), banners from
+what came of the one that was shown (feedback).
 
 The shop is a reader like any other: it learns what to show from the published actions, by
 `streamdp.client`. When time is up it sends itself SIGTERM, as whoever stops a service does.
@@ -20,14 +23,25 @@ from rich.live import Live
 from streamdp.client import Why
 from streamdp.ports import Producer
 from streamdp.service.demo import screen
-from streamdp.service.demo.world import FALLBACK, SEGMENTS, SHELVES, Segment, World
+from streamdp.service.demo.world import (
+    BANNERS,
+    FALLBACK,
+    PAGE,
+    SEGMENTS,
+    SHELVES,
+    Segment,
+    World,
+)
 from streamdp.service.http.knowledge import Bounds, Knowledge, Role
 from streamdp.service.http.setup import about_of
 from streamdp.service.run import Running
 from streamdp.service.worker import Observe
+from streamdp.wire.feedback import ACTION_HEADER
 
 STREAM = "shelves"
 INPUT = "visits"
+BANNER_STREAM = "banners"
+BANNER_INPUT = "impressions"
 VISITS_A_SECOND = 900
 TICK_SECONDS = 0.1
 LINE_SECONDS = 5.0
@@ -60,6 +74,25 @@ name = "block_regret"         # what the status page draws; released with noise
 epsilon = "0.25"              # charged to the same visits, beside the action
 min_length = 64
 
+[topics.{banner_input}]
+budget = "1.0"
+partitions = 1
+
+[streams.{banner_stream}]       # sees only what came of the banner that was shown
+input = "{banner_input}"
+start = "earliest"
+observes = "feedback"
+actions = [{banners}]
+fallback_action = "{first_banner}"
+
+[streams.{banner_stream}.learner]
+recipe = "policy_blocks"      # publishes a policy: each visitor draws a banner from it
+epsilon = "1"
+
+[streams.{banner_stream}.feedback]
+content = "reward"            # 1: clicked, 0: not
+salt = "demo"                 # the same for all that draw
+
 [http]
 listen = "{listen}"
 
@@ -78,6 +111,10 @@ def configuration(path: Path, *, transport: str, listen: str) -> str:
         stream=STREAM,
         actions=actions,
         fallback=FALLBACK,
+        banner_stream=BANNER_STREAM,
+        banner_input=BANNER_INPUT,
+        banners=", ".join(f'"{banner}"' for banner in BANNERS),
+        first_banner=BANNERS[0],
         listen=listen,
     )
 
@@ -97,9 +134,10 @@ class Show:
     @asynccontextmanager
     async def face(self, running: Running) -> AsyncIterator[Observe | None]:
         """Visits come and the screen is drawn for as long as the service runs."""
-        about = about_of(running.configuration, STREAM)
+        names = (STREAM, BANNER_STREAM)
+        about = [about_of(running.configuration, name) for name in names]
         publications = running.technology.publications
-        knowledge = Knowledge([about], publications, role=Role.SERVES, bounds=Bounds())
+        knowledge = Knowledge(about, publications, role=Role.SERVES, bounds=Bounds())
         producer = running.technology.producer()
         performing = asyncio.get_running_loop().create_task(
             self._perform(running, knowledge, producer)
@@ -125,7 +163,7 @@ class Show:
     async def _visits(
         self, running: Running, knowledge: Knowledge, producer: Producer, draw: Draw
     ) -> None:
-        encode = running.specs[0].loss_format.encode
+        encode = next(spec for spec in running.specs if spec.name == STREAM).loss_format.encode
         begun = time.monotonic()
         while (passed := time.monotonic() - begun) < self._seconds:
             progress = passed / self._seconds
@@ -137,10 +175,30 @@ class Show:
                 rows = np.array(visits, dtype=np.float32)
                 records += [(segment.key, encode(rows[at : at + 1])) for at in range(count)]
             await producer.send(INPUT, records)
+            await self._banners(knowledge, producer)
             self._look(knowledge, progress)
             assert self.frame is not None
             draw(self.frame)
             await asyncio.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - begun - passed)))
+
+    async def _banners(self, knowledge: Knowledge, producer: Producer) -> None:
+        """Each visitor is shown one banner, drawn from the policy, and clicks it or does not."""
+        first = self.world.clicks.visits
+        count = round(VISITS_A_SECOND * TICK_SECONDS)
+        choices = [
+            knowledge.cache.choose(BANNER_STREAM, PAGE, f"visit-{first + at}")
+            for at in range(count)
+        ]
+        clicked = self.world.clicked([choice.action for choice in choices])
+        await producer.send(
+            BANNER_INPUT,
+            [(PAGE, b'{"reward": %d}' % click) for click in clicked],
+            headers=[
+                [(ACTION_HEADER, choice.action.encode()),
+                 ("pscore", repr(choice.probability).encode())]
+                for choice in choices
+            ],
+        )  # fmt: skip
 
     def _look(self, knowledge: Knowledge, progress: float) -> None:
         """What can be seen now."""
@@ -157,6 +215,8 @@ class Show:
             progress=progress,
             seconds=self._seconds * (1 - progress),
             address=self._address,
+            banners=_banners_of(knowledge),
+            banner_charged=knowledge.histories[BANNER_STREAM].told.charged(),
         )
 
 
@@ -200,3 +260,21 @@ def _row(segment: Segment, knowledge: Knowledge, world: World, progress: float) 
         standard_error=points[-1][1] if points else 0.0,
         is_best=answer.action == world.best(segment, progress) if known else None,
     )
+
+
+def _banners_of(knowledge: Knowledge) -> list[screen.Banner]:
+    """What was published of the banners: the policy, and each one's private share of clicks."""
+    held = knowledge.cache.answer(BANNER_STREAM, PAGE).held
+    learners = knowledge.histories[BANNER_STREAM].told.of_key(PAGE).values()
+    experiment = next((each.experiment for each in learners if each.experiment is not None), None)
+    arms = None if experiment is None or experiment.blocks == 0 else experiment.arms()
+    found = []
+    for arm, name in enumerate(BANNERS):
+        start = held.ends[arm - 1] if held is not None and arm else 0
+        share = None if held is None else (held.ends[arm] - start) / held.ends[-1]
+        shown = 0 if arms is None else int(arms.shown[arm])
+        clicks = None
+        if arms is not None and shown:
+            clicks = 100 * (1 - float(arms.high[arm])), 100 * (1 - float(arms.low[arm]))
+        found.append(screen.Banner(name, share, shown, clicks))
+    return found

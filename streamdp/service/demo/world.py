@@ -3,6 +3,9 @@
 Each visit tells for every shelf whether the visitor would have bought from it (loss 0) or not
 (loss 1): full information. The shop shows one shelf, the one that streamdp published; what the
 others would have earned is known to the simulator, so it can keep an exact score.
+
+Above the shelves is a banner, of which each visitor sees one and clicks it or not: feedback. What
+visitors of the others would have done nobody hears; the simulator knows that too.
 """
 
 from __future__ import annotations
@@ -13,6 +16,13 @@ from dataclasses import dataclass, field
 
 SHELVES = ("bestsellers", "new in", "for kids", "outdoor", "second hand")
 FALLBACK = "bestsellers"
+
+BANNERS = ("autumn sale", "free delivery", "gift cards", "newsletter")
+CLICK_RATES = (0.04, 0.10, 0.05, 0.03)
+"""Of each banner; no visitor's depends on a segment."""
+
+PAGE = b"home page"
+"""The key of the banners' learner: a placement, never a person."""
 
 Means = tuple[float, ...]
 """Each shelf's probability of not being bought from."""
@@ -78,13 +88,46 @@ class Score:
         return min(self.totals)
 
 
+@dataclass(slots=True)
+class Clicks:
+    """What the simulator alone knows of the banners: clicks, and what others would have had."""
+
+    visits: int = 0
+    clicked: int = 0
+    would_have: list[int] = field(default_factory=lambda: [0] * len(BANNERS))
+
+    @property
+    def best_fixed(self) -> int:
+        """Clicks of the one banner that was best in hindsight."""
+        return max(self.would_have)
+
+    @property
+    def random(self) -> float:
+        """Clicks of a banner shown at random, in expectation."""
+        return sum(self.would_have) / len(BANNERS)
+
+
 class World:
     """Makes visits, and keeps score."""
 
     def __init__(self, seed: int, segments: Sequence[Segment] = SEGMENTS) -> None:
         self.segments = segments
         self.scores = {segment.name: Score() for segment in segments}
+        self.clicks = Clicks()
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
+
+    def clicked(self, shown: Sequence[str]) -> list[bool]:
+        """One visit for each banner that is shown: whether it was clicked."""
+        found = []
+        for banner in shown:
+            would = [self._chance.random() < rate for rate in CLICK_RATES]
+            click = would[BANNERS.index(banner)]
+            self.clicks.visits += 1
+            self.clicks.clicked += click
+            for at, each in enumerate(would):
+                self.clicks.would_have[at] += each
+            found.append(click)
+        return found
 
     def visits(self, segment: Segment, count: int, *, progress: float, shown: str) -> list[Means]:
         """So many visits while a shelf is shown: every shelf's loss at each of them."""
