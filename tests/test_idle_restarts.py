@@ -7,7 +7,7 @@ records leave behind.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from streamdp.core.engine import Ages, Rebuilding, plan, recorded
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key, Release
 from streamdp.ports import Records
+from streamdp.service.protocol import Pace
 from streamdp.testing.judge import judge
 from streamdp.wire.published import Mode
-from tests.carrying import leader, live, verified
+from tests.carrying import ALL, charges, leader, live, verified
 from tests.protocol_model import HOME, evidence, restore
 from tests.test_idle import HOUR, dated, folded, idles, of_two, openings_of
 
@@ -72,7 +73,7 @@ class Kept:
             self.rows[key] = row
             self.releases = [each for each in self.releases if each.identity.key != key]
         self.ages, self.low, self.count = (
-            self.living.ages(), self.living.low_water(), len(self.living),
+            self.living.ages(), self.living.low_water(), self.living.rows,
         )  # fmt: skip
 
     def rebuilt(self, *, idle: int | None = 1000, step: int = 5) -> sd.Engine:
@@ -99,6 +100,7 @@ def state(of: sd.Engine) -> dict[str, Any]:
     assert of.idleness is not None
     found["away"] = of.idleness.away
     found["carried"] = {key: each.after for key, each in of._heritage.items()}
+    found["leaving"] = {key: each[:2] for key, each in of._leaving._rows.items()}
     return found
 
 
@@ -113,7 +115,7 @@ def a_log(chance: random.Random, *, records: int) -> Logged:
 
 def test_is_a_rebuilt_engine_the_one_that_was_whenever_keys_left_and_came_back() -> None:
     """Many small stories: of a key two learners may be recorded, and none or either be saved."""
-    twice = 0
+    twice = leaving = 0
     for seed in range(15):
         chance = random.Random(seed)
         kept = Kept(a_log(chance, records=80))
@@ -121,11 +123,13 @@ def test_is_a_rebuilt_engine_the_one_that_was_whenever_keys_left_and_came_back()
             kept.read(min(80, kept.living.position + chance.randint(1, 25)))
             kept.commit(most=chance.choice([1, 1, 2]))
             twice += two_learners(kept)
+            leaving += kept.living.rows > len(kept.living)
             again = kept.rebuilt(step=chance.randint(1, 9))
             assert state(again) == state(kept.living), seed
             if chance.random() < 0.3:
                 kept.living = again
     assert twice > 10
+    assert leaving > 10
 
 
 def two_learners(kept: Kept) -> bool:
@@ -133,6 +137,80 @@ def two_learners(kept: Kept) -> bool:
     told = {each.identity.key for each in kept.releases}
     openings = [each.identity.key for each in kept.releases if each.kind == "opening"]
     return not told & kept.rows.keys() and len(set(openings)) < len(openings)
+
+
+# -- a whole partition leaves at once ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", ALL)
+@pytest.mark.parametrize("then", ["stays", "is taken out"])
+def test_does_no_cut_hold_more_rows_than_its_share_when_everybody_leaves(
+    made: Callable[..., Any], then: str
+) -> None:
+    """A commit of any size fails in the end, and would again: dropped rows take turns too.
+
+    Between the cuts it is killed; whoever takes it again knows as much, also without `idle`.
+    """
+    keys = [b"key %d" % at for at in range(30)]
+    hours = [10 + at * 0.001 for at in range(60)] + [13.0, 16.0, 16.1]
+    store = dated(made(), hours, [*keys, *keys, None, None, keys[7]])
+    of, now = idles(made()), 0.0
+    work, pace = restore(store, of), Pace(bytes_a_cut=5 * idles(made()).row_bytes)
+    work.absorb([store.records(0, 62)], mode=Mode.LIVE)
+    held = []
+    while work.urgent or work.behind:
+        now += 60
+        commit = work.cut(now=now, pace=pace).commit
+        rows = [key for key, value in commit.state if value is not None and is_row(key)]
+        held.append(len(rows))
+        store.decide(commit)
+        if len(held) % 2:
+            work = restore(store, of)
+            assert work.engine._bank.keys == [None]
+            assert work.engine.idleness is not None
+            assert work.engine.idleness.away == {*keys}
+    assert max(held) == 5
+    assert sum(held) == 31
+    later = of if then == "stays" else replace(of, idle=None)
+    live(store, later, store.end)
+    assert judge(evidence(store)) == []
+    assert verified(store, later) == []
+    assert then != "stays" or folded(store, of) == []
+    born = {line.born for line in charges(store) if line.identity.key == keys[7]}
+    assert born == ({7, 62} if then == "stays" else {7})
+
+
+@pytest.mark.parametrize("cuts", [1, 3])
+def test_do_keys_that_leave_go_on_where_idle_is_taken_out_before_they_are_saved(cuts: int) -> None:
+    """As if they had never left, whether a save holds them by then or their records do."""
+    keys = [b"key %d" % at for at in range(9)]
+    hours = [10 + at * 0.001 for at in range(18)] + [13.0, 13.5]
+    store = dated(leader(), hours, [*keys, *keys, None, None])
+    of = idles(leader())
+    work, pace = restore(store, of), Pace(bytes_a_cut=2 * of.row_bytes)
+    work.absorb([store.records(0, 20)], mode=Mode.LIVE)
+    for _ in range(cuts):
+        store.decide(work.cut(now=0, pace=pace).commit)
+    assert work.engine.rows > len(work.engine) == 1
+    again = restore(store, replace(of, idle=None))
+    assert {*again.engine._bank.keys} == {*keys, None}
+    whole = restore(replace(store, state={}, ledger=[], actions=[], group=None), again.spec)
+    whole.absorb([store.records(0, 20)], mode=Mode.LIVE)
+    assert sums(again.engine) == sums(whole.engine)
+
+
+def sums(of: sd.Engine) -> dict[Key, Any]:
+    """What each key's open block holds, and since when."""
+    bank = of._bank
+    return {
+        key: (bank.born[row], bank.slots[row], bank.block[row], bank.sums[row].tolist())
+        for row, key in enumerate(bank.keys)
+    }
+
+
+def is_row(place: bytes) -> bool:
+    """Whether an entry of the state is a saved row."""
+    return b'"row"' in place
 
 
 # -- idle is switched on, or off ------------------------------------------------------------------

@@ -453,7 +453,7 @@ class PartitionWork:
         return Checkpoint(
             next_offset=self.committed,
             low_water=self.low_water,
-            rows=len(self.engine),
+            rows=self.engine.rows,
             commit_seq=self.commit_seq,
             lines_recorded=self._lines_recorded,
             lines_published=self._lines_published,

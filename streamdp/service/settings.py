@@ -33,7 +33,7 @@ class Pace:
     seconds: float = 30.0
     """Every changed row is saved about so often."""
     bytes_a_cut: int = 4 << 20
-    """Saved rows of one cut, so that a transaction stays short."""
+    """Saved rows of one cut, so that a transaction stays short, though all keys leave at once."""
 
 
 @dataclass(frozen=True, slots=True)

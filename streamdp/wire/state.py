@@ -89,7 +89,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_reader: Version = MIN_READER
     next_offset: Natural  # every record before it is in the state, and none after
     low_water: Natural  # the oldest record that a rebuild must read again
-    rows: Natural  # how many learners there are
+    rows: Natural  # how many learners a rebuild arrives at, beside those that are away
     commit_seq: Natural  # how many commits there were: trusted, paced by the clock
     lines_recorded: Natural  # the ordinal of the last ledger line that has its final bytes
     lines_published: Natural  # the ordinal of the last one that is published

@@ -12,7 +12,9 @@ replay of the log arrives at the same. No clock is asked.
 3. Who comes back is born anew, under the offset of the record that it comes back with, and opens
    with what is public of the learner that was dropped, charged nothing (`evidence.carrying`).
 4. A dropped row that has changed since its save is saved once more, so that the state knows the
-   newest of each key that is away. Whoever rebuilds loads such rows, and drops them again.
+   newest of each key that is away. Whoever rebuilds loads such rows, and drops them again. A whole
+   partition may leave at once, and a cut holds so many rows at most: until its turn comes, such a
+   row waits (`Leaving`) and counts as one that is there, so that a rebuild reads its records again.
 5. The limit of rows counts keys that are away: otherwise who gets a learner would depend on when.
 6. Where `idle` is raised or taken out, a key that was away and is not any more goes on as if its
    row had never been dropped, with its old `born` and the block that was open: none of its records
@@ -24,8 +26,9 @@ it is caught up with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +56,38 @@ class Ages(NamedTuple):
     def dropped_before(self) -> int:
         """Keys whose latest record came before this time are away."""
         return (self.newest // self.idle - 1) * self.idle
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Dropped rows that no save holds yet, the longest unsaved first."""
+
+    _rows: dict[Key, tuple[int, int, bytes]] = field(default_factory=dict, repr=False)
+    """Each with its first record that is in no save, and the largest time when that came."""
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._rows)
+
+    def add(self, rows: Iterable[tuple[Key, bytes]], first_unsaved: Ints, times: Ints) -> None:
+        """Rows as they were when they were dropped."""
+        columns = zip(rows, first_unsaved.tolist(), times.tolist(), strict=True)
+        self._rows |= {key: (first, time, row) for (key, row), first, time in columns}
+        self._rows = dict(sorted(self._rows.items(), key=lambda item: item[1][0]))
+
+    def forget(self, key: Key) -> None:
+        """A key is back: its new opening says everything."""
+        self._rows.pop(key, None)
+
+    def take(self, most: int) -> list[tuple[Key, bytes]]:
+        """The first of them, which are saved now."""
+        keys = list(islice(self._rows, most))
+        return [(key, self._rows.pop(key)[2]) for key in keys]
+
+    def low(self, position: int, now: int) -> tuple[int, int]:
+        """The oldest record that is in no save, and the largest time when it came."""
+        first, time, _ = next(iter(self._rows.values()), (position, now, b""))
+        return first, time
 
 
 @dataclass(slots=True)

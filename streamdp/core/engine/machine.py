@@ -34,7 +34,7 @@ from streamdp.core.engine import feedback
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.crowding import CrowdStanding, PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.idleness import Ages, Idleness, joined, known_of
+from streamdp.core.engine.idleness import Ages, Idleness, Leaving, joined, known_of
 from streamdp.core.engine.layout import remembered, row_layout
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
@@ -140,7 +140,7 @@ class Engine:
         )
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
-        self._dropped: dict[Key, bytes] = {}  # rows that were dropped with something unsaved
+        self._leaving = Leaving()
         crowd = learner.crowd if isinstance(learner, Leader) else None
         self._crowd = None if crowd is None else PartitionCrowd(crowd, self._bank)
         self._fresh = Fresh(
@@ -304,7 +304,8 @@ class Engine:
         if not len(rows):
             return
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
-        self._dropped |= dict(snapshot.encode(self.layout, bank, unsaved, valid_at=self.position))
+        saved = snapshot.encode(self.layout, bank, unsaved, valid_at=self.position)
+        self._leaving.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
         if self._crowd is not None:
             self._crowd.leave([bank.keys[row] for row in rows.tolist()], rows)
         for key, known in known_of(self.learner, bank, rows, epoch=self.epoch):
@@ -378,7 +379,8 @@ class Engine:
         if idleness is None or idleness.newest is None or idleness.since is None:
             return None
         low = self._bank.low_time(idleness.newest)
-        return Ages(idleness.idle, idleness.since, idleness.newest, low)
+        _, leaving = self._leaving.low(self.position, idleness.newest)
+        return Ages(idleness.idle, idleness.since, idleness.newest, min(low, leaving))
 
     def crowd(self) -> CrowdStanding | None:
         """How far the crowd is, for a checkpoint; None without one."""
@@ -402,7 +404,8 @@ class Engine:
 
     def low_water(self) -> int:
         """The oldest record that a rebuild from what is saved would read again."""
-        return self._bank.low_water(self.position)
+        low = self._bank.low_water(self.position)
+        return min(low, self._leaving.low(low, 0)[0])
 
     def open_since(self, *, end: int | None = None) -> int:
         """The oldest record of any block that has begun and not ended, or `end`; public.
@@ -414,24 +417,28 @@ class Engine:
         last = self.position if end is None else end
         return int(bank.first_offset[rows][begun].min(initial=last))
 
+    @property
+    def rows(self) -> int:
+        """How many rows a rebuild arrives at: dropped ones count until a save holds them."""
+        return len(self) + len(self._leaving)
+
     def unsaved(self, *, before: int) -> int:
-        """How many rows have changed since their save by a record older than `before`."""
-        return self._bank.unsaved(before=before)
+        """How many rows no save holds that a record older than `before` changed, or were dropped."""
+        return self._bank.unsaved(before=before) + len(self._leaving)
 
     def save(self, *, most: int | None = None) -> list[tuple[Key, bytes]]:
-        """Rows that changed since their save, the longest unsaved first, at most so many.
+        """Rows that changed since their save, at most so many: dropped, then longest unsaved ones.
 
         They count as saved from now on: whoever cannot make them durable must abandon this engine
         and rebuild one.
         """
         self._check_whole()
-        rows = self._bank.longest_unsaved(len(self._bank) if most is None else most)
+        room = self.rows if most is None else most
+        dropped = self._leaving.take(room)
+        rows = self._bank.longest_unsaved(room - len(dropped))
         saved = snapshot.encode(self.layout, self._bank, rows, valid_at=self.position)
         self._bank.first_unsaved[rows] = CLEAN
-        if not self._dropped:
-            return saved
-        dropped, self._dropped = self._dropped, {}
-        return [*((key, row) for key, row in dropped.items() if key not in self), *saved]
+        return [*dropped, *saved]
 
     def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
         """Plan, charge, apply; the position moves past all that was read."""
@@ -476,6 +483,7 @@ class Engine:
             self._heritage.pop(key, None)
             if self._idleness is not None:
                 self._idleness.away.discard(key)
+                self._leaving.forget(key)
             if self._crowd is not None:
                 self._crowd.come_back(key)
 
