@@ -7,11 +7,13 @@ crashes, and broken variants of the rules must be caught by it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,8 +21,11 @@ import pytest
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.core.learners.feedback.policy_weights import policy_weights
-from streamdp.ports import Published
+from streamdp.ports import Administrator, Published, StreamTopics, Taken, Verdict
+from streamdp.service import diagnosis
+from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
+from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire import entries
 from streamdp.wire.lines import CarriedOver, EpochMark
@@ -31,6 +36,7 @@ from tests.carrying import (
     ALL,
     LEADERS,
     MORE,
+    Story,
     charges,
     in_force,
     last_open,
@@ -349,3 +355,48 @@ def test_does_adding_an_action_cost_next_to_nothing() -> None:
     told = compared(World(1000, "uniform"), events=100_000, following=4000)
     assert told["carried over"] <= 1.1
     assert told["begun anew"] > 2
+
+
+# -- what the doctor says of it -------------------------------------------------------------------
+
+
+@dataclass
+class Looking:
+    """The one thing that the doctor asks here: what is durable."""
+
+    store: Story
+
+    async def peek(self, topics: StreamTopics, number: int) -> Taken:
+        """Look, and leave nothing behind."""
+        return self.store.taken()
+
+
+def foretold(store: Story, of: StreamSpec) -> str:
+    """What the doctor says of a partition's state."""
+    (found,) = asyncio.run(diagnosis.partitions(cast(Administrator, Looking(store)), of, alone))
+    assert found.verdict is Verdict.GOOD
+    return found.detail
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_does_the_doctor_foretell_what_an_epoch_carries_over(made: Callable[..., Any]) -> None:
+    """How many keys know something, and why none of them does; and it comes true."""
+    store = store_of(made())
+    live(store, stream(made()), 60)
+    assert foretold(store, stream(made(MORE), epoch=2)) == (
+        "epoch 2 would begin at record 60, with what is public of 3 of 3 keys"
+    )
+    others = foretold(store, stream(made(("x", "y")), epoch=2))
+    assert "of 0 of 3 keys; the others open like new ones (nothing of theirs stays" in others
+    assert foretold(store, stream(made(MORE), epoch=2, carry=False)).endswith(
+        "where 3 keys open like new ones: carry = false"
+    )
+    older = deepcopy(store)
+    older.state = {at: value for at, value in older.state.items() if b'"learner"' not in at}
+    assert "nothing noted in the epoch before" in foretold(older, stream(made(MORE), epoch=2))
+    damaged = deepcopy(store)
+    row = next(at for at in damaged.state if b'"row"' in at)
+    damaged.state[row] = damaged.state[row][:-1] + b"?"
+    assert "the state is damaged" in foretold(damaged, stream(made(MORE), epoch=2))
+    live(store, stream(made(MORE), epoch=2), store.end)
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}

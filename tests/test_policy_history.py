@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,11 +18,13 @@ from streamdp.service.history import Told
 from streamdp.service.http.shown import _learner
 from streamdp.service.policy_history import MOST_BLOCKS, MOST_POINTS
 from streamdp.testing.judge import Evidence
-from streamdp.wire.lines import PolicyLine, from_base64
+from streamdp.wire.lines import PolicyLine, from_base64, key_bytes
 from streamdp.wire.published import Mode, decode_in_force
+from tests.carrying import MORE, live, openings, policies, store_of, stream
 from tests.services import Room
 from tests.streams import ACTIONS, feedback_spec, shown
 from tests.test_http_choices import CLICKS
+from tests.test_idle import idles, of_two
 
 LEARNER = policy_elimination(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
 
@@ -79,6 +83,75 @@ def test_is_it_said_that_only_the_newest_lines_were_read() -> None:
     late = _learner(0, heard(published(), since=20).of_key(b"k")[0], ACTIONS)
     assert late["arms"]["since_slot"] > 20
     assert late["policies"] is None
+
+
+def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
+    """Of an epoch with more actions: what its opening says, then its own sums."""
+    store = store_of(policies())
+    live(store, stream(policies()), 60)
+    live(store, stream(policies(MORE), epoch=2), store.end)
+    told = Told(scales=CLICKS.scales, actions=len(MORE))
+    told.apply(store.ledger)
+    lines = [decode_in_force(record.value) for record in store.actions]
+    for key, opening in openings(store, 2).items():
+        history = told.of_key(key)[0]
+        assert history.policies is not None
+        points = history.policies.points(len(MORE))
+        by_stop = {
+            line.stop: np.frombuffer(from_base64(line.policy, "policy"), "<u4") / PARTS
+            for line in lines
+            if isinstance(line, PolicyLine) and line.epoch == 2 and key_bytes(line) == key
+        }
+        assert opening.start > 1
+        assert len(points) > 5
+        assert {point.slot: point.shares for point in points} == {
+            stop: policy.tolist() for stop, policy in by_stop.items()
+        }
+        assert len({*points[0].shares}) > 1  # it knew something
+        shown = _learner(0, history, MORE)
+        assert (shown["carried"], shown["arms"]["since_slot"]) == (True, opening.start)
+
+
+def test_does_a_key_that_comes_back_keep_its_place_among_the_first() -> None:
+    """Whoever is watched stays so: a new learner of the key takes the place of the one before."""
+    store, of = of_two(policies()), idles(policies())
+    live(store, of, store.end)
+    told = Told(scales=CLICKS.scales, actions=len(ACTIONS), histories=2)
+    told.apply(store.ledger)
+    assert told.of_key(b"fr")[0].carried
+    assert told.of_key(b"fr")[0].points is not None
+    assert told.of_key(b"fr")[0].policies is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "broken"),
+    [
+        ("sums", "sums", "?"), ("sums", "shown", "AAAA"), ("sums", "shown", ""),
+        ("opening", "history", "?"), ("opening", "history", "AAAA"), ("opening", "history", ""),
+    ],
+)  # fmt: skip
+def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
+    kind: str, member: str, broken: str
+) -> None:
+    """Neither the policies of others nor what comes after: the ledger is read, not trusted."""
+    store = store_of(policies())
+    live(store, stream(policies()), 60)
+    live(store, stream(policies(MORE), epoch=2), store.end)
+    at, real = next(
+        (at, json.loads(record.value))
+        for at, record in enumerate(store.ledger)
+        if b'"epoch":2' in record.value and b'"kind":"%b"' % kind.encode() in record.value
+    )
+    (real["carried"] if member == "history" else real)[member] = broken
+    store.ledger[at] = replace(store.ledger[at], value=json.dumps(real).encode())
+    told = Told(scales=CLICKS.scales, actions=len(MORE))
+    told.apply(store.ledger)
+    drawn = {}
+    for (_, key), history in told.keys.items():
+        drawn[key] = _learner(0, history, MORE)["policies"]
+    assert drawn.pop(store.ledger[at].key) is None
+    assert None not in drawn.values()
+    assert told.refused == (kind == "sums")
 
 
 def test_are_there_no_policies_of_what_was_withheld() -> None:

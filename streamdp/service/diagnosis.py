@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+from msgspec import UNSET
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import NO_ARM
@@ -23,7 +24,13 @@ from streamdp.ports import (
     Taken,
     Verdict,
 )
-from streamdp.service.opening import check_configuration, open_partition, scope
+from streamdp.service.opening import (
+    Opening,
+    check_configuration,
+    heritage_at,
+    open_partition,
+    scope,
+)
 from streamdp.service.past import Past, PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import FeedbackFormat, observe
@@ -114,8 +121,7 @@ async def _partition(
         told = f"none yet: it would start at record {opening.position}"
         return [Finding(f"partition {partition}: state", Verdict.GOOD, told)]
     if opening.new_epoch is not None:
-        told = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
-        return [Finding(f"partition {partition}: state", Verdict.GOOD, told)]
+        return [_begins(spec, partition, opening)]
     told = (
         f"commit {point.commit_seq}, {point.rows} learners, at record {point.next_offset}"
         f" of {taken.end_offset}"
@@ -125,6 +131,30 @@ async def _partition(
         _retention(partition, low_water=point.low_water, taken=taken),
         *shared,
     ]
+
+
+def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding:
+    """Where an epoch would begin, and what of it the keys would know."""
+    told = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
+    found, saved = heritage_at(spec, partition, opening), opening.saved
+    epochs = [saved.now, *saved.older.values()]
+    keys = {key for each in epochs for key in (*each.rows, *(name.key for name in each.releases))}
+    if opening.carries:
+        told += f", with what is public of {len(found.carried)} of {len(keys)} keys"
+        if len(found.carried) < len(keys):
+            told += "; the others open like new ones (nothing of theirs stays, or it was withheld)"
+    else:
+        told += f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
+    return Finding(f"partition {partition}: state", Verdict.GOOD, told)
+
+
+def _why_anew(spec: StreamSpec, opening: Opening) -> str:
+    if not spec.carry:
+        return "carry = false"
+    learner = opening.saved.now.learner
+    if learner is None or learner.noted_from is not UNSET:
+        return "nothing noted in the epoch before what shadow mode withheld"
+    return "the state is damaged, or older than its ledger"
 
 
 def _foreseen(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> list[Finding]:

@@ -126,6 +126,7 @@ class KeyHistory:
     actions: deque[Acted] | None = None
     experiment: Experiment | None = None  # of a feedback stream's first keys
     since: int = 1  # the first slot that the experiment knows of
+    carried: bool = False  # whether its learner began with what was public of an earlier one
     policies: PolicyHistory | None = None  # of the same, if their ledger was read from its opening
 
 
@@ -250,6 +251,7 @@ class Told:
             history.start, history.stop, history.charged = line.start, line.stop, Fraction(0)
         if line.kind == OPENING and isinstance(line.carried, CarriedOver):
             history.blocks = line.carried.first_block  # those before were another learner's
+            history.carried = True
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
         _note_action(history, line)
@@ -271,16 +273,24 @@ class Told:
 
     def _sums(self, history: KeyHistory, line: Charge) -> None:
         """Add what a feedback stream's block released to the experiment of its key."""
-        sums = line.block_sums()
+        try:
+            sums = line.block_sums()
+            numbers = None if sums is None else sums.arrays()
+        except (StateMismatch, ValueError):  # the ledger is read, not trusted
+            self.refused, history.policies = self.refused + 1, None
+            return
         if history.policies is not None:
             history.policies.add(line, sums)
-        if sums is None or self._scales is None or history.points is None:
+        if numbers is None or self._scales is None or history.points is None:
             return
-        gains, shown = sums.arrays()
+        gains, shown = numbers
         if history.experiment is None:
             history.experiment = Experiment.of(self._scales, actions=len(gains))
             history.since = line.start
-        history.experiment.add(gains, shown)
+        if len(gains) == len(shown) == len(history.experiment.gains):
+            history.experiment.add(gains, shown)
+        else:
+            self.refused += 1
 
     def _begin(
         self,
@@ -295,7 +305,7 @@ class Told:
             for kind, total in before.latest.items():
                 part.latest[kind].take_away(total)
         history = KeyHistory(line.epoch, line.born)
-        if len(self.keys) < self._histories:
+        if len(self.keys) < self._histories or (before is not None and before.points is not None):
             history.points = deque(maxlen=POINTS_A_KEY)
             history.actions = deque(maxlen=ACTIONS_A_KEY)
             if self._scales is not None and line.kind == OPENING and len(self.keys) < self._charts:

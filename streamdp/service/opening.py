@@ -35,10 +35,10 @@ from msgspec import UNSET
 
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
 from streamdp.ports import Partition, Taken
-from streamdp.service.carrying import is_readable
+from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
-from streamdp.wire.entries import Entries
+from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import Charge, LedgerLine, ordinal_of
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import (
@@ -105,6 +105,18 @@ def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past
     if opening.goes_on:
         check_alone(partition, opening.position, past)
     return opening
+
+
+def heritage_at(spec: StreamSpec, partition: Partition, opening: Opening) -> Heritage:
+    """What keys carry over into the partition's epoch."""
+    begins = Begins.NOT
+    if opening.new_epoch is not None:
+        begins = Begins.CARRYING if opening.carries else Begins.ANEW
+    saved = opening.saved
+    waiting = {
+        release_entry(identity) for identity, each in saved.releases.items() if opening.waits(each)
+    }
+    return heritage(spec, partition.number, saved, begins=begins, waiting=waiting)
 
 
 def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> Opening:

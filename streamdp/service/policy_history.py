@@ -3,8 +3,8 @@
 The policy after a block is a public function of all sums of the learner so far. To compute it takes
 a good tenth of a millisecond for each block, which a start that reads a long ledger must not
 spend; so only the sums are kept, and of a key with more than `MOST_BLOCKS` blocks nothing. Nor can
-anything be computed of a learner whose opening was not read, or was carried over, or after a line
-that was withheld.
+anything be computed of a learner whose opening was not read, or after a line that was withheld. An
+opening that carried a history over says it; the policies begin with that.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, BlockSums
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
-from streamdp.wire.retracing import policies_after
+from streamdp.wire.retracing import NEW, begun_with, policies_after
 
 MOST_BLOCKS = 128
 """Of a key whose policies can be computed: more than blocks that double ever are."""
@@ -37,10 +38,11 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps one learner's sums from its opening on."""
 
-    __slots__ = ("_computed", "_learner", "_slots", "_sums")
+    __slots__ = ("_begun", "_computed", "_learner", "_slots", "_sums")
 
     def __init__(self) -> None:
         self._learner = ""
+        self._begun = NEW
         self._slots: list[int] = []  # that each policy is in force from
         self._sums: list[BlockSums] | None = []  # None: nothing can be computed
         self._computed: list[PolicyPoint] = []  # when somebody looked last
@@ -50,19 +52,26 @@ class PolicyHistory:
         if self._sums is None:
             return
         text = "" if line.learner is UNSET else line.learner
-        drawn = line.withheld is not True and line.carried is UNSET
-        if line.kind == OPENING and not self._slots and drawn:
-            self._learner, self._slots = text, [line.stop]
+        if line.kind == OPENING and not self._slots and line.withheld is not True:
+            self._open(text, line)
         elif (
             sums is not None
             and text == self._learner
-            and line.block == len(self._sums) < MOST_BLOCKS
+            and line.block == self._begun.block + len(self._sums)
+            and len(self._sums) < MOST_BLOCKS
             and self._slots
         ):
             self._sums.append(sums)
             self._slots.append(line.stop)
         else:
             self._sums, self._computed = None, []
+
+    def _open(self, learner: str, line: Charge) -> None:
+        self._learner, self._slots = learner, [line.stop]
+        try:
+            self._begun = begun_with(line)
+        except StateMismatch:  # the ledger is read, not trusted
+            self._sums = None
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; none, if they cannot be computed."""
@@ -73,7 +82,9 @@ class PolicyHistory:
             return self._computed
         every = -(-len(self._slots) // MOST_POINTS)
         wanted = sorted({*range(0, last + 1, every), last})
-        policies = policies_after(self._learner, self._sums, wanted, actions)
+        policies = policies_after(
+            self._learner, self._sums, wanted, actions=actions, begun=self._begun
+        )
         self._computed = [
             PolicyPoint(self._slots[at], at, (policy / PARTS).tolist())
             for at, policy in zip(wanted, policies, strict=True)

@@ -30,8 +30,8 @@ from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time
-from streamdp.service.carrying import Begins, Heritage, born_before, carries, heritage
-from streamdp.service.opening import Opening, check_alone, open_partition
+from streamdp.service.carrying import Heritage, born_before, carries
+from streamdp.service.opening import Opening, check_alone, heritage_at, open_partition
 from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, Sameness
 from streamdp.service.settings import Pace as Pace
@@ -100,7 +100,7 @@ class Restoring:
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
         self._sameness = Sameness(partition, taken, saved.checkpoint)
-        self._heritage = _heritage(self._spec, partition, self._opening)
+        self._heritage = heritage_at(self._spec, partition, self._opening)
         point = saved.checkpoint
         self._learner = _introduced(self._spec, self._opening)
         self._withheld = Withholding()
@@ -201,18 +201,6 @@ def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
     if not spec.carry and spec.idle is None:
         return None
     return spec.epoch_learner(carries=opening.carries)
-
-
-def _heritage(spec: StreamSpec, partition: Partition, opening: Opening) -> Heritage:
-    """What keys carry over into the partition's epoch."""
-    begins = Begins.NOT
-    if opening.new_epoch is not None:
-        begins = Begins.CARRYING if opening.carries else Begins.ANEW
-    saved = opening.saved
-    waiting = {
-        release_entry(identity) for identity, each in saved.releases.items() if opening.waits(each)
-    }
-    return heritage(spec, partition.number, saved, begins=begins, waiting=waiting)
 
 
 def _as_saved(spec: StreamSpec, opening: Opening) -> StreamSpec:

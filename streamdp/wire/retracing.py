@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import UNSET
@@ -33,6 +34,39 @@ from streamdp.wire.lines import Charge, from_base64
 
 _NUMBER_BYTES = 8  # of a sum or a count
 _SHOWN = 80  # characters of a foreign text that are shown
+
+
+class Begun(NamedTuple):
+    """What a learner opens with."""
+
+    block: int = 0
+    history: bytes = b""  # two little-endian float64 for each action; empty: nothing is known
+
+
+NEW = Begun()
+
+
+def begun_with(line: Charge) -> Begun:
+    """What an opening's line says that was carried over; whether that is right, earlier lines say.
+
+    `StateMismatch` where it is no history.
+    """
+    if line.carried is UNSET:
+        return NEW
+    history = b""
+    if line.carried.history is not UNSET:
+        history = from_base64(line.carried.history, "history")
+        if not history or len(history) % (_NUMBER_BYTES * KEPT_PER_ARM):
+            raise StateMismatch(
+                complaint("history", "length", expected="two numbers an arm", got=len(history))
+            )
+    return Begun(line.carried.first_block, history)
+
+
+def _known(history: bytes) -> Floats:
+    """A history as numbers."""
+    known: Floats = np.frombuffer(history, "<f8").reshape(1, KEPT_PER_ARM, -1)
+    return known
 
 
 class Retraced:
@@ -73,17 +107,11 @@ class Retraced:
             yield f"block {line.block}: {error}"
 
     def _open(self, line: Charge) -> None:
-        """Begin with what was carried over; whether that is right, earlier lines say."""
-        if line.carried is UNSET:
-            return
-        self._block = line.carried.first_block
-        if line.carried.history is not UNSET:
-            numbers = from_base64(line.carried.history, "history")
-            if len(numbers) % (_NUMBER_BYTES * KEPT_PER_ARM):
-                raise StateMismatch(
-                    complaint("history", "length", expected="two numbers an arm", got=len(numbers))
-                )
-            self._state = np.frombuffer(numbers, "<f8").reshape(1, KEPT_PER_ARM, -1)
+        """Begin with what was carried over."""
+        begun = begun_with(line)
+        self._block = begun.block
+        if begun.history:
+            self._state = _known(begun.history)
             self._actions = self._state.shape[2]
 
     def _followed(self, line: Charge, sums: BlockSums | None) -> Iterator[str]:
@@ -118,22 +146,28 @@ class Retraced:
 
 
 def policies_after(
-    learner: str, sums: Sequence[BlockSums], wanted: Sequence[int], actions: int
+    learner: str,
+    sums: Sequence[BlockSums],
+    wanted: Sequence[int],
+    *,
+    actions: int,
+    begun: Begun = NEW,
 ) -> Policy:
     """The policies after so many of a learner's blocks, a row for each, the numbers rising.
 
-    `learner` is what the ledger's lines have. `InvalidConfig` where such sums are none of its.
+    `learner` is what the ledger's lines have, `begun` what its opening carried over.
+    `InvalidConfig` where such sums are none of its.
     """
     made = _learner(learner, actions)
-    if any(
+    if len(begun.history) not in (0, _NUMBER_BYTES * KEPT_PER_ARM * actions) or any(
         len(part) != _NUMBER_BYTES * actions for each in sums for part in (each.gains, each.shown)
     ):
         expected = f"{actions} numbers"
         raise InvalidConfig(complaint("sums", "length", expected=expected, got="others"))
-    states = [made.nothing_known(1)]
+    states = [_known(begun.history) if begun.history else made.nothing_known(1)]
     for gains, shown in (each.arrays() for each in sums):
         states.append(made.learned(states[-1], gains[None], shown[None]))
-    blocks = np.array(wanted, dtype=np.int64)
+    blocks = begun.block + np.array(wanted, dtype=np.int64)
     return made.policy(np.concatenate([states[at] for at in wanted]), blocks)
 
 

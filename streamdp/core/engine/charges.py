@@ -110,7 +110,13 @@ def tariff(
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """What was charged, by key. Public: it follows from slot numbers."""
+    """What was charged, by key. Public: it follows from slot numbers.
+
+    A learner that carried over begins with a later block than the first, and its row does not say
+    with which: after a rebuild the slots before count as charged too, though it never had them.
+    That is too much and never too little, refuses nothing (they cannot come any more), and is no
+    record: the ledger's lines are.
+    """
 
     ledger: Ledger | None
     bank: Bank

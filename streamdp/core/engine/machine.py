@@ -423,7 +423,7 @@ class Engine:
         return len(self) + len(self._leaving)
 
     def unsaved(self, *, before: int) -> int:
-        """How many rows no save holds that a record older than `before` changed, or were dropped."""
+        """How many rows no save holds that a record older than `before` changed, or that left."""
         return self._bank.unsaved(before=before) + len(self._leaving)
 
     def save(self, *, most: int | None = None) -> list[tuple[Key, bytes]]:

@@ -9,6 +9,8 @@ A learner is new where an epoch begins. What its key carries over is:
    The block that was open is abandoned: it is not selected from, and nothing of it is carried (P9).
    A learner that carried over and ended no block yet counts as if the one before its first had
    ended: a key that goes again and again before any block ends begins one length lower each time.
+   At its full length it would never hear of change again; what that costs where nothing changes is
+   little while a visit has some 50/ε events (docs/operating.md has what was measured).
 3. *The history* of a feedback stream, arm by arm: an arm that stays keeps its two numbers (weight
    and weighted sum of the posterior), by name; a new arm has none. Only posteriors can be carried;
    what other rules keep means something under their own rates alone, so there keys open anew.

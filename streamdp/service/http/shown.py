@@ -184,6 +184,7 @@ def _learner(number: int, history: KeyHistory, names: Sequence[str]) -> dict[str
             for acted in history.actions or ()
             if acted.action < len(names)  # the ledger is read, not trusted
         ],
+        "carried": history.carried,  # its policy knows more than its own sums
         "arms": None if history.experiment is None else _arms(history.experiment, history.since),
         "policies": _policies(history, len(names)),
     }
@@ -202,7 +203,8 @@ def _policies(history: KeyHistory, actions: int) -> list[dict[str, Any]] | None:
 def _arms(experiment: Experiment, since: int) -> dict[str, Any]:
     """A feedback stream's key as an experiment: each arm's mean loss, with an interval.
 
-    A start reads a long ledger's newest lines only: `since_slot` is the first slot that counts.
+    A start reads a long ledger's newest lines only, and a learner that carried over begins with
+    longer blocks, which have larger slots: `since_slot` is the first slot that counts.
     """
     arms = experiment.arms(confidence=CONFIDENCE)
     return {
