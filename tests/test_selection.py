@@ -463,6 +463,8 @@ def test_enclosures_contain_the_true_value() -> None:
                 if numerator:
                     low = mp.log(mp.mpf(numerator) / (1 << size))
                     assert mp.mpf(str(found.low)) <= low + mp.mpf(10) ** -55
+                    width = float(high - low) * (1 + 1e-6)  # as narrow as two logarithms
+                    assert float(found.high - found.low) <= width + 10.0 ** (-15 - size * 31 // 100)
                 else:
                     assert found.low == Decimal("-Infinity")
 

@@ -20,6 +20,7 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.randomness import WORD_BITS, Bits
 
 _SPARE_DIGITS = 20  # beyond those of V: what the arithmetic may lose
+_NARROW = Decimal("1e-15")  # (b − a)/a exceeds ln b − ln a by less than this part of itself
 _MOST_LEVELS = 32  # a healthy source leaves a draw open after 2048 bits with probability 2**-1980
 
 
@@ -73,11 +74,19 @@ class Precision:
         )
 
     def logarithm(self, of: Interval) -> Interval:
-        """ln of an interval in [0, ∞], widened because `decimal` rounds ln half-even."""
-        return Interval(
-            self.floor.next_minus(self.floor.ln(of.low)),
-            self.ceiling.next_plus(self.ceiling.ln(of.high)),
-        )
+        """ln of an interval in [0, ∞], widened because `decimal` rounds ln half-even.
+
+        ln is concave: ln b ≤ ln a + (b − a)/a. For a narrow interval that is as good as a second
+        ln, which takes most of an enclosure's time.
+        """
+        least = self.floor.ln(of.low)
+        if of.low > 0:
+            step = self.ceiling.divide(self.ceiling.subtract(of.high, of.low), of.low)
+            if step < _NARROW:
+                most = self.ceiling.add(self.ceiling.next_plus(least), step)
+                return Interval(self.floor.next_minus(least), most)
+        most = self.ceiling.next_plus(self.ceiling.ln(of.high))
+        return Interval(self.floor.next_minus(least), most)
 
     def fraction(self, numerator: int, size: int) -> Interval:
         """[numerator, numerator + 1] / 2**size."""
