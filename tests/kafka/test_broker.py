@@ -14,6 +14,8 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.testing import kafka_jars
 from streamdp.testing.broker import (
     OUTSIDE_BROKER,
+    QUICK_START,
+    THROUGHPUT,
     Borrowed,
     borrow_broker,
     own_broker,
@@ -102,9 +104,17 @@ def test_jars_that_are_not_the_pinned_ones_are_refused(tmp_path: Path, change: s
 
 
 def test_is_a_broker_lent_by_one_command() -> None:
-    """It says where it listens, and a signal ends it with nothing left behind."""
+    """It says where it listens, and a signal ends it with nothing left behind.
+
+    Also where whoever starts it does not listen to the keyboard, as in the background of a shell.
+    """
     command = [sys.executable, "-m", "streamdp.testing"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout is not None
         bootstrap = process.stdout.readline().strip()
         try:
@@ -113,3 +123,23 @@ def test_is_a_broker_lent_by_one_command() -> None:
             process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 0
     assert not _listens(bootstrap)
+
+
+def test_is_what_quickens_a_start_used_where_it_is_and_missed_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java is told of the file once somebody has made it, and passes over one that does not fit."""
+    monkeypatch.setattr(kafka_jars, "kafka_jars", lambda: tmp_path)
+    assert kafka_jars.quick_start(QUICK_START) == ()
+    file = kafka_jars.quick_start_file(QUICK_START)
+    assert file != kafka_jars.quick_start_file(THROUGHPUT)
+    file.write_bytes(b"no such thing")
+    option, *_ = kafka_jars.quick_start(QUICK_START)
+    assert option == f"-XX:AOTCache={file}"
+    told = subprocess.run(
+        [kafka_jars.java(), *QUICK_START, *kafka_jars.quick_start(QUICK_START), "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
