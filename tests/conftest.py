@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile("suite", deadline=None)  # a slow machine is no failure
 hypothesis.settings.load_profile("suite")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it puts into the background so, and every program that a test starts and
+    # ends by Ctrl-C would inherit it and never end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # `tests` itself, behind everything installed

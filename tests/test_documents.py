@@ -1,6 +1,8 @@
 """Does the documentation tell the truth: do its commands run, its links lead somewhere?"""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,9 @@ def test_a_page_that_tells_the_truth_passes(tmp_path: Path) -> None:
 def test_a_page_that_lies_fails(lie: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=re.escape(told)):
         Story(tmp_path).follow(CONFIGURATION + lie)
+
+
+def test_does_what_a_test_starts_hear_ctrl_c() -> None:
+    """Also where the suite itself runs in the background of a shell."""
+    asked = "import signal; raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

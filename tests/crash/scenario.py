@@ -109,6 +109,7 @@ class Scenario:
             "passage": passage,
         }
         path = self.folder / f"log {self._started}"
+        path.touch()  # so that it can be read before the service has written a word
         process = nursery().start(asked, log=path)
         self._logs[process.pid] = path
         try:

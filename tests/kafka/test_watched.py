@@ -11,9 +11,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,11 @@ import pytest
 from streamdp.service.config import Configuration
 from streamdp.testing.broker import Borrowed
 from tests.asking import free_port
-from tests.running import MAIN, until
+from tests.running import MAIN
 
 pytestmark = pytest.mark.kafka
 
+MOST = 20_000  # events that a life is fed
 CONFIGURATION = """
 app = "{app}"
 [transport]
@@ -72,6 +74,10 @@ class Watcher:
             except OSError:
                 time.sleep(0.01)
 
+    def enough(self, lives: int) -> bool:
+        """Whether so many lives were watched: many estimates, and actions one at a time."""
+        return len(self.estimates) >= 60 * lives and len(self.actions) > 5 * lives
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """In threads of their own."""
@@ -111,9 +117,10 @@ def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Pat
         with watcher.watching():
             for kill in range(6):
                 run = _command("run", files[0])
-                asyncio.run(_feed(files[0], f"{app}-feedback", events=100))
-                until(lambda kill=kill: len(watcher.estimates) >= 60 * (kill + 1))  # type: ignore[misc]
-                asyncio.run(_feed(files[0], f"{app}-feedback", events=100))
+                asyncio.run(_feed(files[0], f"{app}-feedback", partial(watcher.enough, kill + 1)))
+                asyncio.run(
+                    _feed(files[0], f"{app}-feedback", partial(watcher.enough, 0), least=100)
+                )
                 run.kill()
                 run.wait()
     finally:
@@ -132,11 +139,15 @@ def _command(*words: str | Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(asked, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-async def _feed(file: Path, topic: str, *, events: int) -> None:
-    """Events a few at a time, so that many blocks can be seen one by one."""
+async def _feed(file: Path, topic: str, seen: Callable[[], bool], *, least: int = 0) -> None:
+    """Events a few at a time, so that blocks can be seen one by one, until enough were seen."""
     producer = Configuration.load(file, {}).technology().producer()
     value = json.dumps({"losses": [0.5] * 16}).encode()
-    for _ in range(events // 2):
+    for sent in range(0, MOST, 2):
+        if sent >= least and seen():
+            break
         await producer.send(topic, [(b"k", value)] * 2)
         await asyncio.sleep(0.02)  # a steady trickle: nothing waits for this
+    else:
+        pytest.fail(f"not seen after {MOST} events")
     await producer.close()

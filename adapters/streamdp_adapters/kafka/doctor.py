@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import suppress
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import CoordinationType
+from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
@@ -29,6 +31,9 @@ from streamdp_adapters.kafka.topics import administration, seen_shapes, wanted
 
 _PROBE_SECONDS = 20.0
 """How long one probe may take."""
+
+_AGAIN_SECONDS = 0.1
+"""Between two questions to a cluster that has no answer yet."""
 
 
 async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> list[Finding]:
@@ -121,6 +126,13 @@ async def _write(settings: KafkaSettings, stream: StreamTopics, topic: str | Non
 
 
 async def _look_up(settings: KafkaSettings, name: str) -> None:
-    """Ask who coordinates a transactional id, which needs a right on it."""
+    """Ask who coordinates a transactional id, which needs a right on it.
+
+    A cluster that has never been asked makes the coordinators' topic first, and says so.
+    """
     async with administration(settings) as client:
-        await client._client.coordinator_lookup(CoordinationType.TRANSACTION, name)
+        while True:
+            with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):
+                await client._client.coordinator_lookup(CoordinationType.TRANSACTION, name)
+                return
+            await asyncio.sleep(_AGAIN_SECONDS)
