@@ -12,15 +12,14 @@ import streamdp as sd
 from streamdp.core.events import Key
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
-from streamdp.ports import Headers, Records, Value
-from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.ports import Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.wire.feedback import Feedback, configure_feedback
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
-from tests.protocol_model import Store, restore
+from tests.protocol_model import Store, Story, restore, settle
 from tests.streams import ACTIONS, feedback_spec, shown, spec
 
 MORE = ("new", "c", "a", "b")
@@ -56,19 +55,6 @@ def stream(learner: sd.Leader | PolicyLearner, *, epoch: int = 1, carry: bool = 
     return replace(spec(), learner=learner, format=of_losses, epoch=epoch, carry=carry)
 
 
-class Story(Store):
-    """A store whose records may have headers."""
-
-    headers: Sequence[Headers] = ()
-
-    def records(self, start: int, stop: int) -> Records:
-        """Input by offsets."""
-        found = super().records(start, stop)
-        return replace(
-            found, headers=[self.headers[at] for at in found.offsets] if self.headers else ()
-        )
-
-
 def mapped(
     count: int, *, keys: Sequence[Key] = (b"fr", b"de", None), seed: int = 1
 ) -> list[tuple[Key, Value]]:
@@ -82,17 +68,15 @@ def mapped(
     ]  # fmt: skip
 
 
-def store_of(learner: sd.Leader | PolicyLearner, count: int = 120) -> Story:
+def store_of(learner: sd.Leader | PolicyLearner, count: int = 120) -> Store:
     """Input for a learner of either kind."""
     if not isinstance(learner, PolicyLearner):
-        return Story(mapped(count))
+        return Store(mapped(count))
     records, headers = shown(count)
-    store = Story(records)
-    store.headers = headers
-    return store
+    return Store(records, headers=headers)
 
 
-def live(store: Story, of: StreamSpec, stop: int, *, mode: Mode = Mode.LIVE) -> None:
+def live(store: Store, of: StreamSpec, stop: int, *, mode: Mode = Mode.LIVE) -> None:
     """Read up to here, publish everything."""
     work = restore(store, of)
     if work.engine.position < stop:
@@ -100,15 +84,7 @@ def live(store: Story, of: StreamSpec, stop: int, *, mode: Mode = Mode.LIVE) -> 
     settle(store, work)
 
 
-def settle(store: Story, work: PartitionWork) -> None:
-    """Cut until nothing is left to publish or take away."""
-    now = 0.0
-    while work.urgent or work.behind:
-        now += 60
-        store.decide(work.cut(now=now, pace=Pace()).commit)
-
-
-def verified(store: Story, of: StreamSpec) -> list[str]:
+def verified(store: Store, of: StreamSpec) -> list[str]:
     """What `ledger verify` has against the ledger."""
     verification = Verification()
     verification.read(of.topics, store.ledger)
@@ -116,13 +92,13 @@ def verified(store: Story, of: StreamSpec) -> list[str]:
     return verification.violations
 
 
-def charges(store: Story) -> list[Charge]:
+def charges(store: Store) -> list[Charge]:
     """The ledger without its marks."""
     lines = [decode_ledger(each.value) for each in store.ledger]
     return [line for line in lines if isinstance(line, Charge)]
 
 
-def openings(store: Story, epoch: int) -> dict[Key, Charge]:
+def openings(store: Store, epoch: int) -> dict[Key, Charge]:
     """The openings of an epoch."""
     return {
         line.identity.key: line
@@ -131,7 +107,7 @@ def openings(store: Story, epoch: int) -> dict[Key, Charge]:
     }
 
 
-def in_force(store: Story, epoch: int) -> dict[Key, str]:
+def in_force(store: Store, epoch: int) -> dict[Key, str]:
     """The action that readers were told last, of an epoch."""
     told: dict[Key, str] = {}
     for each in store.actions:
@@ -144,41 +120,14 @@ LEADERS = [leader, remembers]
 ALL = [leader, remembers, policies]
 
 
-def through_crashes(store: Story, of: StreamSpec, seed: int) -> int:
-    """A random life to the end of the input; how often it crashed."""
-    chance, crashes, now = random.Random(seed), 0, 0.0
-    pace = Pace(records=chance.choice([4, 1000]), seconds=chance.choice([1.0, 50.0]))
-    work = restore(store, of)
-    pending: Cut | None = None
-    for _ in range(120):
-        now += chance.random()
-        match chance.choice(("absorb", "cut", "cut", "decide", "decide", "crash", "crash sent")):
-            case "absorb":
-                stop = min(store.end, work.engine.position + chance.randrange(1, 12))
-                if work.engine.position < stop:
-                    work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
-            case "cut" if pending is None and (work.urgent or work.behind):
-                pending = work.cut(now=now, pace=pace)
-            case "decide" if pending is not None:
-                store.send(pending.commit)
-                store.decide(pending.commit)
-                pending = None
-            case "crash":
-                work, pending, crashes = restore(store, of), None, crashes + 1
-            case "crash sent" if pending is not None:
-                store.send(pending.commit)
-                if chance.random() < 0.5:
-                    store.decide(pending.commit)
-                work, pending, crashes = restore(store, of), None, crashes + 1
-    if pending is not None:
-        store.decide(pending.commit)
-    if work.engine.position < store.end:
-        work.absorb([store.records(work.engine.position, store.end)], mode=Mode.LIVE)
-    settle(store, work)
-    return crashes
+def through_crashes(store: Store, of: StreamSpec, seed: int, *, steps: int = 120) -> int:
+    """A random life to the end of the input, in small pieces; how often it crashed."""
+    story = Story(store, of, random.Random(seed), piece=12)
+    story.tell(steps=steps)
+    return story.crashes
 
 
-def last_open(store: Story, learner: sd.Leader | PolicyLearner) -> int:
+def last_open(store: Store, learner: sd.Leader | PolicyLearner) -> int:
     """A record below 60 that lies in a block which the epoch's beginning leaves open."""
     trial = store_of(learner)
     live(trial, stream(learner), 60)

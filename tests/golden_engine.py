@@ -8,6 +8,7 @@ same seed releases something else: a privacy event, to be explained in the commi
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -139,14 +140,13 @@ def folded_policies(learner: PolicyLearner) -> list[str]:
     return told + [f"{key!r} {row.hex()}" for key, row in machine.save()]
 
 
-def golden() -> dict[str, object]:
-    """Every golden file with what must be in it."""
-    return {
-        "learners.json": {line: learner.digest() for line, learner in LEARNERS.items()},
-        "folds.json": {line: folded(learner) for line, learner in LEARNERS.items()},
-        "policies.json": {line: learner.digest() for line, learner in POLICIES.items()},
-        "policy_folds.json": {line: folded_policies(each) for line, each in POLICIES.items()},
-    }
+FILES: dict[str, Callable[[], object]] = {
+    "learners.json": lambda: {line: learner.digest() for line, learner in LEARNERS.items()},
+    "folds.json": lambda: {line: folded(learner) for line, learner in LEARNERS.items()},
+    "policies.json": lambda: {line: learner.digest() for line, learner in POLICIES.items()},
+    "policy_folds.json": lambda: {line: folded_policies(each) for line, each in POLICIES.items()},
+}
+"""Every golden file with what makes what must be in it."""
 
 
 def text(content: object) -> str:
@@ -156,8 +156,8 @@ def text(content: object) -> str:
 
 def main() -> None:
     """Write every file."""
-    for name, content in golden().items():
-        (GOLDEN / name).write_text(text(content))
+    for name, made in FILES.items():
+        (GOLDEN / name).write_text(text(made()))
 
 
 if __name__ == "__main__":

@@ -112,6 +112,11 @@ def finish(store: Store, work: PartitionWork) -> None:
     """Apply what is left and publish everything."""
     if work.engine.position < store.end:
         work.absorb([store.records(work.engine.position, store.end)], mode=Mode.LIVE)
+    settle(store, work)
+
+
+def settle(store: Store, work: PartitionWork) -> None:
+    """Cut until nothing is left to publish or take away."""
     now = 0.0
     while work.urgent or work.behind:
         now += 60
@@ -126,6 +131,7 @@ class Story:
     stream: StreamSpec
     chance: random.Random
     crashes: int = 0
+    piece: int = 30  # fewer records than this are absorbed at once
 
     @classmethod
     def of(cls, seed: int) -> Story:
@@ -149,7 +155,7 @@ class Story:
             now += chance.random()
             match chance.choice(("absorb", "absorb", "cut", "decide", "crash", "crash after send")):
                 case "absorb":
-                    stop = min(store.end, work.engine.position + chance.randrange(1, 30))
+                    stop = min(store.end, work.engine.position + chance.randrange(1, self.piece))
                     if work.engine.position < stop:
                         work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
                 case "cut" if pending is None and (work.urgent or work.behind):

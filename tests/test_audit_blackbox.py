@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 from typer.testing import CliRunner
 
 import streamdp as sd
@@ -168,7 +168,7 @@ def test_is_a_block_that_is_not_reset_refuted(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize(("count", "runs"), [(0, 1), (0, 300), (7, 300), (150, 300), (299, 300)])
 def test_are_the_bounds_those_of_clopper_and_pearson(count: int, runs: int) -> None:
     for error in (0.025, 1e-7):
-        exact = binomtest(count, runs).proportion_ci(1 - 2 * error, "exact")
+        exact = scipy.stats.binomtest(count, runs).proportion_ci(1 - 2 * error, "exact")
         assert highest(count, runs, error=error) == pytest.approx(exact.high, rel=1e-9)
         assert lowest(count, runs, error=error) == pytest.approx(exact.low, rel=1e-9, abs=1e-15)
 

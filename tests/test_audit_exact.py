@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.audit import TOLERANCE, Memo, audit_learner, sweep
+from streamdp.audit import LONGEST, TOLERANCE, Memo, audit_learner, sweep
 from streamdp.audit.exposure import Design, designs, engine_subject, slots_alone
 from streamdp.audit.reader import Reader, exact_sum
 from streamdp.audit.sweep import sweep_wide
@@ -83,10 +83,14 @@ def worst(learner: Leader) -> float:
 def test_every_shipped_learner_costs_at_most_its_charge(
     options: dict[str, str], actions: int
 ) -> None:
-    """All layers at ε = 0.1, 1, 3; χ² tests at a false-alarm rate of 1e-9 each, seeded."""
+    """All layers at ε = 0.1, 1, 3; χ² tests at a false-alarm rate of 1e-9 each, seeded.
+
+    Blocks of 256 slots with three actions: two of them are two actions and one far behind.
+    """
     for epsilon in EPSILONS:
         learner = shipped(options, epsilon=epsilon, actions=actions)
-        audit = audit_learner(learner, samples=4000, memo=MEMO)
+        longest = LONGEST if actions == 3 else 32
+        audit = audit_learner(learner, samples=4000, longest=longest, memo=MEMO)
         assert audit.failures == ()
         assert audit.charged is not None
         assert audit.charged == learner.charge

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from streamdp.audit import audit_learner, leaks
 from streamdp.cli.audit import SHIPPED
-from streamdp.core import snapshot
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import FromRecord
@@ -19,6 +17,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.regret import estimate
+from tests.leaks import compresses_rows
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +36,7 @@ INCUMBENT = shipped({"recipe": "incumbent_leader"})
 
 @pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
 def test_nothing_but_charged_releases_depends_on_content(options: dict[str, str]) -> None:
-    assert leaks(shipped(options)) == []
+    """With estimates; without them it is a layer of each audit in `test_audit_exact`."""
     assert leaks(shipped(options, actions=7), ESTIMATES) == []
 
 
@@ -63,12 +62,6 @@ def counts_bad_records(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Engine, "apply_batch", counting)
     patch.setattr(Engine, "__repr__", lambda self: f"Engine({bad} bad records)")
-
-
-def compresses_rows(patch: pytest.MonkeyPatch) -> None:
-    """Saved rows whose size says how simple their sums are."""
-    sealed = snapshot._sealed
-    patch.setattr(snapshot, "_sealed", lambda key, body: zlib.compress(sealed(key, body)))
 
 
 def saves_losers_first(patch: pytest.MonkeyPatch) -> None:

@@ -44,13 +44,12 @@ from tests.carrying import (
     live,
     openings,
     policies,
-    settle,
     store_of,
     stream,
     through_crashes,
     verified,
 )
-from tests.protocol_model import Store, evidence, restore
+from tests.protocol_model import Store, evidence, restore, settle
 from tests.streams import ACTIONS, spec
 
 

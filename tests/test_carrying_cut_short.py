@@ -23,7 +23,6 @@ from tests.carrying import (
     ALL,
     LEADERS,
     MORE,
-    Story,
     leader,
     live,
     openings,
@@ -31,11 +30,11 @@ from tests.carrying import (
     stream,
     verified,
 )
-from tests.protocol_model import restore
+from tests.protocol_model import Store, restore
 from tests.test_idle import dated, idles, openings_of
 
 
-def cut(store: Story, work: PartitionWork, *, times: int, saves: bool = False) -> None:
+def cut(store: Store, work: PartitionWork, *, times: int, saves: bool = False) -> None:
     """So many cuts, which save all rows, or one each; then it is killed."""
     pace = Pace(records=1000, seconds=1e-9 if saves else 1e9)
     for at in range(times):
@@ -105,7 +104,7 @@ def test_is_no_earlier_learner_carried_wherever_a_cut_ends(
     assert left > 10
 
 
-def store_of_many(learner: Any) -> Story:
+def store_of_many(learner: Any) -> Store:
     """Eight keys, of which the second 60 records have six."""
     store = store_of(learner, 180)
     for at, (_, value) in enumerate(store.input):

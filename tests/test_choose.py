@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chi2
 
 from streamdp.client import ActionsCache, Choice, Names, Source, Why
 from streamdp.client.choosing import choose
@@ -56,7 +56,9 @@ def test_do_the_frequencies_follow_the_policy() -> None:
     seen = Counter(chosen(known, f"r-{at}").action for at in range(n))
     expected = np.array([*policy, PARTS - sum(policy)]) / PARTS * n
     counts = np.array([seen[action] for action in ACTIONS])
-    assert ((counts - expected) ** 2 / expected).sum() < chi2.isf(1e-6, len(ACTIONS) - 1)
+    assert ((counts - expected) ** 2 / expected).sum() < scipy.stats.chi2.isf(
+        1e-6, len(ACTIONS) - 1
+    )
 
 
 def by_the_documents(request: str, release: Release, salt: str, policy: bytes) -> tuple[str, float]:

@@ -94,8 +94,11 @@ def test_the_image_runs_without_rights_and_installs_only_what_is_locked() -> Non
 
 
 @pytest.mark.slow
-def test_the_steps_that_build_the_image_build_a_working_command(tmp_path: Path) -> None:
+def test_the_steps_that_build_the_image_build_a_working_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The build stage's own commands, with the image's folders laid under a scratch folder."""
+    monkeypatch.setenv("PIP_NO_COMPILE", "false")  # pip's own way to ask for --no-compile
     source = tmp_path / "src"
     source.mkdir()
     for word, rest in instructions():

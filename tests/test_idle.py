@@ -43,19 +43,18 @@ from tests.carrying import (
     ALL,
     LEADERS,
     MORE,
-    Story,
     charges,
     leader,
     live,
     mapped,
     policies,
-    settle,
     store_of,
     stream,
+    through_crashes,
     verified,
 )  # fmt: skip
 from tests.idle_on import leave_and_return
-from tests.protocol_model import evidence, restore
+from tests.protocol_model import Store, evidence, restore, settle
 from tests.services import Room
 from tests.streams import ACTIONS
 
@@ -63,7 +62,7 @@ HOUR = 3_600_000
 
 
 @dataclass
-class Dated(Story):
+class Dated(Store):
     """A store whose records have timestamps."""
 
     stamps: list[int] = field(default_factory=list)
@@ -153,44 +152,10 @@ def test_does_a_key_leave_and_come_back_the_same_through_any_crash(
 ) -> None:
     """Crashes before and after commits, partial sweeps: the ledger is the fold of the log."""
     store, of = of_two(made(), seed=seed), idles(made())
-    assert through_crashes(store, of, seed) > 10
+    assert through_crashes(store, of, seed, steps=250) > 10
     assert judge(evidence(store)) == []
     assert folded(store, of) == []
     assert verified(store, of) == []
-
-
-def through_crashes(store: Dated, of: StreamSpec, seed: int) -> int:
-    """A random life to the end of the input; how often it crashed."""
-    chance, crashes, now = random.Random(seed), 0, 0.0
-    pace = Pace(records=chance.choice([6, 1000]), seconds=chance.choice([1.0, 50.0]))
-    work, pending = restore(store, of), None
-    for _ in range(250):
-        now += chance.random()
-        match chance.choice(
-            ("absorb", "absorb", "cut", "cut", "decide", "decide", "crash", "sent")
-        ):
-            case "absorb":
-                stop = min(store.end, work.engine.position + chance.randrange(1, 12))
-                if work.engine.position < stop:
-                    work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
-            case "cut" if pending is None and (work.urgent or work.behind):
-                pending = work.cut(now=now, pace=pace).commit
-            case "decide" if pending is not None:
-                store.decide(pending)
-                pending = None
-            case "crash":
-                work, pending, crashes = restore(store, of), None, crashes + 1
-            case "sent" if pending is not None:
-                store.send(pending)
-                if chance.random() < 0.5:
-                    store.decide(pending)
-                work, pending, crashes = restore(store, of), None, crashes + 1
-    if pending is not None:
-        store.decide(pending)
-    if work.engine.position < store.end:
-        work.absorb([store.records(work.engine.position, store.end)], mode=Mode.LIVE)
-    settle(store, work)
-    return crashes
 
 
 @pytest.mark.parametrize("made", ALL)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 import streamdp as sd
 from streamdp.core.engine.resampling import resampled
@@ -16,7 +16,7 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners import earlier_learner_of
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Purpose
-from tests.golden_engine import ACTIONS, GOLDEN, LEARNERS, golden, text
+from tests.golden_engine import ACTIONS, FILES, GOLDEN, LEARNERS, text
 
 FALSE_ALARM = 1e-7  # of one statistical test; the seeds are fixed
 
@@ -36,10 +36,10 @@ def test_is_a_recipe_a_value(learner: sd.Leader) -> None:
     assert str(learner).startswith(f"{learner.recipe}(")
 
 
-@pytest.mark.parametrize("name", list(golden()))
+@pytest.mark.parametrize("name", list(FILES))
 def test_is_everything_as_golden_as_ever(name: str) -> None:
     """Digests, seeded releases and saved rows: a difference is a privacy event, to be explained."""
-    assert text(golden()[name]) == (GOLDEN / name).read_text()
+    assert text(FILES[name]()) == (GOLDEN / name).read_text()
 
 
 def test_do_learners_that_differ_have_digests_that_differ() -> None:
@@ -201,7 +201,7 @@ def test_are_prefix_windows_uniform_on_the_later_half(block: int) -> None:
     possible = np.arange(length // 2 + 1, length + 1)
     assert drawn.sum() == drawn[possible].sum()
     if len(possible) > 1:
-        assert stats.chisquare(drawn[possible]).pvalue > FALSE_ALARM
+        assert scipy.stats.chisquare(drawn[possible]).pvalue > FALSE_ALARM
 
 
 def test_does_exactly_the_window_count() -> None:
@@ -234,7 +234,7 @@ def test_is_resampling_exact() -> None:
     assert (ones[0], ones[5]) == (0, rows)
     for at in (1, 2, 3, 4, 6):
         chance = int(grid[at]) / UNIT
-        assert stats.binomtest(int(ones[at]), rows, chance).pvalue > FALSE_ALARM
+        assert scipy.stats.binomtest(int(ones[at]), rows, chance).pvalue > FALSE_ALARM
     correlation = np.corrcoef(drawn[:, [2, 3, 6]].T) - np.eye(3)  # three share a word
     assert np.abs(correlation).max() < 6 / np.sqrt(rows)
 
@@ -246,7 +246,7 @@ def test_does_resampling_null_what_is_null() -> None:
     tags = np.zeros((rows, 16), dtype=np.uint8)
     drawn = resampled(losses, sd.SeededRandomness(6).bits("s", 3, tags, np.arange(rows)))
     for ones in drawn.sum(axis=0):
-        assert stats.binomtest(int(ones), rows, 0.5).pvalue > FALSE_ALARM
+        assert scipy.stats.binomtest(int(ones), rows, 0.5).pvalue > FALSE_ALARM
 
 
 def test_does_the_jth_action_lead_with_probability_at_most_one_in_j() -> None:
@@ -271,7 +271,7 @@ def test_does_the_jth_action_lead_with_probability_at_most_one_in_j() -> None:
         tied = sums + generator.random(sums.shape) / 2  # ties by fresh uniform bits
         leaders = np.bincount(tied.argmin(axis=1), minlength=len(means))
         for j, times in enumerate(leaders.tolist(), start=1):
-            test = stats.binomtest(times, blocks, 1 / j, alternative="greater")
+            test = scipy.stats.binomtest(times, blocks, 1 / j, alternative="greater")
             assert test.pvalue > FALSE_ALARM
 
 

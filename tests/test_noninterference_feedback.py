@@ -10,34 +10,33 @@ order (P5).
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import structlog
-from numpy.typing import NDArray
 
-from streamdp.core import snapshot
-from streamdp.core.bank import CLEAN, Bank
-from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.engine.draws import Fresh
-from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import FeedbackBatch
 from streamdp.ports import Records, Value
-from streamdp.service import protocol
 from streamdp.service.protocol import PartitionWork
 from streamdp.wire.published import Mode
 from tests.feedback_mutants import MUTANTS
 from tests.feedback_neighbours import FeedbackCourse, sums_by_script
-from tests.neighbours import Observed, differences, on_memory, on_sqlite
+from tests.leaks import (
+    compresses_rows,
+    expect_caught,
+    halts_on_bad_records,
+    logs_bad_records,
+    quotes_sums_in_errors,
+    redecode,
+    saves_losers_first,
+)
+from tests.neighbours import differences, on_memory, on_sqlite
 from tests.test_noninterference_service import EARLY, LAST, LATE, OPEN, shape
 
 pytestmark = pytest.mark.slow
 
-Ints = NDArray[np.int64]
 Patch = pytest.MonkeyPatch
 
 LENGTH = 48
@@ -135,34 +134,6 @@ def test_is_nothing_larger_for_some_sums_than_for_others(monkeypatch: Patch) -> 
 # What leaks is caught
 
 
-def redecode(patch: Patch, change: Callable[[FeedbackBatch], FeedbackBatch]) -> None:
-    """Do something with what was decoded."""
-    decode = protocol.decode  # type: ignore[attr-defined]
-
-    def changed(format_: Any, records: Sequence[Records], **limits: Any) -> tuple[object, int]:
-        batch, refused = decode(format_, records, **limits)
-        assert isinstance(batch, FeedbackBatch)
-        return change(batch), refused
-
-    patch.setattr(protocol, "decode", changed)
-
-
-def bad_slots(batch: FeedbackBatch) -> int:
-    """How many slots of a batch could not be read."""
-    assert batch.unusable is not None
-    return int(batch.unusable.sum())
-
-
-def logs_bad_records(patch: Patch) -> None:
-    """A warning for operators in the public log."""
-
-    def told(batch: FeedbackBatch) -> FeedbackBatch:
-        structlog.get_logger().warning("library", bad=bad_slots(batch))
-        return batch
-
-    redecode(patch, told)
-
-
 def drops_bad_records(patch: Patch) -> None:
     """Unusable contents take no slot."""
 
@@ -175,49 +146,9 @@ def drops_bad_records(patch: Patch) -> None:
     redecode(patch, without)
 
 
-def halts_on_bad_records(patch: Patch) -> None:
-    """A partition that stands still over content."""
-
-    def strict(batch: FeedbackBatch) -> FeedbackBatch:
-        if bad_slots(batch):
-            raise InvalidConfig("input: a record is unusable")
-        return batch
-
-    redecode(patch, strict)
-
-
 def publishes_the_sums(patch: Patch) -> None:
     """Sums without noise."""
     patch.setattr(Fresh, "sums", lambda self, bank, rows: (bank.sums[rows], bank.shown[rows]))
-
-
-def compresses_rows(patch: Patch) -> None:
-    """Saved rows whose size says how simple their sums are."""
-    sealed = snapshot._sealed
-    patch.setattr(snapshot, "_sealed", lambda key, body: zlib.compress(sealed(key, body)))
-
-
-def saves_losers_first(patch: Patch) -> None:
-    """Rows saved in the order of what is in them."""
-
-    def by_content(self: Bank, most: int) -> Ints:
-        rows = np.flatnonzero(self.first_unsaved[: len(self)] != CLEAN)
-        return rows[np.argsort(-self.sums[rows].sum(axis=1), kind="stable")][:most]
-
-    patch.setattr(Bank, "longest_unsaved", by_content)
-
-
-def quotes_sums_in_errors(patch: Patch) -> None:
-    """An error that tells what it was about."""
-    finish = Rebuilding.finish
-
-    def quoting(self: Rebuilding, *, position: int, rows: int) -> Engine:
-        try:
-            return finish(self, position=position, rows=rows)
-        except StateMismatch as error:
-            raise StateMismatch(f"{error}; sums {self._bank.sums.sum()}") from None
-
-    patch.setattr(Rebuilding, "finish", quoting)
 
 
 def counts_what_it_refuses(patch: Patch) -> None:
@@ -250,13 +181,10 @@ def counts_what_it_refuses(patch: Patch) -> None:
 def test_is_a_leak_caught(
     monkeypatch: Patch, leaks: Callable[[Patch], None], at: int, where: str
 ) -> None:
-    """Perhaps not wherever the record is: what is kept of it depends on when rows are saved."""
     leaks(monkeypatch)
-    for place in range(at, at - 9, -1):
-        lives: list[Observed] = [
-            on_memory(FeedbackCourse(), at=place, content=HEADER[name])
-            for name in ("a loss", "another", "garbage")
-        ]
-        if any(where in differences(lives[0], other) for other in lives[1:]):
-            return
-    pytest.fail("not caught")
+    expect_caught(
+        lambda place, name: on_memory(FeedbackCourse(), at=place, content=HEADER[name]),
+        ("a loss", "another", "garbage"),
+        at=at,
+        where=where,
+    )

@@ -9,33 +9,36 @@ And two lives that draw different actions must have commits of the same sizes an
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 from numpy.typing import NDArray
 
-from streamdp.core import snapshot
-from streamdp.core.bank import CLEAN, Bank
-from streamdp.core.engine import Engine, Rebuilding
+from streamdp.core.bank import Bank
+from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import Fresh
-from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import LossBatch
 from streamdp.ports import Records, Value
-from streamdp.service import protocol
 from streamdp.service.logs import watch_loop
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.view import View
 from streamdp.service.worker import Worker
 from streamdp.wire import published, recording
-from streamdp.wire.formats import Format
 from streamdp.wire.published import Mode
+from tests.leaks import (
+    bad_slots,
+    compresses_rows,
+    expect_caught,
+    halts_on_bad_records,
+    logs_bad_records,
+    quotes_sums_in_errors,
+    redecode,
+    saves_losers_first,
+)
 from tests.neighbours import Course, Observed, differences, on_memory, on_sqlite
 from tests.services import Lines
 
@@ -159,35 +162,6 @@ def test_is_a_line_without_padding_caught(monkeypatch: Patch) -> None:
 # What leaks is caught
 
 
-def bad_rows(batch: LossBatch) -> int:
-    """How many slots of a batch are unusable."""
-    return int((~np.isfinite(batch.losses)).any(axis=1).sum())
-
-
-def redecode(patch: Patch, change: Callable[[LossBatch], LossBatch]) -> None:
-    """Do something with what was decoded."""
-    decode = protocol.decode  # type: ignore[attr-defined]
-
-    def changed(
-        format_: Format, records: Sequence[Records], **limits: Any
-    ) -> tuple[LossBatch, int]:
-        batch, refused = decode(format_, records, **limits)
-        assert isinstance(batch, LossBatch)
-        return change(batch), refused
-
-    patch.setattr(protocol, "decode", changed)
-
-
-def logs_bad_records(patch: Patch) -> None:
-    """A warning for operators in the public log."""
-
-    def told(batch: LossBatch) -> LossBatch:
-        structlog.get_logger().warning("library", bad=bad_rows(batch))
-        return batch
-
-    redecode(patch, told)
-
-
 def counts_bad_records(patch: Patch) -> None:
     """A metric of unusable records beside that of refused keys."""
     absorb = PartitionWork.absorb
@@ -235,17 +209,6 @@ def drops_bad_records(patch: Patch) -> None:
     redecode(patch, without)
 
 
-def halts_on_bad_records(patch: Patch) -> None:
-    """A partition that stands still over content."""
-
-    def strict(batch: LossBatch) -> LossBatch:
-        if bad_rows(batch):
-            raise InvalidConfig("input: a record is unusable")
-        return batch
-
-    redecode(patch, strict)
-
-
 def warns_of_bad_records(patch: Patch) -> None:
     """A library that warns of numbers: here of the square of infinity."""
 
@@ -256,41 +219,12 @@ def warns_of_bad_records(patch: Patch) -> None:
     redecode(patch, squared)
 
 
-def compresses_rows(patch: Patch) -> None:
-    """Saved rows whose size says how simple their sums are."""
-    sealed = snapshot._sealed
-    patch.setattr(snapshot, "_sealed", lambda key, body: zlib.compress(sealed(key, body)))
-
-
-def saves_losers_first(patch: Patch) -> None:
-    """Rows saved in the order of what is in them."""
-
-    def by_content(self: Bank, most: int) -> NDArray[np.int64]:
-        rows = np.flatnonzero(self.first_unsaved[: len(self)] != CLEAN)
-        return rows[np.argsort(-self.sums[rows].sum(axis=1), kind="stable")][:most]
-
-    patch.setattr(Bank, "longest_unsaved", by_content)
-
-
-def quotes_sums_in_errors(patch: Patch) -> None:
-    """An error that tells what it was about."""
-    finish = Rebuilding.finish
-
-    def quoting(self: Rebuilding, *, position: int, rows: int) -> Engine:
-        try:
-            return finish(self, position=position, rows=rows)
-        except StateMismatch as error:
-            raise StateMismatch(f"{error}; sums {self._bank.sums.sum()}") from None
-
-    patch.setattr(Rebuilding, "finish", quoting)
-
-
 def saves_more_for_bad_records(patch: Patch) -> None:
     """How much a commit holds depends on what came."""
     share, seen = PartitionWork._share, [0]
 
     def noted(batch: LossBatch) -> LossBatch:
-        seen[0] += bad_rows(batch)
+        seen[0] += bad_slots(batch)
         return batch
 
     def generous(self: PartitionWork, now: float, pace: Pace) -> int:
@@ -345,16 +279,13 @@ def shows_what_is_kept(patch: Patch) -> None:
 def test_is_a_leak_caught(
     monkeypatch: Patch, leaks: Callable[[Patch], None], at: int, where: str
 ) -> None:
-    """Perhaps not wherever the record is: what is kept of it depends on when rows are saved."""
     leaks(monkeypatch)
-    for place in range(at, at - 9, -1):
-        lives = [
-            on_memory(Course(), at=place, content=JSON[name])
-            for name in ("a vector", "another", "garbage")
-        ]
-        if any(where in differences(lives[0], other) for other in lives[1:]):
-            return
-    pytest.fail("not caught")
+    expect_caught(
+        lambda place, name: on_memory(Course(), at=place, content=JSON[name]),
+        ("a vector", "another", "garbage"),
+        at=at,
+        where=where,
+    )
 
 
 def test_is_the_argument_of_a_failed_callback_not_logged() -> None:

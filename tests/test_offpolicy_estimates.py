@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from streamdp.core.evidence.policy import PARTS
 from streamdp.replay.cuts import Bench
@@ -73,8 +73,10 @@ def test_are_sums_of_groups_sums_of_records() -> None:
     snips = (weight * reward).sum() / weight.sum()
     spread = np.sqrt(((weight * (reward - snips)) ** 2).sum()) / weight.sum()
     assert whole.ips.value == pytest.approx((weight * reward).mean())
-    assert whole.ips.error == pytest.approx(stats.sem(weight * reward))
-    assert (whole.dr.value, whole.dr.error) == pytest.approx((robust.mean(), stats.sem(robust)))
+    assert whole.ips.error == pytest.approx(scipy.stats.sem(weight * reward))
+    assert (whole.dr.value, whole.dr.error) == pytest.approx(
+        (robust.mean(), scipy.stats.sem(robust))
+    )
     assert (whole.snips.value, whole.snips.error) == pytest.approx((snips, spread))
     assert whole.effective == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
     won, lost = weight * reward - model, weight * (1 - reward) - (1 - model)
@@ -110,7 +112,7 @@ class Trials:
     def bias(self, name: str) -> float:
         """The mean error in standard errors."""
         errors = np.array(self.errors[name])
-        return float(abs(errors.mean()) / stats.sem(errors))
+        return float(abs(errors.mean()) / scipy.stats.sem(errors))
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +148,9 @@ def test_are_guesses_made_before_the_block_that_they_are_for() -> None:
 
 def test_do_intervals_miss_as_often_as_they_say(trials: Trials) -> None:
     """95 % intervals miss in at most 5 % of 200 logs (1e-6: at most 29), bounds far less often."""
-    most = stats.binom.isf(1e-6, trials.logs, 0.05)
+    most = scipy.stats.binom.isf(1e-6, trials.logs, 0.05)
     assert all(missed <= most for missed in trials.missed.values()), trials.missed
-    assert trials.missed["bounds"] <= stats.binom.isf(1e-6, trials.logs, 0.005)
+    assert trials.missed["bounds"] <= scipy.stats.binom.isf(1e-6, trials.logs, 0.005)
 
 
 def test_hold_the_bounds_where_weights_are_heavy() -> None:
@@ -168,7 +170,7 @@ def test_hold_the_bounds_where_weights_are_heavy() -> None:
         told = bounds(n, (won / p, squares[0]), (weights - won / p, squares[1]))
         wrong_bounds += not told.low <= 0.6 <= told.high
     assert wrong_normal > 0.2 * logs
-    assert wrong_bounds <= stats.binom.isf(1e-6, logs, 0.05)
+    assert wrong_bounds <= scipy.stats.binom.isf(1e-6, logs, 0.05)
 
 
 def test_hold_the_bounds_at_all_times_at_once() -> None:
@@ -183,7 +185,7 @@ def test_hold_the_bounds_at_all_times_at_once() -> None:
         any(excess[run, at] > reach(float(squares[run, at]), 0.025) for at in times.tolist())
         for run in range(runs)
     )
-    assert wrong <= stats.binom.isf(1e-6, runs, 0.025)
+    assert wrong <= scipy.stats.binom.isf(1e-6, runs, 0.025)
     once = (excess > 1.96 * np.sqrt(squares)).any(axis=1).mean()
     assert once > 0.05
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from streamdp.core.engine import Engine
 from streamdp.core.events import SUMS
@@ -121,7 +121,7 @@ def test_is_exact_regret_that_of_the_simulation() -> None:
         shares, starts = answer.shares.shares, answer.shares.starts
         lengths = np.diff(starts, append=2001)
         regrets.append(float(((MEANS.max() - shares @ MEANS) * lengths).sum()))
-    error = np.hypot(stats.sem(regrets), expected.error)
+    error = np.hypot(scipy.stats.sem(regrets), expected.error)
     assert abs(np.mean(regrets) - expected.mean) < 6 * error
 
 
@@ -142,7 +142,7 @@ def test_is_rejection_a_live_run_on_a_part_of_the_records() -> None:
         ["policy_blocks"], [HALF], environments=[world], runs=400, horizon=int(np.mean(met))
     )
     value = MEANS.max() - expected.mean / int(np.mean(met))
-    error = np.hypot(stats.sem(rewards), expected.error / 1000)
+    error = np.hypot(scipy.stats.sem(rewards), expected.error / 1000)
     assert abs(np.mean(rewards) - value) < 6 * error
     assert value > MEANS.mean() + 12 * error
 

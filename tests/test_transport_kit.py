@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from streamdp.ports import (
     Administrator,
     Commit,
-    Headers,
     Key,
     Namesakes,
     Partition,
@@ -201,31 +201,17 @@ class RemembersTooMuch(MemoryAdministrator):
 
 
 class ScattersKeys(MemoryLog):
-    def append(
-        self,
-        topic: str,
-        records: Sequence[tuple[Key, Value]],
-        *,
-        headers: Sequence[Headers] | None = None,
-        partition: int | None = None,
-    ) -> None:
+    def append(self, topic: str, records: Sequence[tuple[Key, Value]], **how: Any) -> None:
         for at, record in enumerate(records):
-            home = at % self.partitions(topic) if partition is None else partition
+            home = at % self.partitions(topic) if how.get("partition") is None else how["partition"]
             super().append(topic, [record], partition=home)
 
 
 class ForgetsHeaders(MemoryLog):
     """Keeps records as they come, without their headers."""
 
-    def append(
-        self,
-        topic: str,
-        records: Sequence[tuple[Key, Value]],
-        *,
-        headers: Sequence[Headers] | None = None,
-        partition: int | None = None,
-    ) -> None:
-        super().append(topic, records, partition=partition)
+    def append(self, topic: str, records: Sequence[tuple[Key, Value]], **how: Any) -> None:
+        super().append(topic, records, partition=how.get("partition"))
 
 
 class GivesHeadersToAll(MemoryLog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,6 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import (
     Commit,
-    Headers,
     Key,
     Partition,
     Reached,
@@ -58,16 +58,9 @@ def test_every_promise_of_a_second_input(check: Check, gap: int) -> None:
 class Ticking(MemoryLog):
     """A log whose time goes on with each append."""
 
-    def append(
-        self,
-        topic: str,
-        records: Sequence[tuple[Key, Value]],
-        *,
-        headers: Sequence[Headers] | None = None,
-        partition: int | None = None,
-    ) -> None:
+    def append(self, topic: str, records: Sequence[tuple[Key, Value]], **how: Any) -> None:
         self.now += 1
-        super().append(topic, records, headers=headers, partition=partition)
+        super().append(topic, records, **how)
 
 
 # --- what a judge can see -------------------------------------------------------------------------
