@@ -36,7 +36,6 @@ from tests.carrying import (
     ALL,
     LEADERS,
     MORE,
-    Story,
     charges,
     in_force,
     last_open,
@@ -363,14 +362,14 @@ def test_does_adding_an_action_cost_next_to_nothing() -> None:
 class Looking:
     """The one thing that the doctor asks here: what is durable."""
 
-    store: Story
+    store: Store
 
     async def peek(self, topics: StreamTopics, number: int) -> Taken:
         """Look, and leave nothing behind."""
         return self.store.taken()
 
 
-def foretold(store: Story, of: StreamSpec) -> str:
+def foretold(store: Store, of: StreamSpec) -> str:
     """What the doctor says of a partition's state."""
     (found,) = asyncio.run(diagnosis.partitions(cast(Administrator, Looking(store)), of, alone))
     assert found.verdict is Verdict.GOOD
