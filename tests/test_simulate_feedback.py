@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from streamdp.replay.feedback import (
     Environment,
     feedback_candidate,
     simulate_feedback,
+    steps,
 )
 from streamdp.replay.feedback_page import simulation_page
 from streamdp.wire.unprotected import NOT_PRIVATE
@@ -183,3 +186,66 @@ def test_add_curves_up_to_the_regret() -> None:
     assert outcome.shares.shares[-1, 0] > 0.9
     assert outcome.arms.chances.argmax() == 0
     assert outcome.arms.low[0] < 1 - 0.9 < outcome.arms.high[0]
+
+
+def test_waits_every_learner_for_late_outcomes() -> None:
+    """With a delay of half the horizon: more regret, for policies and phases; told on the way."""
+    stages: list[str] = []
+
+    def watch(name: str, steps: int) -> Callable[[int], None]:
+        stages.append(name)
+        return lambda done: None
+
+    asked: dict[str, Any] = {"environments": [SMALL], "runs": 40, "horizon": 4_000, "watch": watch}
+    learners = ["policy_blocks", "lazy_thompson:play=held", "converted"]
+    at_once = list(simulate_feedback(learners, [HALF], **asked))
+    late = list(simulate_feedback(learners, [HALF], delay=2_000, **asked))
+    for soon, later in zip(at_once, late, strict=True):
+        assert later.mean - 3 * later.error > 2 * soon.mean, (soon, later)
+    assert "policy_blocks, ε = 0.5, runs" in stages
+    assert "converted, ε = 0.5, runs" in stages
+    with pytest.raises(InvalidConfig, match="simulate: delay"):
+        list(simulate_feedback(["policy_blocks"], [HALF], delay=-1))
+
+
+def test_do_outcomes_of_any_delay_come_about_once() -> None:
+    """Counts are exact: blocks have seen every request whose delay is over by their ends."""
+    learner, slots = feedback_candidate("policy_blocks", HALF, actions=["a", "b", "c"]), 3_000
+    schedule = learner.schedule
+    last = schedule.stop(schedule.block_of(slots)) - 1
+    for delay in (0, 1, 37, 5_000):
+        generator = np.random.default_rng(1)
+        found = steps(SMALL, learner, 1, horizon=slots, generator=generator, delay=delay)
+        seen = 0
+        for step in found:
+            seen += int(step.shown.sum())
+            end = schedule.stop(step.block) - 1
+            assert seen == max(0, min(slots, end - delay))
+        assert seen == max(0, min(slots, last - delay))
+
+
+def test_is_an_adversary_held_against_the_best_fixed_arm() -> None:
+    """Whoever follows the newest winner loses; a steady arm is better than both in the mean."""
+    adversary = ENVIRONMENTS[-1]
+    means = np.array(adversary.stretches).mean(axis=0)
+    assert adversary.yardstick == "fixed"
+    assert int(means.argmax()) == 0
+    (uniform,) = simulate_feedback(
+        ["policy_weights:schedule=restarting 1000:mixing=1"],
+        [HALF], environments=[adversary], runs=20, horizon=6_400,
+    )  # fmt: skip
+    assert abs(uniform.mean - 6_400 * (means[0] - means.mean())) < 6 * uniform.error
+
+
+def test_takes_the_command_a_delay() -> None:
+    told = [
+        CliRunner().invoke(
+            application(),
+            ["simulate", "--observes", "feedback", "--runs", "20", "--slots", "2000", "--json",
+             "--world", "graded, K = 5", "--learners", "policy_blocks,lazy_thompson",
+             "--epsilon", "1", "--delay", delay],
+        )
+        for delay in ("0", "1000")
+    ]  # fmt: skip
+    soon, late = ([each["mean_regret"] for each in json.loads(one.stdout)] for one in told)
+    assert all(np.array(late) > np.array(soon))

@@ -20,6 +20,10 @@ WorldOption = Annotated[
     typer.Option("--world", help="Feedback: only the worlds whose name holds this text."),
 ]
 
+DelayOption = Annotated[
+    int, typer.Option(min=0, help="Feedback: an outcome is known so many slots later.")
+]
+
 ReportOption = Annotated[Path | None, typer.Option(help="Feedback: write a page with charts here.")]
 
 
@@ -61,16 +65,16 @@ def simulate(
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not tables.")] = False,
     only: WorldOption = None,
+    delay: DelayOption = 0,
     report: ReportOption = None,
 ) -> None:
-    """Simulate learners in made-up worlds: mean regret with its standard error.
-
-    Regret is pseudo-regret; all learners and budgets see the same losses.
+    """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
     With --worlds other than stationary memory, growing and capped blocks stand side by side. Where
     the best action changes, regret is against the best one at each moment.
 
-    With --observes feedback: policies, in worlds with click rates, delay and drift.
+    With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
+    drift and an adversary.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
@@ -78,7 +82,8 @@ def simulate(
     from streamdp.core.errors import InvalidConfig, complaint
 
     if observes == "feedback":
-        shown = _feedback(learners, epsilon, runs=runs, slots=slots, seed=seed, only=only)
+        size = {"runs": runs, "seed": seed, "delay": delay}
+        shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
         write_page(report, lambda: _page(shown))
         told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
     elif observes == "losses":
@@ -143,8 +148,10 @@ def _feedback(
     runs: int,
     slots: int | None,
     seed: int,
+    delay: int,
     only: str | None,
 ) -> list[FeedbackOutcome]:
+    from streamdp.cli import _progress
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_epsilons
     from streamdp.replay.feedback import ENVIRONMENTS, HORIZON, LEARNERS, simulate_feedback
@@ -153,16 +160,19 @@ def _feedback(
     if not worlds:
         names = "; ".join(each.name for each in ENVIRONMENTS)
         raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
-    found = simulate_feedback(
-        LEARNERS if learners is None else learners.split(","),
-        parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),
-        environments=worlds,
-        runs=runs,
-        horizon=HORIZON if slots is None else slots,
-        seed=seed,
-        progress=lambda environment: typer.echo(f"simulating {environment.name}", err=True),
-    )
-    return list(found)
+    with _progress.watching("nothing is kept") as watcher:
+        found = simulate_feedback(
+            LEARNERS if learners is None else learners.split(","),
+            parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),
+            environments=worlds,
+            runs=runs,
+            horizon=HORIZON if slots is None else slots,
+            seed=seed,
+            delay=delay,
+            progress=lambda environment: typer.echo(f"simulating {environment.name}", err=True),
+            watch=watcher.stoppable,
+        )
+        return list(found)
 
 
 Table = tuple[str, list[str], list[list[str]]]

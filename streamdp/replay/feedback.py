@@ -3,13 +3,14 @@
 An environment has a mean reward for each arm, which may change at known slots, and says how rewards
 are distributed about it and how much of the feedback comes a block late. Each request draws its arm
 from the policy in force; a block's feedback is seen when the block ends, so every policy has waited
-a whole block. Between two policies the shows are multinomial, and their rewards are sums that can
-be drawn at once (binomial; of beta laws up to 64 one by one, above by the normal law of their sum).
-So a run of a million slots is twenty steps, and thousands of runs go through the shipped policy
-rules together. Noise is discrete Laplace of the shipped scales from numpy's generator: no secret is
-made.
+a whole block; what is known only after the block's end comes with a later one's. Between two
+policies the shows are multinomial, and their rewards are sums that can be drawn at once (binomial;
+of beta laws up to 64 one by one, above by the normal law of their sum). So a run of a million slots
+is twenty steps, and thousands of runs go through the shipped policy rules together. Noise is
+discrete Laplace of the shipped scales from numpy's generator: no secret is made.
 
-Regret is Σ over shows of (best mean − mean of the arm shown), the best of each moment.
+Regret is Σ over shows of (best mean − mean of the arm shown), the best of each moment; against an
+adversary, who changes means so that the newest winner is the next loser, the best fixed arm's.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, bandit_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
-from streamdp.replay.bandit_worlds import Rewards
+from streamdp.core.schedule import Schedule
+from streamdp.replay.bandit_worlds import Rewards, Yardstick, gaps_of
 from streamdp.replay.bandits import simulate_bandit
-from streamdp.replay.cells import Epsilon
+from streamdp.replay.cells import Epsilon, epsilon_text
 from streamdp.replay.course import Course, Shares
 from streamdp.replay.offpolicy.policies import scales
+from streamdp.replay.stages import Watch, unwatched
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -60,6 +63,7 @@ class Environment:
     stretches: tuple[tuple[float, ...], ...]
     rewards: Literal["bernoulli", "beta"] = "bernoulli"
     late: float = 0.0  # the share that comes with the next block's
+    yardstick: Yardstick = "moment"  # what regret is against
 
     @property
     def arms(self) -> int:
@@ -86,9 +90,15 @@ ENVIRONMENTS = (
         "the best arm changes 9 times",
         tuple(tuple(0.6 if arm == at % 5 else 0.4 for arm in range(5)) for at in range(10)),
     ),
+    Environment(
+        "an adversary, K = 5",
+        tuple((0.55, 0.9 if at % 2 else 0.1, 0.1 if at % 2 else 0.9, 0.3, 0.3) for at in range(64)),
+        yardstick="fixed",
+    ),
 )
 """The first two are those of Hu et al. (2025), Fig. 1 and 2; then click rates, numbers of arms,
-rewards that are not 0 or 1, late feedback, drift."""
+rewards that are not 0 or 1, late feedback, drift; and an oblivious adversary: of two arms each is
+the best in turn, a third is steady and better than both in the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +142,16 @@ def simulate_feedback(
     runs: int = 100,
     horizon: int = HORIZON,
     seed: int = 1,
+    delay: int = 0,
     progress: Callable[[Environment], None] = lambda environment: None,
+    watch: Watch = unwatched,
 ) -> Iterator[FeedbackOutcome]:
-    """Every learner at every ε in every environment; baselines once."""
+    """Every learner at every ε in every environment; baselines once.
+
+    With `delay` an outcome is known so many slots after its request.
+    """
+    if not 0 <= delay <= 1 << 40:
+        raise InvalidConfig(complaint("simulate", "delay", expected="0 … 2**40 slots", got=delay))
     if runs < 2 or not 1 <= horizon <= 1 << 40:
         got = f"{runs} runs of {horizon} slots"
         raise InvalidConfig(
@@ -144,7 +161,8 @@ def simulate_feedback(
         progress(environment)
         for text in learners:
             if text.split(":")[0] in BANDIT_RECIPES:
-                yield from _phased(text, epsilons, environment, runs, horizon, (seed, number))
+                size = _Size(runs, horizon, delay, (seed, number), watch)
+                yield from _phased(text, epsilons, environment, size)
                 continue
             private = text.split(":")[0] not in BASELINES
             for epsilon in epsilons if private else (None,):
@@ -155,27 +173,45 @@ def simulate_feedback(
                     runs=runs,
                     horizon=horizon,
                     generator=default_rng((seed, number)),
+                    delay=delay,
+                    watch=watch,
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How much of one world is simulated."""
+
+    runs: int
+    horizon: int
+    delay: int
+    seed: tuple[int, int]
+    watch: Watch
+
+
 def _phased(
-    text: str,
-    epsilons: Sequence[Epsilon],
-    environment: Environment,
-    runs: int,
-    horizon: int,
-    seed: tuple[int, int],
+    text: str, epsilons: Sequence[Epsilon], environment: Environment, size: _Size
 ) -> Iterator[FeedbackOutcome]:
-    """A paper's learner, whose phases follow counts: feedback at once, so no late worlds."""
+    """A paper's learner, whose phases follow counts: it has no blocks, so no world a block late."""
     if environment.late:
         return
     concentration = None if environment.rewards == "bernoulli" else _CONCENTRATION
-    world = Rewards(environment.stretches, horizon, concentration)
+    horizon, runs = size.horizon, size.runs
+    world = Rewards(environment.stretches, horizon, concentration, environment.yardstick)
     marks = sorted({*(2**power for power in range(horizon.bit_length())), horizon})
     for epsilon in epsilons:
         names = [str(arm) for arm in range(environment.arms)]
         learner = bandit_candidate(text, epsilon, actions=names)
-        found = simulate_bandit(learner, world, runs=runs, horizon=horizon, seed=seed, marks=marks)
+        found = simulate_bandit(
+            learner,
+            world,
+            runs=runs,
+            horizon=horizon,
+            seed=size.seed,
+            delay=size.delay,
+            marks=marks,
+            progress=size.watch(f"{text}, ε = {epsilon_text(epsilon)}, runs", runs),
+        )
         yield FeedbackOutcome(
             environment,
             text,
@@ -227,6 +263,8 @@ def _outcome(
     runs: int,
     horizon: int,
     generator: Generator,
+    delay: int,
+    watch: Watch,
 ) -> FeedbackOutcome:
     """Many runs of one learner, as many at once as memory is for."""
     names = [str(arm) for arm in range(environment.arms)]
@@ -236,6 +274,7 @@ def _outcome(
     policies = np.zeros((len(stops), environment.arms))
     experiment = Experiment.of(scales(learner), actions=environment.arms)
     regrets: list[Floats] = []  # runs × blocks: so far
+    tell = watch(f"{text}, ε = {epsilon_text(epsilon)}, runs", runs)
     for first in range(0, runs, at_once):
         added = []
         for step in steps(
@@ -244,12 +283,14 @@ def _outcome(
             min(at_once, runs - first),
             horizon=horizon,
             generator=generator,
+            delay=delay,
         ):
             added.append(step.regret)
             policies[step.block] += step.policy.sum(axis=0)
             if not first and step.stop == stops[step.block]:  # a whole block of the first run
                 experiment.add(step.gains, step.shown)
         regrets.append(np.cumsum(added, axis=0).T)
+        tell(min(first + at_once, runs))
     so_far = np.concatenate(regrets)
     return FeedbackOutcome(
         environment,
@@ -288,6 +329,7 @@ def steps(
     *,
     horizon: int,
     generator: Generator,
+    delay: int = 0,
 ) -> Iterator[Step]:
     """Some runs of one learner, all at once, block by block."""
     schedule = learner.schedule
@@ -297,35 +339,48 @@ def steps(
             complaint("simulate", "too many blocks", expected=f"≤ {_MOST_BLOCKS}", got=blocks)
         )
     state = learner.nothing_known(runs)
-    open_ = _Feedback.none(runs, environment.arms)
+    known_with: dict[int, _Feedback] = {}  # by the block at whose end it is
     for block in range(blocks):
         slots = range(schedule.start(block) - 1, min(schedule.stop(block) - 1, horizon))
         policy = learner.policy(state, np.full(runs, block)) / PARTS
-        seen, late = _Feedback.none(runs, environment.arms), _Feedback.none(runs, environment.arms)
         regret = np.zeros(runs)
-        for means, count in _stretches(environment, horizon, slots):
-            shown = generator.multinomial(count, policy)
-            regret += shown @ (means.max() - means)
-            delayed = generator.binomial(shown, environment.late)
-            seen += _Feedback.drawn(shown - delayed, means, environment, generator)
-            late += _Feedback.drawn(delayed, means, environment, generator)
-        seen += open_
-        open_ = late
+        nothing = _Feedback.none(runs, environment.arms)
+        for known, part in _parts(schedule, block, slots, delay):
+            for means, gaps, count in _stretches(environment, horizon, part):
+                shown = generator.multinomial(count, policy)
+                regret += shown @ gaps
+                delayed = generator.binomial(shown, environment.late)
+                for at, some in ((known, shown - delayed), (known + 1, delayed)):
+                    drawn = _Feedback.drawn(some, means, environment, generator)
+                    known_with[at] = known_with.get(at, nothing) + drawn
+        seen = known_with.pop(block, nothing)
         gains, counts = _released(learner, seen, generator)
         yield Step(block, slots.start + 1, slots.stop + 1, policy, regret, gains[0], counts[0])
         state = learner.learned(state, gains, counts)
 
 
+def _parts(schedule: Schedule, block: int, slots: range, delay: int) -> Iterator[tuple[int, range]]:
+    """A block's slots, by the block at whose end their outcomes are known."""
+    first = slots.start
+    while first < slots.stop:
+        stop = min(slots.stop, schedule.stop(block) - 1 - delay)
+        if stop > first:
+            yield block, range(first, stop)
+            first = stop
+        block += 1
+
+
 def _stretches(
     environment: Environment, horizon: int, slots: range
-) -> Iterator[tuple[Floats, int]]:
-    """The means that hold in some slots, and for how many of them."""
+) -> Iterator[tuple[Floats, Floats, int]]:
+    """The means that hold in some slots, each arm's gap, and for how many of them."""
     count = len(environment.stretches)
     borders = [horizon * at // count for at in range(count + 1)]
-    for means, (begin, end) in zip(environment.stretches, pairwise(borders), strict=True):
+    gaps = gaps_of(environment.stretches, environment.yardstick)
+    for at, (begin, end) in enumerate(pairwise(borders)):
         inside = min(end, slots.stop) - max(begin, slots.start)
         if inside > 0:
-            yield np.array(means), inside
+            yield np.array(environment.stretches[at]), gaps[at], inside
 
 
 @dataclass(slots=True)
@@ -354,7 +409,7 @@ class _Feedback:
         sums[few] = (each * counted).sum(axis=0)
         return cls(shown, np.clip(sums, 0, shown) - 0.5 * shown)
 
-    def __iadd__(self, other: _Feedback) -> _Feedback:
+    def __add__(self, other: _Feedback) -> _Feedback:
         return _Feedback(self.shown + other.shown, self.gains + other.gains)
 
 

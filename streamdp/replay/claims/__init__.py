@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.learners.leader import EARLIER_DEFAULT
 from streamdp.replay.charts import Curve
+from streamdp.replay.stages import Watch, unwatched
 
 Floats = NDArray[np.float64]
 Verdict = Literal["reproduced", "not reproduced", "open"]
@@ -35,21 +36,13 @@ Z = 2.576
 """Standard errors of the intervals: 99 %."""
 
 
-Watch = Callable[[str, int], Callable[[int], None]]
-"""Shows a stage of so many steps; what it gives back is told how far it is."""
-
-
-def _unwatched(name: str, steps: int) -> Callable[[int], None]:
-    return lambda done: None
-
-
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much is computed, and who watches."""
 
     runs: int = 2000
     seed: int = 1
-    watch: Watch = _unwatched
+    watch: Watch = unwatched
 
 
 @dataclass(frozen=True, slots=True)
