@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.asking import free_port
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Seconds until what a test waits for is given up."""
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"

@@ -38,7 +38,7 @@ from streamdp.service.config import Tables
 from streamdp.wire.schemas import schema
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 60.0  # seconds that anything may take
+PATIENCE = 240.0  # seconds that anything may take
 STAYS = re.compile(r"(?:\w+=\S+ )*streamdp (run|serve|watch)\b(?!.*--once)")
 READY = {"run": "partition_running", "serve": "http_listening"}
 ELSEWHERE = {"make", ".", "docker", "pip"}

@@ -16,7 +16,7 @@ from threading import Thread
 
 PROGRAM = (sys.executable, "-c", "from streamdp.cli import main; main()")
 
-LONG = 60.0
+LONG = 240.0
 """Seconds after which something that should have happened counts as never happening."""
 
 

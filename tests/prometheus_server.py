@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 """Seconds until what a test waits for is given up."""
 
 

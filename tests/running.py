@@ -17,7 +17,7 @@ from streamdp.ports import Key, Value
 from streamdp.service.config import Configuration
 from tests.asking import free_port
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 MAIN = "from streamdp.cli import main; main()"
 CONFIGURATION = """
 app = "shop"

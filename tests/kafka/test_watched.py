@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -51,7 +50,7 @@ listen = "127.0.0.1:{port}"
 
 @dataclass
 class Watcher:
-    """Asks two faces without pause: one that is killed with its service, one that stays."""
+    """Asks two faces again and again: one that is killed with its service, one that stays."""
 
     ports: tuple[int, int]
     actions: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -72,7 +71,8 @@ class Watcher:
                     self.estimates[point["block"]].add(point["value"])
                 self.metrics += b"streamdp_private_regret" in _get(port, "/metrics")[0]
             except OSError:
-                time.sleep(0.01)
+                pass
+            self._stop.wait(0.01)  # the faces and the service share the machine with who looks
 
     def enough(self, lives: int) -> bool:
         """Whether so many lives were watched: many estimates, and actions one at a time."""
