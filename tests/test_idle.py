@@ -7,6 +7,7 @@ block is abandoned; it comes back under a new `born`, with what was in force.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -59,6 +60,7 @@ from tests.services import Room
 from tests.streams import ACTIONS
 
 HOUR = 3_600_000
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
 
 @dataclass
@@ -146,7 +148,7 @@ def folded(store: Dated, of: StreamSpec) -> list[str]:
 
 
 @pytest.mark.parametrize("made", ALL)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4 * TIMES))
 def test_does_a_key_leave_and_come_back_the_same_through_any_crash(
     made: Callable[..., Any], seed: int
 ) -> None:

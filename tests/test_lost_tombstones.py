@@ -7,6 +7,7 @@ short-lived (what a takeover reads is the shorter for it) only if such entries d
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,8 @@ import pytest
 
 from streamdp.ports import Commit, Taken
 from tests.protocol_model import Store, Story, finish, restore
+
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Reappearing(Store):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6 * TIMES))
 def test_is_every_block_released_once_though_removed_entries_come_back(seed: int) -> None:
     """Crashes and rebuilds as in the protocol's own stories, and an epoch at the end."""
     story = Story.of(seed)

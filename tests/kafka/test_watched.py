@@ -117,10 +117,9 @@ def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Pat
         with watcher.watching():
             for kill in range(6):
                 run = _command("run", files[0])
-                asyncio.run(_feed(files[0], f"{app}-feedback", partial(watcher.enough, kill + 1)))
-                asyncio.run(
-                    _feed(files[0], f"{app}-feedback", partial(watcher.enough, 0), least=100)
-                )
+                for lives, least in ((kill + 1, 0), (0, 100)):
+                    seen = partial(watcher.enough, lives)
+                    asyncio.run(_feed(files[0], f"{app}-feedback", seen, run, least=least))
                 run.kill()
                 run.wait()
     finally:
@@ -139,13 +138,21 @@ def _command(*words: str | Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(asked, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-async def _feed(file: Path, topic: str, seen: Callable[[], bool], *, least: int = 0) -> None:
+async def _feed(
+    file: Path,
+    topic: str,
+    seen: Callable[[], bool],
+    run: subprocess.Popen[bytes],
+    *,
+    least: int,
+) -> None:
     """Events a few at a time, so that blocks can be seen one by one, until enough were seen."""
     producer = Configuration.load(file, {}).technology().producer()
     value = json.dumps({"losses": [0.5] * 16}).encode()
     for sent in range(0, MOST, 2):
         if sent >= least and seen():
             break
+        assert run.poll() is None, f"the service has ended with code {run.returncode}"
         await producer.send(topic, [(b"k", value)] * 2)
         await asyncio.sleep(0.02)  # a steady trickle: nothing waits for this
     else:
