@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -194,6 +195,19 @@ class GenerousCap(Persons):
 
     def counts(self, key: Key, person: bytes | None) -> bool:
         return super().counts(key, person) or person is None
+
+
+class CapsWhatCame(Join):
+    """Counts a person's request only if something usable came of it."""
+
+    def _losses(self, request: _Request) -> Sequence[float]:
+        if request.gains is None:
+            persons, self._persons = self._persons, None
+            try:
+                return super()._losses(request)
+            finally:
+                self._persons = persons
+        return super()._losses(request)
 
 
 PERSON_MUTANTS = [SlidingCap, UnsavedCap, GenerousCap]

@@ -4,8 +4,9 @@ A page is one story in an empty folder. By the language of its fenced blocks:
 
 toml    begins with ``# NAME.toml``: the file is written. Otherwise it is a fragment: laid over the
         page's first file it must be a valid configuration (or name entry points, for a package).
-sh      every command is run and must end with 0. `streamdp run`, `serve` and `watch` stay, as in a
-        terminal of their own, and are ended with the story; the first two must then have drained.
+sh      every command is run and must end with 0. `streamdp run`, `assemble`, `serve` and `watch`
+        stay, as in a terminal of their own, and are ended with the story; all but `watch` must then
+        have drained.
 python  begins with ``# NAME.py``: the file is written. Otherwise it is run.
 sql     begins with ``-- NAME.db``: asked of that file, read-only; there must be an answer.
 text    what one of the commands that stay, or the last one that did not, prints; `…` is anything.
@@ -39,8 +40,8 @@ from streamdp.wire.schemas import schema
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 240.0  # seconds that anything may take
-STAYS = re.compile(r"(?:\w+=\S+ )*streamdp (run|serve|watch)\b(?!.*--once)")
-READY = {"run": "partition_running", "serve": "http_listening"}
+STAYS = re.compile(r"(?:\w+=\S+ )*streamdp (run|assemble|serve|watch)\b(?!.*--once)")
+READY = {"run": "partition_running", "assemble": "partition_running", "serve": "http_listening"}
 ELSEWHERE = {"make", ".", "docker", "pip"}
 """Commands that other tests run; that what they name is there is looked at here."""
 

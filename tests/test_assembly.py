@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamdp.assembly.join import Join, Positions
-from streamdp.assembly.persons import Cap
+from streamdp.assembly.persons import Cap, Persons
 from streamdp.assembly.recipes import Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import StateMismatch
@@ -23,7 +24,7 @@ from tests.assembly_model import (
     expected_events,
     random_logs,
 )
-from tests.assembly_mutants import MUTANTS, PERSON_MUTANTS
+from tests.assembly_mutants import MUTANTS, PERSON_MUTANTS, CapsWhatCame
 
 RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
 CAP = Cap(2, 5, SECRET)
@@ -115,6 +116,35 @@ def test_neighbouring_outcomes_change_one_event_alone(cap: Cap | None) -> None:
         assert headers[0] == headers[1]
         differing += len(changed)
     assert differing > 5
+
+
+def test_a_cap_that_counts_what_came_is_caught() -> None:
+    """One request's outcomes would decide whether other events of the person count."""
+
+    def disturbs(seed: int) -> bool:
+        logs = random_logs(seed)
+        other, at = _neighbour(logs, seed)
+        stories = [
+            Story(each, RULES, seed, cap=CAP, join=CapsWhatCame, crashes=0).run()
+            for each in (logs, other)
+        ]
+        pairs = zip(stories[0].events, stories[1].events, strict=True)
+        return bool({number for number, (one, two) in enumerate(pairs) if one != two} - {at})
+
+    assert any(disturbs(seed) for seed in range(20))
+
+
+@pytest.mark.parametrize(("most", "slots"), [(1, 2), (2, 5), (3, 4)])
+def test_what_a_cap_buys_is_what_is_claimed_and_no_more(most: int, slots: int) -> None:
+    """m of a stretch and 2m of any n consecutive slots; a person can reach both."""
+    persons, random_ = Persons(Cap(most, slots, SECRET), {}), random.Random(1)
+    counted = [
+        persons.counts(b"k", name) and name == b"p"
+        for name in (random_.choice([b"p", b"p", b"q"]) for _ in range(400 * slots))
+    ]
+    stretches = [sum(counted[at : at + slots]) for at in range(0, len(counted), slots)]
+    assert max(stretches) == most
+    assert max(sum(counted[at : at + slots]) for at in range(len(counted))) == min(2 * most, slots)
 
 
 def test_an_event_whose_length_tells_is_never_emitted() -> None:

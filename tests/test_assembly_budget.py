@@ -391,6 +391,22 @@ def test_is_what_contradicts_itself_a_violation(second: tuple[str, Published], s
     assert any(said in each for each in violations), violations
 
 
+def test_does_verify_say_what_a_cap_buys() -> None:
+    """From the ledgers alone: m·ε in a stretch, 2m·ε over any slots; nothing without a cap."""
+    name, told = line()
+    capped = told.value.replace(b'"digest"', b'"persons":{"most":3,"slots":100},"digest"')
+    verification = Verification()
+    verification.read(StreamTopics("shop", name, ""), [replace(told, value=capped)])
+    verification.read(StreamTopics("shop", "views", ""), [line("views", 0, 5, output="others")[1]])
+    for stream_, topic, epsilon in (("home", "events", "1/2"), ("trial", "others", "1/4")):
+        records = [record for _, record in charge(stream_, topic, epsilon=epsilon)]
+        verification.read(StreamTopics("shop", stream_, ""), records)
+    clicks, views = verification.persons({"requests": Fraction(1, 4)})
+    told_ = (clicks.epsilon, clicks.of_stretch, clicks.of_any_slots)
+    assert told_ == (Fraction(1), Fraction(3), Fraction(6))
+    assert (views.most, views.of_stretch, views.of_any_slots) == (None, None, None)
+
+
 def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:
     """Past adds up what other applications did with what they are said to charge, at the higher."""
     told = Past("shop", HALF, Fraction(1, 4), {}, (Reading("other", "l", 0, HALF, 5),))

@@ -12,11 +12,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamdp.service.history import Told
 from streamdp.service.http.operator import metrics
-from streamdp.service.metrics import CONTENT_TYPE, MetricsPage
+from streamdp.service.metrics import CONTENT_TYPE, Facts, MetricsPage
+from streamdp.service.status import ASSEMBLES, StreamStatus
 from tests.prometheus_server import PrometheusServer, eventually, prometheus
 from tests.publishing import charge, release
 from tests.showing import ABOUT, facts, partition
@@ -32,23 +34,31 @@ class Shown:
     """What the page shows just now: by default a process in good health."""
 
     def __init__(self, **broken: object) -> None:
-        self.facts = facts(partition(0, **broken))
+        self.facts = _with_assembly(facts(partition(0, **broken)))
         self._page = MetricsPage(lambda: self.facts, most_series=5000)
 
     def breaks(self, **broken: str) -> None:
         """From now on something is wrong with its partition."""
-        self.facts = facts(partition(0, **broken))
+        self.facts = _with_assembly(facts(partition(0, **broken)))
 
     def charges(self, epsilon: str, *, budget: str) -> None:
         """From now on its ledger shows this cost of an event beside this budget."""
         known = Told()
         known.apply([charge(release(b"fr", 1, block=1, stop=3, epsilon=epsilon))])
         about = replace(ABOUT, budget=Fraction(budget))
-        self.facts = replace(facts(), about=[about], told={"home": known})
+        self.facts = replace(_with_assembly(facts()), about=[about], told={"home": known})
 
     def render(self) -> bytes:
         """The pages that the service would show: the public one, then the operator's."""
         return self._page.render() + metrics()
+
+
+def _with_assembly(of: Facts) -> Facts:
+    """A process that assembles too."""
+    assert of.process is not None
+    joins = [StreamStatus("clicks", ASSEMBLES, [partition(0, open=7, events=40)])]
+    process = structs.replace(of.process, assemblies=joins)
+    return replace(of, process=process, assemblies=["clicks"])
 
 
 @contextmanager

@@ -136,6 +136,46 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         ),
     ),
     (
+        "Assemblies: requests and outcomes become events",
+        (
+            Panel(
+                "Events written",
+                "ops",
+                "Requests that became events, per second. Outcomes move none of this.",
+                (
+                    Line(
+                        "sum by (stream) (rate(streamdp_events_assembled_total[5m]))", "{{stream}}"
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Open requests",
+                "short",
+                "Requests that wait for their deadline: what an assembler has in memory.",
+                (Line("sum by (stream) (streamdp_requests_open)", "{{stream}}"),),
+                width=6,
+            ),
+            Panel(
+                "Unread requests",
+                "short",
+                "Requests that were not read yet: few, unless too many are open.",
+                (Line("sum by (stream) (streamdp_requests_unread)", "{{stream}}"),),
+                width=6,
+            ),
+            Panel(
+                "Behind",
+                "s",
+                "How old the oldest unread request is, and for how long an event is overdue.",
+                (
+                    Line("max by (stream) (streamdp_requests_unread_seconds)", "{{stream}} unread"),
+                    Line("max by (stream) (streamdp_event_overdue_seconds)", "{{stream}} overdue"),
+                ),
+                width=6,
+            ),
+        ),
+    ),
+    (
         "How well it learns",
         (
             Panel(

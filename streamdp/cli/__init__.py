@@ -39,6 +39,8 @@ def _print_version(asked: bool) -> None:
 _SHARED = ("common", "exit_codes")
 """Files of this folder that hold no command."""
 
+_LONG_RUNNING = ("run", "serve", "assemble")
+
 _YOUNG_OBJECTS = 50_000
 """Objects that may stay before the collector looks; by default 700."""
 
@@ -118,7 +120,7 @@ def main() -> None:
     from streamdp.cli.exit_codes import code_of
     from streamdp.core.errors import StreamdpError
 
-    if sys.argv[1:2] in (["run"], ["serve"]):  # nothing has begun, so nothing has to be drained
+    if sys.argv[1:2] and sys.argv[1] in _LONG_RUNNING:  # nothing has begun that must be drained
         signal.signal(signal.SIGTERM, _end)
     try:
         application(_markup(), only=_asked())()

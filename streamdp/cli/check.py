@@ -25,6 +25,8 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.config import Configuration
     from streamdp.service.spec import StreamSpec
@@ -70,7 +72,7 @@ def check(
     configuration = ready.configuration
     assemblies = configuration.assemblies()
     if with_state:
-        wait_for(lambda: _compare(ready))
+        wait_for(lambda: _compare(ready, assemblies))
     told = {
         "app": configuration.app,
         "transport": configuration.tables.transport.kind,
@@ -81,13 +83,15 @@ def check(
     print_json(told) if as_json else _print(told)
 
 
-async def _compare(ready: Prepared) -> None:
+async def _compare(ready: Prepared, assemblies: Sequence[AssemblySpec]) -> None:
     """Refuse a configuration that the saved state was not made by."""
+    from streamdp.service.assembling.diagnosis import compare_assemblies
     from streamdp.service.diagnosis import compare
 
     tools = ready.technology.administrator()
     try:
         await compare(tools, ready.specs)
+        await compare_assemblies(tools, assemblies)
     finally:
         await tools.close()
 

@@ -105,12 +105,23 @@ def narrowed(configuration: Configuration, stream: str | None) -> list[StreamTop
     return configuration.topics() if stream is None else [chosen(configuration, stream)]
 
 
+def everything(configuration: Configuration) -> list[StreamTopics]:
+    """The topics of all streams and of all assemblies."""
+    return [*configuration.topics(), *configuration.assembly_topics()]
+
+
 def sized(configuration: Configuration, streams: Sequence[StreamTopics]) -> list[StreamTopics]:
     """The same streams, with the largest value that their topics must take."""
     from dataclasses import replace
 
-    specs = {each.stream: configuration.spec(each.stream, seeds=seeds(True)) for each in streams}
-    return [replace(each, largest_value=specs[each.stream].largest_value) for each in streams]
+    assemblies = {spec.name: spec for spec in configuration.assemblies()}
+
+    def largest(topics: StreamTopics) -> int:
+        if topics.output:
+            return assemblies[topics.stream].largest_value
+        return configuration.spec(topics.stream, seeds=seeds(True)).largest_value
+
+    return [replace(each, largest_value=largest(each)) for each in streams]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from streamdp.cli.common import (
     AsJson,
     Config,
     SingleBroker,
+    everything,
     load,
     narrowed,
     opened,
@@ -24,8 +25,9 @@ from streamdp.cli.common import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from streamdp.ports import Finding, StreamTopics, Technology
+    from streamdp.ports import Administrator, Finding, StreamTopics, Technology
     from streamdp.service.config import Configuration
+    from streamdp.service.ledgers import Ledgers
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +62,8 @@ def doctor(
     streamdp doctor --quarantine 10
     """
     configuration = load(config)
-    streams = sized(configuration, narrowed(configuration, stream))
+    asked = [each for each in everything(configuration) if stream in (None, each.stream)]
+    streams = sized(configuration, asked or narrowed(configuration, stream))
     technology = opened(configuration, single_broker)
     if sample is not None or quarantine is not None:
         warn_of_content()
@@ -101,7 +104,10 @@ async def _look(
         looked = list(found.values())
         ledgers = Ledgers(configuration, technology)
         looked += retired(await ledgers.retired())
+        looked += await _assemblies(configuration, tools, streams, ledgers, sample)
         for topics in streams:
+            if topics.output:
+                continue
             spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
             looked += await partitions(tools, spec, ledgers.past)
             looked.append(await in_several_partitions(published, topics, epoch=spec.epoch))
@@ -112,4 +118,26 @@ async def _look(
     finally:
         await tools.close()
         await published.close()
+    return looked
+
+
+async def _assemblies(
+    configuration: Configuration,
+    tools: Administrator,
+    topics: Sequence[StreamTopics],
+    ledgers: Ledgers,
+    sample: int | None,
+) -> list[Finding]:
+    """Would assemblies start, and do their producers agree about partitions?"""
+    asked = {each.stream for each in topics if each.output}
+    if not asked:
+        return []
+    from streamdp.service.assembling.diagnosis import keys, partitions
+
+    looked: list[Finding] = []
+    for spec in configuration.assemblies():
+        if spec.name in asked:
+            looked += await partitions(tools, spec, ledgers.past)
+            if sample is not None:
+                looked.append(await keys(tools, spec.topics, count=sample))
     return looked

@@ -17,6 +17,7 @@ from streamdp.cli.common import (
     AsJson,
     Config,
     SingleBroker,
+    everything,
     load,
     narrowed,
     opened,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamdp.ports import StreamTopics, Technology
+    from streamdp.service.assembled import PersonsClaim
     from streamdp.service.config import Configuration
     from streamdp.service.verification import TopicVerdict, Verification
 
@@ -54,7 +56,8 @@ def show(
     Example: streamdp ledger show --stream home --key fr --last 10
     """
     configuration = load(config)
-    streams = narrowed(configuration, stream)
+    found = [each for each in everything(configuration) if stream in (None, each.stream)]
+    streams = found or narrowed(configuration, stream)
     technology = opened(configuration, single_broker)
     for line in wait_for(lambda: _lines(technology, streams, key, last)):
         typer.echo(line if as_json else _in_words(line))
@@ -113,6 +116,10 @@ def verify(
             help="One for each application; repeat it. (Several in the variable: a:b.)",
         ),
     ] = [DEFAULT_CONFIG],  # noqa: B006  # typer copies it
+    persons: Annotated[
+        bool,
+        typer.Option("--persons", help="Also what caps of assemblies buy one person, in ε."),
+    ] = False,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
@@ -129,14 +136,14 @@ def verify(
     configurations = [load(path) for path in config]
     _check_once(configurations)
     verification = Verification()
-    configured = [topics for each in configurations for topics in _topics(each)]
+    configured = [topics for each in configurations for topics in everything(each)]
     read: set[str] = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
     unread: list[str] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
         unread += wait_for(partial(_read_told, technology, configuration.topics(), verification))
-        wait_for(partial(_read, technology, _topics(configuration), verification))
+        wait_for(partial(_read, technology, everything(configuration), verification))
         found = wait_for(partial(_others, technology, configuration.app, read))
         wait_for(partial(_read, technology, found, verification))
         read |= {topics.ledger for topics in found}
@@ -150,8 +157,9 @@ def verify(
             f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"
             " which action they put in force cannot be computed from the ledger."
         )
+    claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
-    _report(verdicts, violations, [each.ledger for each in retired], held, as_json)
+    _report(verdicts, violations, [each.ledger for each in retired], held, claims, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -201,18 +209,13 @@ async def _others(technology: Technology, app: str, read: set[str]) -> list[Stre
         await publications.close()
 
 
-def _topics(configuration: Configuration) -> list[StreamTopics]:
-    """Everything that has a ledger: streams and assemblies."""
-    return [*configuration.topics(), *configuration.assembly_topics()]
-
-
 def _check_once(configurations: Sequence[Configuration]) -> None:
     """Refuse to read a ledger twice: its second reading would look like every charge again."""
     from streamdp.core.errors import InvalidConfig, complaint
 
     given: dict[str, Path] = {}
     for configuration in configurations:
-        for topics in _topics(configuration):
+        for topics in everything(configuration):
             if topics.ledger in given:
                 kind = "assemblies" if topics.output else "streams"
                 where = f"--config {configuration.path}: {kind}.{topics.stream}"
@@ -231,7 +234,7 @@ def _budgets(
     readers: dict[str, set[str]] = {}
     elsewhere: dict[str, Fraction] = {}
     for configuration in configurations:
-        ends = [end for each in _topics(configuration) for end in (each.input, each.beside)]
+        ends = [end for each in everything(configuration) for end in (each.input, each.beside)]
         for topic in dict.fromkeys(end for end in ends if end in configuration.tables.topics):
             table = configuration.tables.topics[topic]
             budgets[topic] = min(table.budget, budgets.get(topic, table.budget))
@@ -246,6 +249,7 @@ def _report(
     violations: list[str],
     retired: list[str],
     compared: dict[str, Any],
+    claims: Sequence[PersonsClaim],
     as_json: bool,
 ) -> None:
     """What was found, for programs or for people."""
@@ -256,6 +260,7 @@ def _report(
                 "violations": violations,
                 "not_configured": retired,
                 "compared": compared,
+                "persons": [_claim_as_dict(each) for each in claims],
             }
         )
         return
@@ -273,6 +278,34 @@ def _report(
             f"topic {each.topic}: the highest charge on any {record} is ε = {each.highest}{beside},"
             f" of a budget of {each.budget}, by {each.lines} lines: {_verdict(each, violations)}"
         )
+
+    for claim in claims:
+        typer.echo(_claimed(claim))
+
+
+def _claimed(claim: PersonsClaim) -> str:
+    """What one cap buys, and all it buys."""
+    name = f"persons of assembly {claim.app}.{claim.assembly}"
+    if claim.most is None:
+        return f"{name}: no cap; a person with m requests has m times ε = {claim.epsilon}"
+    return (
+        f"{name}: {claim.most} events count in each stretch of {claim.slots} slots of a key, each"
+        f" charged ε = {claim.epsilon} at most: ε = {claim.of_stretch} for a person in a key and"
+        f" stretch, {claim.of_any_slots} over any {claim.slots} consecutive slots of a key in one"
+        " epoch, times the keys that the person touches"
+    )
+
+
+def _claim_as_dict(claim: PersonsClaim) -> dict[str, Any]:
+    return {
+        "app": claim.app,
+        "assembly": claim.assembly,
+        "most": claim.most,
+        "slots": claim.slots,
+        "epsilon": str(claim.epsilon),
+        "of_stretch": None if claim.of_stretch is None else str(claim.of_stretch),
+        "of_any_slots": None if claim.of_any_slots is None else str(claim.of_any_slots),
+    }
 
 
 def _tell_compared(compared: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from streamdp.cli.common import (
     AsJson,
     Config,
     SingleBroker,
+    everything,
     load,
     opened,
     print_findings,
@@ -48,7 +49,7 @@ def topics_(
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
 ) -> None:
-    """Make, check and expand the topics of all streams.
+    """Make, check and expand the topics of all streams and assemblies.
 
     Without a right to make topics: `streamdp topics --print` gives what to hand to those who have.
 
@@ -171,7 +172,7 @@ def _by_partitions(
 ) -> list[tuple[int, list[StreamTopics]]]:
     """The streams by how many partitions their inputs are to have."""
     groups: dict[int, list[StreamTopics]] = {}
-    for topics in configuration.topics():
+    for topics in everything(configuration):
         count = partitions or configuration.tables.topics[topics.input].partitions
         groups.setdefault(count, []).append(topics)
     return list(groups.items())

@@ -18,7 +18,34 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from streamdp.wire.lines import Assembled
+from streamdp.wire.lines import Assembled, PersonsCap
+
+
+@dataclass(frozen=True, slots=True)
+class PersonsClaim:
+    """What the cap of an assembly buys one person, by what its events were charged (loop.md).
+
+    A stretch is fixed, so any so many consecutive slots lie in at most two of them; an epoch begins
+    a stretch anew. All of it is for one key: times the keys that a person touches.
+    """
+
+    app: str
+    assembly: str
+    requests: str
+    most: int | None  # None: requests were assembled without a cap, so nothing is bounded
+    slots: int | None
+    epsilon: Fraction  # the highest charge on a request with its outcomes
+
+    @property
+    def of_stretch(self) -> Fraction | None:
+        """m·ε: of a person in one key and stretch."""
+        return None if self.most is None else self.most * self.epsilon
+
+    @property
+    def of_any_slots(self) -> Fraction | None:
+        """2m·ε: of a person over any so many consecutive slots of a key."""
+        return None if self.most is None else 2 * self.most * self.epsilon
+
 
 Charged = Callable[[str], Fraction]
 """The most that any record of a topic was charged."""
@@ -48,6 +75,20 @@ class AssembledRequests:
     def outputs(self, topic: str) -> list[str]:
         """The topics that requests, or outcomes, of a topic were assembled into."""
         return sorted({line.output for line in self._around(topic)})
+
+    def claims(self, highest: Charged) -> list[PersonsClaim]:
+        """What persons have of each assembly's caps, one claim for each cap that it has had."""
+        told: dict[tuple[str, str, str, int | None, int | None], None] = {}
+        for (app, name, _), part in self._parts.items():
+            for line in part.lines:
+                cap = line.persons if isinstance(line.persons, PersonsCap) else None
+                most, slots = (cap.most, cap.slots) if cap else (None, None)
+                if line.stop > line.start:
+                    told[app, name, line.input, most, slots] = None
+        return [
+            PersonsClaim(app, name, requests, most, slots, highest(requests))
+            for app, name, requests, most, slots in told
+        ]
 
     def highest(
         self, topic: str, charged: Charged, directly: Charged, *, without: Collection[str] = ()

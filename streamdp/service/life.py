@@ -34,6 +34,7 @@ from streamdp.core.errors import (
     StreamdpError,
     Superseded,
     TransportLost,
+    complaint,
 )
 from streamdp.ports import Partition, Transport
 from streamdp.service.past import PastOf
@@ -89,6 +90,23 @@ _REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
     (BudgetExceeded, Reason.BUDGET),
     (InvalidConfig, Reason.CONFIG),
 )
+
+
+def check_not_stalled(partition: Partition, around: Surroundings, *, heard_at: float) -> None:
+    """A consumer can stall in silence: lag without progress is a lost transport.
+
+    As long as it delivers records of others, it has not stalled: they have to take turns.
+    """
+    silent = around.clock() - max(heard_at, around.heard())
+    if silent > around.settings.stall_seconds:
+        raise TransportLost(
+            complaint(
+                f"partition {partition}",
+                "input does not come although there is some",
+                expected=f"records within {around.settings.stall_seconds} s",
+                got=f"none for {silent:.0f} s",
+            )
+        )
 
 
 class Life:

@@ -23,11 +23,11 @@ from streamdp.service.worker import Log, where_raised
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 EVENTS = {
-    "starting": "the configuration was read; with app, streams, transport and version",
+    "starting": "the configuration was read; with app, streams, assemblies, transport, version",
     "joined": "the transport was reached and its topics are as they must be",
     "partition_taking": "earlier owners are being fenced, the state is read",
     "partition_rebuilding": "input is read again from the oldest saved row; `done` is a share",
-    "partition_running": "learning goes on from `position`",
+    "partition_running": "learning, or assembling, goes on from `position`",
     "partition_paused": "too much is applied and not durable; only this partition waits",
     "partition_resumed": "a commit has caught up",
     "partition_lost": "the outcome of a step is unknown; the partition is taken again",

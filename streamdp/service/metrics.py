@@ -25,6 +25,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.regret import ESTIMATES
 from streamdp.service.about import About
+from streamdp.service.assembling.metrics import Parts, assembling
 from streamdp.service.families import counter, gauge, histogram
 from streamdp.service.history import Told
 from streamdp.service.serving_metrics import SERIES, listener
@@ -70,19 +71,20 @@ class Facts:
     told: Mapping[str, Told] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
+    assemblies: Sequence[str] = ()  # that this process works on
 
 
 class MetricsPage:
     """Makes the page."""
 
     def __init__(self, facts: Callable[[], Facts], *, most_series: int) -> None:
-        streams = len(facts().about)
+        streams = len(facts().about) + len(facts().assemblies)
         left = most_series - _A_PROCESS - streams * (_A_STREAM + _A_PARTITION)
         if left < 0:
             raise InvalidConfig(
                 complaint(
                     "http.most_series",
-                    f"too few for {streams} streams",
+                    f"too few for {streams} streams and assemblies",
                     expected=f"at least {most_series - left}",
                     got=most_series,
                 )
@@ -155,13 +157,12 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     process = facts.process
     if process is None:
         return
-    parts = [
-        (stream.name, label, part)
-        for stream in process.streams
-        for label, part in _labelled(stream.partitions, most)
-    ]
-    yield from _counters(parts)
-    yield from _gauges(parts)
+    parts = _parts(process.work, most)
+    learning = _parts(process.streams, most)
+    yield from _counters(learning)
+    yield from _gauges(learning)
+    yield from _ways_back(parts)
+    yield from assembling(_parts(process.assemblies, most))
     yield gauge(
         "streamdp_partition_halted",
         "1 if the partition stands still for this reason: somebody must act.",
@@ -197,6 +198,14 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         yield histogram(f"streamdp_{step.name}_seconds", about, [], BUCKETS, samples)
 
 
+def _parts(streams: Sequence[StreamStatus], most: int) -> Parts:
+    return [
+        (stream.name, label, part)
+        for stream in streams
+        for label, part in _labelled(stream.partitions, most)
+    ]
+
+
 def _process(process: ProcessStatus) -> Iterator[Metric]:
     """The learning process itself, as far as content cannot move it."""
     yield gauge(
@@ -223,9 +232,6 @@ def _process(process: ProcessStatus) -> Iterator[Metric]:
         [],
         [((), process.listener_restarts)],
     )
-
-
-Parts = Sequence[tuple[str, str, PartitionStatus]]
 
 
 def _counters(parts: Parts) -> Iterator[Metric]:
@@ -258,6 +264,11 @@ def _gauges(parts: Parts) -> Iterator[Metric]:
         labels,
         (((stream, label), part.lag_seconds) for stream, label, part in parts),
     )
+
+
+def _ways_back(parts: Parts) -> Iterator[Metric]:
+    """How far taking a partition is, and what it needs of the input: of assemblies too."""
+    labels = ["stream", "partition"]
     yield gauge(
         "streamdp_rebuild_progress_ratio",
         "How much of the way back to learning is done: 0 while it is taken, 1 once it learns.",
@@ -294,7 +305,7 @@ def is_up(process: ProcessStatus) -> bool:
 
     A partition that is merely taken, which every rebalance brings, says nothing of the transport.
     """
-    lost = any(part.lost for each in process.streams for part in each.partitions)
+    lost = any(part.lost for each in process.work for part in each.partitions)
     ago = process.polled_ago
     return not lost and ago is not None and ago < LOST_SECONDS
 
@@ -330,6 +341,9 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
         published_ago=min(ages, default=None),
         lag_seconds=max(one.lag_seconds, other.lag_seconds),
         lost=one.lost or other.lost,
+        open=one.open + other.open,
+        events=one.events + other.events,
+        overdue=max(one.overdue, other.overdue),
     )
 
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeVar
 
 from streamdp import __version__
@@ -34,6 +35,14 @@ from streamdp.service.view import Reason, View
 from streamdp.service.worker import Log, Observe
 
 T = TypeVar("T")
+
+
+class Work(Enum):
+    """What a process does of its configuration."""
+
+    LEARN = "learn"
+    ASSEMBLE = "assemble"
+    BOTH = "both"  # where one process alone may have the embedded log
 
 
 class TransportRefuses(InvalidConfig):
@@ -65,13 +74,15 @@ async def run_service(
     log: Log,
     faces: Sequence[Face] = (),
     seeds: Seeds = Seeds.REFUSED,
+    work: Work = Work.LEARN,
 ) -> Reason | None:
     """Run until a signal, a fatal error or, if so configured, a halted partition.
 
     Returns why a halted partition ended it, if one did.
     """
-    specs = configuration.specs(seeds=seeds)
-    view = View(specs)
+    specs = configuration.specs(seeds=seeds) if work is not Work.ASSEMBLE else []
+    assemblies = configuration.assemblies() if work is not Work.LEARN else []
+    view = View(specs, assemblies=[each.name for each in assemblies])
     lasting = configuration.tables.service.worker
     worker = lasting or f"{socket.gethostname()}:{os.getpid()}"
     running = Running(configuration, specs, technology, view, log, worker)
@@ -82,7 +93,7 @@ async def run_service(
         )
         observers = [await stack.enter_async_context(face(running)) for face in faces]
         service = Service(
-            specs,
+            [*specs, *assemblies],
             technology.transport(
                 worker=worker,
                 namesakes=Namesakes.REPLACED if lasting else Namesakes.STRANGERS,
@@ -91,7 +102,7 @@ async def run_service(
             view=view,
             log=log,
             settings=configuration.loop_settings(),
-            modes=configuration.modes(),
+            modes={name: configuration.modes()[name] for name in view.streams},
             observe=_all_of([each for each in observers if each is not None]),
         )
         with _Signals(running, service):
@@ -138,6 +149,7 @@ def _announce(running: Running) -> None:
         version=__version__,
         app=configuration.app,
         streams=[spec.name for spec in running.specs],
+        assemblies=list(running.view.assemblies),
         transport=configuration.tables.transport.kind,
         worker=running.worker,
     )
@@ -192,5 +204,5 @@ class _Signals:
             return
         if before.differs_beyond_modes(after):
             log.warning("configuration_needs_restart")
-        known = before.tables.streams
+        known = self._running.view.streams
         self._service.set_modes({k: mode for k, mode in after.modes().items() if k in known})

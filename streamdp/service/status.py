@@ -13,7 +13,10 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from streamdp.service.view import PartitionView, Status, StreamView, View
+from streamdp.service.view import AssemblyView, PartitionView, Status, StreamView, View
+
+ASSEMBLES = "assembles"
+"""In the place of a mode: an assembly has none."""
 
 STEPS = ("poll", "commit")
 """The public steps whose durations are shown."""
@@ -45,6 +48,9 @@ class PartitionStatus(Struct, frozen=True):
     published_ago: float | None
     lag_seconds: float = 0.0
     lost: bool = False  # the transport was lost, and has not answered since
+    open: int = 0  # of an assembly: requests that wait for their deadline
+    events: int = 0  # of an assembly: written since this process took the partition
+    overdue: float = 0.0  # of an assembly: seconds for which an event should have been written
 
 
 class StreamStatus(Struct, frozen=True):
@@ -74,6 +80,12 @@ class ProcessStatus(Struct, frozen=True):
     assigned: int = 0  # partitions, ever
     revoked: int = 0
     listener_restarts: int = 0  # of the process that serves
+    assemblies: list[StreamStatus] = []
+
+    @property
+    def work(self) -> list[StreamStatus]:
+        """Everything that has partitions here: streams and assemblies."""
+        return [*self.streams, *self.assemblies]
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -126,13 +138,19 @@ def status_of(
         assigned=view.assigned,
         revoked=view.revoked,
         listener_restarts=listener_restarts,
+        assemblies=[
+            StreamStatus(name, ASSEMBLES, _partitions(shown, now), shown.settled)
+            for name, shown in view.assemblies.items()
+        ],
     )
 
 
 def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
-    parts = sorted(shown.partitions.items())
-    told = [_partition(n, part, now) for n, part in parts]
-    return StreamStatus(name, str(shown.mode), told, shown.settled)
+    return StreamStatus(name, str(shown.mode), _partitions(shown, now), shown.settled)
+
+
+def _partitions(shown: StreamView | AssemblyView, now: float) -> list[PartitionStatus]:
+    return [_partition(number, part, now) for number, part in sorted(shown.partitions.items())]
 
 
 def _progress(part: PartitionView) -> float:
@@ -160,4 +178,7 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
         published_ago=None if part.published_at is None else now - part.published_at,
         lag_seconds=part.lag_seconds(now=now),
         lost=part.lost,
+        open=part.open,
+        events=part.events,
+        overdue=part.overdue(now=now),
     )

@@ -39,7 +39,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
-from streamdp.service.assembled import AssembledRequests
+from streamdp.service.assembled import AssembledRequests, PersonsClaim
 from streamdp.service.standings import Follower
 from streamdp.service.successions import Succession
 from streamdp.wire.lines import (
@@ -232,6 +232,15 @@ class Verification:
     ) -> list[TopicVerdict]:
         """What the records of each topic paid at most; `foreign`: applications not asked for."""
         return [self._verdict(topic, budgets[topic], elsewhere, foreign) for topic in budgets]
+
+    def persons(self, elsewhere: dict[str, Fraction]) -> list[PersonsClaim]:
+        """What caps on persons buy, by what requests with their outcomes were charged."""
+
+        def highest(topic: str) -> Fraction:
+            charged = self._with_outcomes(topic, elsewhere, ())
+            return charged + elsewhere.get(topic, _NOTHING)
+
+        return self._assembled.claims(highest)
 
     def _verdict(
         self,

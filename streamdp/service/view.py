@@ -86,6 +86,9 @@ class PartitionView:
     charge: Fraction = Fraction(0)
     published_at: float | None = None
     lost: bool = False  # whether the transport was lost, and has not answered since
+    open: int = 0  # of an assembly: requests that wait for their deadline
+    events: int = 0  # of an assembly: written since this process took the partition
+    due_at: float | None = None  # of an assembly: when the oldest open request becomes an event
     estimates: deque[ShownEstimate] = field(default_factory=lambda: deque(maxlen=_KEPT_ESTIMATES))
     _ends: deque[tuple[float, int]] = field(default_factory=deque)  # when the input reached which
 
@@ -106,6 +109,10 @@ class PartitionView:
             kept = list(ends)[::2]
             ends.clear()
             ends.extend(kept)
+
+    def overdue(self, *, now: float) -> float:
+        """For how long the oldest open request of an assembly should have been an event."""
+        return 0.0 if self.due_at is None else max(0.0, now - self.due_at)
 
     def lag_seconds(self, *, now: float) -> float:
         """Since this process first saw that the oldest record that waits is there.

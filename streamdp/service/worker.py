@@ -16,10 +16,10 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.life import Clock as Clock
-from streamdp.service.life import Life
+from streamdp.service.life import Life, check_not_stalled
 from streamdp.service.life import Log as Log
 from streamdp.service.life import Observe as Observe
 from streamdp.service.life import Surroundings as Surroundings
@@ -207,24 +207,12 @@ class Worker:
                     await self._life.stirred.wait()
 
     def _watch(self, work: PartitionWork) -> None:
-        """A consumer can stall in silence: lag without progress is a lost transport.
-
-        As long as it delivers records of others, it has not stalled: they have to take turns.
-        """
+        """Notice a consumer that stalls in silence."""
         part = self._look()
         lagging = part.end_offset is not None and part.end_offset > work.engine.position
         if not lagging or self._paused:
             self._heard_at = self._around.clock()
-        silent = self._around.clock() - max(self._heard_at, self._around.heard())
-        if silent > self._around.settings.stall_seconds:
-            raise TransportLost(
-                complaint(
-                    f"partition {self.partition}",
-                    "input does not come although there is some",
-                    expected=f"records within {self._around.settings.stall_seconds} s",
-                    got=f"none for {silent:.0f} s",
-                )
-            )
+        check_not_stalled(self.partition, self._around, heard_at=self._heard_at)
 
     def _look(self) -> PartitionView:
         """Note how far the input reaches."""

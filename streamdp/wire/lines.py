@@ -241,6 +241,13 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
 LedgerLine = Charge | EpochMark
 
 
+class PersonsCap(Struct, frozen=True, kw_only=True):
+    """How many events of one person count in each fixed stretch of so many slots of a key."""
+
+    most: Positive
+    slots: Positive
+
+
 class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assembly"):
     """Which requests may become events from here on: a line of an assembly's ledger.
 
@@ -259,6 +266,10 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
     start: Annotated[int, Meta(ge=0, description="First request.")]
     stop: Annotated[int, Meta(ge=0, description="First request after them.")]
     ordinal: Ordinal
+    persons: (
+        Annotated[PersonsCap, Meta(description="The cap on one person's events, if there is one.")]
+        | UnsetType
+    ) = UNSET
     digest: Annotated[str, Meta(description="Digest of the assembly's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
 

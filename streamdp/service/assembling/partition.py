@@ -20,6 +20,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec import UNSET
+
 from streamdp import __version__
 from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import Persons
@@ -38,7 +40,7 @@ from streamdp.service.assembling.saved import POINT, Opened, encode_point, entry
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.past import ALONE, Past
 from streamdp.service.protocol import check_goes_on
-from streamdp.wire.lines import LEDGER_SCHEMA, Assembled
+from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
 from streamdp.wire.published import encode_assembled
 
 Observe = Callable[[str, float], None]
@@ -141,7 +143,7 @@ class PartitionAssembly:
     async def _declare(self) -> None:
         """Say up to where requests may become events, before the first of them does."""
         start = max(self._join.positions.requests, self._declared)
-        stop = self._join.request_at
+        stop, cap = self._join.request_at, self._spec.cap
         line = Assembled(
             schema=LEDGER_SCHEMA,
             stream=self._spec.name,
@@ -153,6 +155,7 @@ class PartitionAssembly:
             start=start,
             stop=stop,
             ordinal=self._lines + 1,
+            persons=PersonsCap(most=cap.most, slots=cap.slots) if cap else UNSET,
             digest=self._spec.digest,
             version=__version__,
         )

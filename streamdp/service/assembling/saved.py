@@ -266,8 +266,8 @@ def _overtaken(partition: Partition, begin: int, end: int, past: Past) -> StateM
     ledgers = ", ".join(past.ahead(partition.number, end))
     return _halt(
         partition,
-        f"others have read further than the requests reach ({ledgers}), and the budget does not"
-        " cover their charges again; use topics of other names",
+        "others have read further than the requests reach, and the budget does not cover their"
+        f" charges again ({ledgers}); use topics of other names",
         f"an end at {begin} or later",
         end,
     )
@@ -282,9 +282,9 @@ def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:
         if known is not None and now is not None and known != now:
             raise _halt(
                 partition,
-                f"the {what} were deleted and made again; use topics of other names, in an"
-                " assembly of another name",
-                f"topic id {known}",
+                "requests or outcomes were deleted and made again; use topics of other names, in"
+                " an assembly of another name",
+                f"{what} with topic id {known}",
                 now,
             )
     if taken.partitions < point.partitions:
@@ -311,8 +311,9 @@ def _check_retained(partition: Partition, taken: Taken, positions: Positions) ->
         if first > needed:
             raise _halt(
                 partition,
-                f"{what} that are needed again are no longer retained; going on needs a new epoch",
-                f"offset {needed}" if public else "those that open requests need",
+                "requests or outcomes that are needed again are no longer retained; going on needs"
+                " a new epoch",
+                f"request {needed}" if public else "the outcomes that open requests need",
                 f"{first} as the oldest" if public else "later ones",
             )
         if end < needed:
@@ -325,9 +326,9 @@ def _cut_back(partition: Partition, what: str, expected: int | str, got: int) ->
     """Offsets of requests are public; how far the outcomes reach is for operators."""
     return _halt(
         partition,
-        f"the {what} were cut back or replaced, and offsets are given out again; use topics of"
-        " other names, in an assembly of another name",
-        f"an end at {expected} or later",
+        "requests or outcomes were cut back or replaced, and offsets are given out again; use"
+        " topics of other names, in an assembly of another name",
+        f"an end of {what} at {expected} or later",
         got if isinstance(expected, int) else "an earlier one",
     )
 

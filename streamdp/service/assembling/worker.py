@@ -4,6 +4,8 @@ Rounds come when requests may leave: by the clock, or because a later request wa
 outcome says moves none of them. Between two rounds lies `commit_seconds` at least, unless there was
 more than one commit may hold.
 
+A consumer that stalls in silence is a lost transport, as for a worker that learns.
+
 Back-pressure: when as many requests wait for their deadline as `most_open` allows, no more are read
 until some have left. Nothing is ever dropped.
 """
@@ -19,7 +21,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import PairedTransport, Partition, Records, Transport
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.life import Life, Surroundings
+from streamdp.service.life import Life, Surroundings, check_not_stalled
 from streamdp.service.past import Scope
 from streamdp.service.view import Status
 
@@ -51,6 +53,7 @@ class AssemblyWorker:
         self._work: PartitionAssembly | None = None
         self._inbox: list[Records] = []
         self._paused = False
+        self._heard_at = 0.0
 
     @property
     def at_work(self) -> bool:
@@ -67,6 +70,7 @@ class AssemblyWorker:
         inbox, self._inbox = self._inbox, []
         if not inbox or self._work is None or self._life.failure is not None:
             return
+        self._heard_at = self._around.clock()
         try:
             for records in inbox:
                 self._work.absorb(records)
@@ -98,6 +102,7 @@ class AssemblyWorker:
     async def _live(self) -> None:
         work = await self._take()
         self._work, self._paused = work, False
+        self._heard_at = self._around.clock()
         self._around.transport.resume(self.partition, work.position)
         self._around.view.turn(self.partition, Status.RUNNING)
         self._show(work)
@@ -137,12 +142,13 @@ class AssemblyWorker:
         return work
 
     async def _round(self, work: PartitionAssembly) -> int:
-        before = work.committed
+        begun, before = self._around.clock(), work.committed
         count = await work.round(self._now())
+        self._heard_at += self._around.clock() - begun  # no poll was looked at meanwhile
         if count or work.committed != before:
             self._show(work)
         if self._paused and not work.full:
-            self._paused = False
+            self._paused, self._heard_at = False, self._around.clock()
             self._around.transport.resume(self.partition, work.position)
             self._around.log.info("partition_resumed", partition=str(self.partition))
         return count
@@ -150,6 +156,8 @@ class AssemblyWorker:
     async def _wait(self, work: PartitionAssembly) -> None:
         """Until something may leave, or may have come."""
         await asyncio.sleep(self._around.settings.commit_seconds)
+        self._show(work)
+        self._watch(work)
         due = work.next_due()
         seconds = self._around.settings.idle_commit_seconds
         if due is not None:
@@ -160,10 +168,21 @@ class AssemblyWorker:
                     await self._life.stirred.wait()
         self._life.stirred.clear()
 
+    def _watch(self, work: PartitionAssembly) -> None:
+        """Notice a consumer that stalls in silence."""
+        end = self._around.transport.end_offset(self.partition)
+        if end is None or end <= work.position or self._paused:
+            self._heard_at = self._around.clock()
+        check_not_stalled(self.partition, self._around, heard_at=self._heard_at)
+
     def _show(self, work: PartitionAssembly) -> None:
-        """What is durable may be told: how far requests have become events."""
+        """What may be told: how far requests were read and have become events."""
         part = self._around.view.part(self.partition)
-        part.position = work.committed
+        part.position, part.low_water = work.position, work.history
+        part.open, part.events = work.open, work.events
+        due = work.next_due()
+        ahead = None if due is None else (due - self._now()) / 1000
+        part.due_at = None if ahead is None else self._around.clock() + ahead
         part.look(
             first=self._around.transport.first_offset(self.partition),
             end=self._around.transport.end_offset(self.partition),

@@ -131,10 +131,29 @@ def check_assemblies(configuration: Configuration) -> None:
                     got="nothing",
                 )
             )
+        _check_partitions(configuration, name, table, output)
     for output, name in writers.items():
         if output in roles:
             told = f"its input is {roles[output]} of an assembly too"
             raise _wrong(configuration, name, "stream", told, "an input of its own", output)
+
+
+def _check_partitions(
+    configuration: Configuration, name: str, table: AssemblyTable, output: str
+) -> None:
+    """Partition p of the output is written from p of both inputs, so they have one number."""
+    topics = configuration.tables.topics
+    there = [each for each in (table.requests, table.outcomes, output) if each in topics]
+    counts = {each: topics[each].partitions for each in there}
+    if len(set(counts.values())) > 1:
+        raise InvalidConfig(
+            complaint(
+                f"{configuration.path}: assemblies.{name}",
+                "its topics differ in their number of partitions",
+                expected="one number for requests, outcomes and the stream's input",
+                got=", ".join(f"{topic}: {count}" for topic, count in counts.items()),
+            )
+        )
 
 
 def check_pair_budgets(configuration: Configuration) -> None:

@@ -22,7 +22,7 @@ def check_public(configuration: Configuration) -> None:
     token_of(http.token_file, where="http.token_file")
     tls_of(http.certificate_file, http.key_file)
     about = [about_of(configuration, name) for name in configuration.tables.streams]
-    facts = Facts(about=about, process=None)
+    facts = Facts(about=about, process=None, assemblies=list(configuration.tables.assemblies))
     MetricsPage(lambda: facts, most_series=http.most_series)
 
 

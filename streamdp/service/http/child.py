@@ -45,6 +45,7 @@ def public(setup: Setup) -> tuple[Knowledge, Gate]:
         setup.technology.publications,
         role=setup.role,
         bounds=Bounds(http.most_keys, http.stale_after),
+        assemblies=setup.assemblies,
     )
     answers = Public(knowledge, most_series=http.most_series, body_seconds=http.request_seconds)
     gate = Gate(

@@ -55,11 +55,13 @@ class Knowledge:
         *,
         role: Role,
         bounds: Bounds,
+        assemblies: Sequence[str] = (),
         clock: Clock = time.monotonic,
         retries: Sequence[float] = RETRIES,
     ) -> None:
         self.about = {each.name: each for each in about}
         self.role = role
+        self.assemblies = assemblies
         self.cache = ActionsCache(
             publications,
             [each.source for each in about],
@@ -142,14 +144,14 @@ class Knowledge:
         waiting = [] if self._begun else _not_begun(self.process)
         return waiting + [
             f"{stream.name}/{part.number} is halted by this configuration"
-            for stream in self.process.streams
+            for stream in self.process.work
             for part in stream.partitions
             if part.reason in _OF_CONFIGURATION
         ]
 
     def halted(self) -> list[str]:
         """What stands still and why; its published actions stay in force."""
-        streams = [] if self.process is None else self.process.streams
+        streams = [] if self.process is None else self.process.work
         return [
             f"{stream.name}/{part.number}: {part.reason}: {part.message}"
             for stream in streams
@@ -165,6 +167,7 @@ class Knowledge:
             told={name: history.told for name, history in self.histories.items()},
             conditions={name: self.cache.condition(name) for name in self.about},
             traffic=self.traffic,
+            assemblies=self.assemblies,
         )
 
 
@@ -172,10 +175,10 @@ def _not_begun(process: ProcessStatus) -> list[str]:
     """What a process still has to take, or why nothing of it can be."""
     missing = [
         f"{stream.name}: it is not known yet which partitions are this process's"
-        for stream in process.streams
+        for stream in process.work
         if not stream.settled
     ]
-    parts = [(stream.name, part) for stream in process.streams for part in stream.partitions]
+    parts = [(stream.name, part) for stream in process.work for part in stream.partitions]
     missing += [
         f"{name}/{part.number} is {part.status}"
         for name, part in parts

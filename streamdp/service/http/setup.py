@@ -21,13 +21,20 @@ class Setup:
     http: HttpTable
     log: LogTable
     role: Role
+    assemblies: Sequence[str] = ()
 
     @classmethod
-    def of(cls, configuration: Configuration, technology: Technology, role: Role) -> Setup:
+    def of(
+        cls,
+        configuration: Configuration,
+        technology: Technology,
+        role: Role,
+        assemblies: Sequence[str] = (),
+    ) -> Setup:
         """From a configuration; seeds are shown for what they are, and used for nothing here."""
         about = [about_of(configuration, name) for name in configuration.tables.streams]
         tables = configuration.tables
-        return cls(about, technology, tables.http, tables.log, role)
+        return cls(about, technology, tables.http, tables.log, role, assemblies)
 
 
 def about_of(configuration: Configuration, name: str) -> About:

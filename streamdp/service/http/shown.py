@@ -25,6 +25,7 @@ from streamdp.service.history import KeyHistory, Reading, Told
 from streamdp.service.http.knowledge import Knowledge
 from streamdp.service.metrics import is_up
 from streamdp.service.spec import mechanism
+from streamdp.service.status import StreamStatus
 
 CONFIDENCE = 0.95
 """Of the intervals of an experiment: of all arms and all looks together."""
@@ -43,7 +44,13 @@ def shown_status(knowledge: Knowledge) -> dict[str, Any]:
         "transport_up": None if process is None else is_up(process),
         "topics": _topics(knowledge),
         "streams": [_stream(knowledge, about) for about in knowledge.about.values()],
+        "assemblies": [] if process is None else [_assembly(each) for each in process.assemblies],
     }
+
+
+def _assembly(status: StreamStatus) -> dict[str, Any]:
+    """What an assembly's partitions here have done: of requests, never of outcomes."""
+    return {"name": status.name, "partitions": status.partitions}
 
 
 def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+"""What `run` and `assemble` share: a process of the service, to its end.
+
+What ends the process is logged as the event ``failed``. Where the log is JSON only because standard
+error is piped (``log.format = "auto"``), the cause of a start that failed is a plain line too,
+because people read it. ``log.format = "json"`` is JSON alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from streamdp.cli.common import Prepared, complain
+from streamdp.cli.exit_codes import ExitCode, code_of, code_of_halt
+
+if TYPE_CHECKING:
+    from streamdp.service.config import Seeds
+    from streamdp.service.run import Running, Work
+    from streamdp.service.worker import Log
+
+
+def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
+    """Run to the end; what ended it goes to the log, without anything from content."""
+    from streamdp.service.run import log_of, piped_by_default
+
+    log = log_of(ready.configuration)
+    if piped_by_default(ready.configuration):
+        log = Plain(log)
+    return _served(ready, log=log, work=work, allowed=allowed)
+
+
+class Plain:
+    """A log that tells why nothing goes on in a plain line too: a failed start, a halt.
+
+    Where standard error is piped and nobody asked for JSON, whoever reads it may be a person.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._told = ""  # the transport's last refusal: it is tried again and again
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something happened as it should."""
+        return self._log.info(event, **fields)
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something that passes by itself; a start that waits says for what, once."""
+        detail = str(fields.get("detail"))
+        if event == "join_lost" and detail != self._told:
+            self._told = detail
+            complain(f"waiting for the transport: {detail}")
+        return self._log.warning(event, **fields)
+
+    def error(self, event: str, **fields: object) -> object:
+        """Somebody must act."""
+        if event == "partition_halted":
+            where, why = f"partition {fields.get('partition')}", str(fields.get("detail"))
+            why = why.removeprefix(f"{where}: ")
+            complain(f"{where} is halted ({fields.get('reason')}): {why}")
+        return self._log.error(event, **fields)
+
+
+def _served(ready: Prepared, *, log: Log, work: Work, allowed: Seeds) -> ExitCode:
+    """Run to the end; what ended it goes to the log, without anything from content."""
+    import asyncio
+
+    from streamdp.core.errors import StreamdpError
+    from streamdp.service.run import TransportRefuses, piped_by_default, run, run_service
+    from streamdp.service.worker import where_raised
+
+    start = _Start()
+
+    async def serve() -> ExitCode:
+        reason = await run_service(
+            ready.configuration,
+            technology=ready.technology,
+            log=log,
+            faces=[start.face, *ready.faces],
+            seeds=allowed,
+            work=work,
+        )
+        return code_of_halt(reason)
+
+    try:
+        return run(serve, log=log)
+    except asyncio.CancelledError:
+        return ExitCode.CUT_OFF
+    except StreamdpError as error:
+        code = ExitCode.TRANSPORT if isinstance(error, TransportRefuses) else code_of(error)
+        if start.failed and piped_by_default(ready.configuration):
+            complain(error)
+        log.error("failed", detail=str(error), exit_code=int(code))
+        return code
+    except Exception as error:
+        kind = type(error).__name__
+        log.error("failed", detail=kind, where=where_raised(error), exit_code=int(ExitCode.WRONG))
+        return ExitCode.WRONG
+
+
+class _Start:
+    """Knows whether the service has reached its transport: until then, its start has failed."""
+
+    def __init__(self) -> None:
+        self._running: Running | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error now ends the start rather than the work."""
+        return self._running is None or not self._running.joined.is_set()
+
+    @asynccontextmanager
+    async def face(self, running: Running) -> AsyncIterator[None]:
+        """Be told of the process, as a face is; show nothing."""
+        self._running = running
+        yield

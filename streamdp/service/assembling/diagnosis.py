@@ -1,0 +1,106 @@
+"""What an administrator's tools show of an assembly, judged: would its partitions start?
+
+How far outcomes reach, and which keys they have, is for operators: what says anything of that is
+marked NOT PRIVATE, or says only whether it is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from streamdp.assembly.join import Positions
+from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StreamdpError
+from streamdp.ports import Administrator, Finding, Key, Partition, StreamTopics, Taken, Verdict
+from streamdp.service.assembling.saved import open_assembly
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.past import ALONE, Past, PastOf, Scope
+from streamdp.wire.unprotected import NOT_PRIVATE
+
+
+async def compare_assemblies(tools: Administrator, specs: Sequence[AssemblySpec]) -> None:
+    """Raise `ConfigurationMismatch` if a partition would halt for its configuration."""
+    for spec in specs:
+        with suppress(InvalidConfig):  # topics that are not there contradict nothing
+            for number, taken in enumerate(await _peeked(tools, spec)):
+                _compare(spec, Partition(spec.name, number), taken)
+
+
+def _compare(spec: AssemblySpec, partition: Partition, taken: Taken) -> None:
+    try:
+        open_assembly(spec, partition, taken, past=ALONE)
+    except ConfigurationMismatch:
+        raise
+    except StreamdpError:
+        return  # whatever else is wrong may be what the roll-out mends
+
+
+async def partitions(tools: Administrator, spec: AssemblySpec, past: PastOf) -> list[Finding]:
+    """Would each partition of an assembly start, and is what it needs retained?"""
+    others = await past(spec.name, Scope.ALL)
+    return [
+        finding
+        for number, taken in enumerate(await _peeked(tools, spec))
+        for finding in _partition(spec, Partition(spec.name, number), taken, others)
+    ]
+
+
+async def _peeked(tools: Administrator, spec: AssemblySpec) -> list[Taken]:
+    first = await tools.peek(spec.topics, 0)
+    rest = [await tools.peek(spec.topics, number) for number in range(1, first.partitions)]
+    return [first, *rest]
+
+
+def _partition(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) -> list[Finding]:
+    subject = f"partition {partition}: state"
+    try:
+        opened = open_assembly(spec, partition, taken, past=past)
+    except StreamdpError as error:
+        return [Finding(subject, Verdict.PROBLEM, str(error))]
+    positions = opened.positions
+    if opened.begins:
+        told = f"it would begin epoch {spec.epoch} at request {positions.requests}"
+        return [Finding(subject, Verdict.GOOD, told)]
+    told = f"at request {positions.requests} of {taken.end_offset}"
+    return [Finding(subject, Verdict.GOOD, told), _retention(partition, positions, taken)]
+
+
+def _retention(partition: Partition, positions: Positions, taken: Taken) -> Finding:
+    """How far the oldest records that a start reads again are from being deleted."""
+    subject = f"partition {partition}: retention"
+    requests = _is_near(positions.history, taken.first_offset, taken.end_offset)
+    outcomes = _is_near(positions.outcomes, taken.beside_first, taken.beside_end)
+    told = (
+        f"a start reads from request {positions.history} on, they are retained from"
+        f" {taken.first_offset} on"
+    )
+    if requests or outcomes:
+        which = "requests" if requests else "outcomes"
+        return Finding(subject, Verdict.WARNING, f"{told}: raise the retention of {which} now")
+    return Finding(subject, Verdict.GOOD, told)
+
+
+def _is_near(needed: int, first: int, end: int) -> bool:
+    return first > 0 and needed - first < (end - needed) // 10 + 1
+
+
+async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:
+    """Whether the newest requests and outcomes of one key lie in one partition. NOT PRIVATE."""
+    subject = f"{NOT_PRIVATE}: keys of {topics.input} and {topics.beside}"
+    homes: dict[Key, set[int]] = {}
+    for end in (topics.input, topics.beside):
+        single = replace(topics, input=end, beside="", output="")
+        for batch in await tools.newest(single, count=count):
+            for key in batch.keys:
+                homes.setdefault(key, set()).add(batch.partition.number)
+    several = {key: sorted(found) for key, found in homes.items() if len(found) > 1}
+    if not several:
+        return Finding(subject, Verdict.GOOD, f"{len(homes)}, each in one partition")
+    key, found = min(several.items(), key=lambda item: item[0] or b"")
+    told = (
+        f"{len(several)} of {len(homes)} in several partitions, such as {key!r} in"
+        f" {', '.join(map(str, found))}: such outcomes find no request. All producers, of both"
+        " topics, must use one partitioner"
+    )
+    return Finding(subject, Verdict.PROBLEM, told)

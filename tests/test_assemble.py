@@ -1,0 +1,135 @@
+"""Does `streamdp assemble` keep its promise as a process: kills, signals, refusals, what is shown?
+
+Real processes on real SQLite files, from requests and outcomes to a policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamdp.service.config import Configuration
+from tests.asking import free_port
+from tests.assembling_shop import Shop, configured, killed
+from tests.calling import Streamdp
+from tests.processes import until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """A shop on two files."""
+    transport = f'kind = "sqlite"\npath = "{tmp_path}/shop.db"\npartitions = 2'
+    return Shop(configured(tmp_path, app="shop", transport=transport))
+
+
+def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -> None:
+    """Events are the join of the logs though assemblers were killed; then a stream learns."""
+    assert streamdp("topics", "create", "--config", str(shop.path)).code == 0
+    asyncio.run(killed(shop, count=60, times=3))
+    asyncio.run(shop.check())
+    with shop.start("run") as process:
+        watch = ("watch", "--config", str(shop.path), "--once", "--json")
+        until(lambda: '"kind":"sums"' in streamdp(*watch).out)
+        assert process.end() == 0
+    told = streamdp("ledger", "verify", "--config", str(shop.path), "--json")
+    assert told.code == 0, told
+    pair = next(each for each in told.json["topics"] if each["topic"] == "shop.requests")
+    assert (pair["highest"], pair["assembled_into"]) == ("1", ["shop.events"])
+    claims = streamdp("ledger", "verify", "--persons", "--config", str(shop.path)).out
+    assert "persons of assembly shop.clicks: 2 events count in each stretch of 5 slots" in claims
+    assert "ε = 2 for a person in a key and stretch, 4 over any 5 consecutive slots" in claims
+    looked = streamdp("doctor", "--config", str(shop.path))
+    assert looked.code == 0, looked
+    assert "partition clicks/0: state: at request" in looked.out
+    assert "clicks/1     epoch 1: requests 0 …" in streamdp(
+        "ledger", "show", "--config", str(shop.path)
+    ).out  # fmt: skip
+
+
+def test_in_one_process_with_what_learns_from_it(shop: Shop, streamdp: Streamdp) -> None:
+    """The embedded log is one process's, so `run` assembles too if it is told to."""
+    port = free_port()
+    with shop.path.open("a") as file:
+        file.write(f'[http]\nlisten = "127.0.0.1:{port}"\n')
+    streamdp("topics", "create", "--config", str(shop.path))
+    with shop.start("run", "--with-assemblies") as process:
+        process.hear("http_listening")
+        asyncio.run(shop.visit(count=20, rest=0))
+        until(lambda: _metric(port, "streamdp_events_assembled_total") == 20)
+        until(lambda: _metric(port, "streamdp_slots_total") == 20)
+        assert _metric(port, "streamdp_requests_open") == 0
+        assert _get(port, "/readyz")["ready"]
+        (clicks,) = _get(port, "/v1/status")["assemblies"]
+        assert sum(part["events"] for part in clicks["partitions"]) == 20
+        assert process.end() == 0
+    asyncio.run(shop.check())
+
+
+def test_is_a_second_assembler_refused_on_the_same_files(shop: Shop, streamdp: Streamdp) -> None:
+    """As a second `run` is."""
+    streamdp("topics", "create", "--config", str(shop.path))
+    with shop.start("assemble") as first:
+        first.hear("partition_running")
+        with shop.start("assemble") as second:
+            assert second.ended() == 3
+        assert first.end() == 0
+
+
+def test_is_a_configuration_without_assemblies_refused(shop: Shop, streamdp: Streamdp) -> None:
+    text = shop.path.read_text()
+    shop.path.write_text(text[: text.index("[assemblies.clicks]")])
+    told = streamdp("assemble", "--config", str(shop.path))
+    assert told.code == 2
+    assert "expected a table [assemblies.NAME], got nothing" in told.err
+
+
+def test_does_a_halted_assembly_end_the_process_if_told_to(shop: Shop, streamdp: Streamdp) -> None:
+    """Another window needs a new epoch: `check` says so before, and the exit code after."""
+    streamdp("topics", "create", "--config", str(shop.path))
+    with shop.start("assemble") as first:
+        first.hear("partition_running")
+        asyncio.run(_began(shop))
+        assert first.end() == 0
+    text = shop.path.read_text().replace('window = "1s"', 'window = "2s"')
+    shop.path.write_text(text.replace("[service]", '[service]\non_halt = "exit"'))
+    told = streamdp("check", "--with-state", "--config", str(shop.path))
+    assert told.code == 4
+    assert "windows, rules, formats, caps or topics needs a new epoch" in told.err
+    with shop.start("assemble") as second:
+        assert second.ended() == 4
+    shop.path.write_text(
+        shop.path.read_text().replace('combine = "last"', 'combine = "last"\nepoch = 2')
+    )
+    assert Configuration.load(shop.path, {}).assemblies()[0].epoch == 2
+    assert streamdp("check", "--with-state", "--config", str(shop.path)).code == 0
+
+
+async def _began(shop: Shop) -> None:
+    """Wait until every partition's checkpoint is durable."""
+    (spec,) = shop.configuration.assemblies()
+    tools = shop.technology.administrator()
+    for _ in range(600):
+        if all([(await tools.peek(spec.topics, number)).state for number in range(2)]):
+            break
+        await asyncio.sleep(0.05)
+    await tools.close()
+
+
+def _get(port: int, path: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
+
+
+def _metric(port: int, name: str) -> float:
+    """The sum over partitions."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))

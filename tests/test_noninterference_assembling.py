@@ -1,0 +1,251 @@
+"""Does anything of an assembling service, but one event's content, depend on outcomes?
+
+Layer 4 of the audit for assemblies: the real service on a memory log, with its time by a script.
+Lives whose outcomes differ (none, a click, many, garbage, late ones) must be the same to the byte
+in everything that others see: ledger, order and sizes of commits, keys, headers and lengths of
+events, positions of requests, logs, the status page's data, the metrics page. A clock that each
+outcome moves shows that no duration of the public page has the time in it in which outcomes are
+read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from streamdp.ports import Partition, Records, Value
+from streamdp.service.assembling import saved
+from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.worker import AssemblyWorker
+from streamdp.service.loop import Service
+from streamdp.service.metrics import Facts, MetricsPage
+from streamdp.service.past import alone
+from streamdp.service.status import Steps, status_of
+from streamdp.service.view import View
+from streamdp.testing.memory import MemoryTransport
+from tests.assembly_model import GRACE, SECRET, WINDOW
+from tests.services import Lines
+from tests.test_assembling import CAP, SPEC, TOPICS
+from tests.test_assembling_loop import SETTINGS, Group
+
+SPEC_ = replace(SPEC, cap=replace(CAP, secret=SECRET), most_at_once=3)
+REQUESTS = 10
+CLICK, FEW = b'{"reward": 1}', b'{"reward": 0.25}'
+
+OUTCOMES: dict[str, list[tuple[int, Value]]] = {  # of one request: when, and what
+    "none": [],
+    "a click": [(300, CLICK)],
+    "many": [(at, FEW) for at in range(10, 900, 10)],
+    "garbage": [(300, b"\xff" * 999), (301, None), (302, b'{"reward": "1"}')],
+    "late": [(WINDOW + 1, CLICK), (WINDOW + 40, CLICK)],
+}
+
+
+@dataclass
+class Hand:
+    """A clock that stands still, but for what moves it."""
+
+    seconds: float = 0.0
+
+
+class Slow(MemoryTransport):
+    """Needs a second for each outcome that it reads."""
+
+    hand: Hand
+
+    async def read_beside(
+        self, partition: Partition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        async for records in super().read_beside(partition, start, stop):
+            self.hand.seconds += len(records)
+            yield records
+
+
+@dataclass
+class Life:
+    """A service that assembles, step by step; `seen` is what anybody can see of it."""
+
+    outcomes: list[tuple[int, Value]]
+    group: Group = field(default_factory=lambda: Group(spec=SPEC_))
+
+    async def lived(self) -> dict[str, object]:
+        """Requests are read, then time passes, twice; between, outcomes of one of them come."""
+        hand, log = Hand(), Lines()
+        view, steps = View([], assemblies=[SPEC.name]), Steps(lambda: 0.0)
+        transport = Slow(self.group.log, worker="lone")
+        transport.hand = hand
+
+        def observe(step: str, seconds: float) -> None:
+            if step == "commit":  # how often it polls depends on the machine
+                steps.observe(step, seconds)
+
+        service = Service(
+            [SPEC_], transport, past=alone, view=view, log=log, settings=SETTINGS,
+            now=lambda: self.group.now, clock=lambda: hand.seconds,
+            observe=observe,
+        )  # fmt: skip
+        task = asyncio.create_task(service.run())
+        for turn in range(2):
+            begin = turn * 3 * WINDOW
+            self._requests(begin)
+            if turn == 0:
+                self._clicks()
+            await self._until(lambda: self._read(view) == len(self._log("requests").offsets))
+            self.group.now = begin + 2 * WINDOW + GRACE
+            await self.group.until(REQUESTS * (turn + 1))
+            await self._until(lambda: not self._open(view))
+        status = status_of(view, steps, now=hand.seconds)
+        facts = Facts([], status, assemblies=[SPEC.name])
+        page = MetricsPage(lambda: facts, most_series=5000).render()
+        service.drain()
+        await task
+        told = [line for line in log.told if line[1].get("partition") in (None, "clicks/0")]
+        return {"commits": self._commits(), "log": told, "metrics": page, "status": status.encode()}
+
+    def _requests(self, begin: int) -> None:
+        for number in range(REQUESTS):
+            self.group.log.now = begin + number
+            headers = [("streamdp-request", b"%d" % number), ("streamdp-person", b"p")]
+            record = (b"k%d" % (number % 2), b"content")
+            self.group.log.append(TOPICS.input, [record], headers=[headers], partition=0)
+
+    def _clicks(self) -> None:
+        for after, value in self.outcomes:
+            self.group.log.now = after
+            headers = [[("streamdp-request", b"3")]]
+            self.group.log.append(TOPICS.beside, [(b"k1", value)], headers=headers, partition=0)
+
+    def _log(self, topic: str) -> Any:
+        return self.group.log.input(topic, 0)
+
+    def _read(self, view: View) -> int:
+        parts = view.assemblies[SPEC.name].partitions
+        return parts[0].position if 0 in parts else 0
+
+    def _open(self, view: View) -> int:
+        return view.assemblies[SPEC.name].partitions[0].open
+
+    async def _until(self, what: Callable[[], bool]) -> None:
+        for _ in range(20_000):
+            if what():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("it never came to be")
+
+    def _commits(self) -> list[object]:
+        """What can be seen of each: values of the trusted state by their length alone."""
+        return [
+            (
+                commit.next_offset, commit.low_water, list(commit.ledger),
+                [(place, len(value or b"")) for place, value in commit.state],
+                [(key, len(value or b""), list(headers)) for key, value, headers in commit.records],
+            )
+            for attempt in self.group.log.attempts
+            if attempt.partition.number == 0
+            for commit in [attempt.commit]
+        ]  # fmt: skip
+
+    def events(self) -> list[Value]:
+        """The contents, which alone may differ."""
+        return [value for _, value, _ in self.group.events(0)]
+
+
+def lived(name: str) -> tuple[dict[str, object], list[Value]]:
+    life = Life(OUTCOMES[name])
+    return asyncio.run(life.lived()), life.events()
+
+
+def differing(one: dict[str, object], two: dict[str, object]) -> list[str]:
+    return [name for name in one if one[name] != two[name]]
+
+
+def test_are_neighbours_the_same_but_for_one_event() -> None:
+    """Whatever came of the fourth request, be it nothing or a hundred outcomes."""
+    plain, events = lived("none")
+    contents = {events[3]}
+    for name in list(OUTCOMES)[1:]:
+        other, others = lived(name)
+        assert differing(plain, other) == [], name
+        assert [at for at in range(len(events)) if events[at] != others[at]] in ([], [3])
+        contents.add(others[3])
+    assert len(contents) >= 2
+
+
+def test_is_a_life_told_in_full() -> None:
+    """The comparison would be worth little if little happened."""
+    seen, events = lived("many")
+    assert len(events) == 2 * REQUESTS
+    commits, page = seen["commits"], seen["metrics"]
+    assert isinstance(commits, list)
+    assert isinstance(page, bytes)
+    assert len(commits) >= 8
+    assert b"streamdp_commit_seconds_count" in page
+    assert b'streamdp_events_assembled_total{partition="0",stream="clicks"} 20.0' in page
+
+
+def _counts_outcomes(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the view's events are outcomes too."""
+    honest = PartitionAssembly._read_up_to
+
+    async def read(self: PartitionAssembly, start: int, stop: int) -> None:
+        self.events += stop - start
+        await honest(self, start, stop)
+
+    patch.setattr(PartitionAssembly, "_read_up_to", read)
+
+
+def _measures_reading(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: how long a commit takes has in it how long outcomes are read."""
+    honest = AssemblyWorker._round
+
+    async def round_(self: AssemblyWorker, work: PartitionAssembly) -> int:
+        begun = self._around.clock()
+        count = await honest(self, work)
+        self._around.observe("commit", self._around.clock() - begun)
+        return count
+
+    patch.setattr(AssemblyWorker, "_round", round_)
+
+
+def _logs_positions(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the log says how far outcomes were read."""
+    honest = AssemblyWorker._show
+
+    def show(self: AssemblyWorker, work: PartitionAssembly) -> None:
+        honest(self, work)
+        log, at = self._around.log, work._join.outcome_at
+        if at:
+            log.info("partition_running", partition=str(self.partition), outcomes=at)
+
+    patch.setattr(AssemblyWorker, "_show", show)
+
+
+def _narrow_positions(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: a checkpoint as wide as the position of outcomes is."""
+    honest = saved.encode_point
+
+    def encode(*arguments: Any, **more: Any) -> bytes:
+        positions = arguments[2]
+        return honest(*arguments, **more) + b" " * len(str(positions.outcomes))
+
+    patch.setattr("streamdp.service.assembling.partition.encode_point", encode)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "told"),
+    [
+        (_counts_outcomes, "metrics"),
+        (_measures_reading, "metrics"),
+        (_logs_positions, "log"),
+        (_narrow_positions, "commits"),
+    ],
+)
+def test_is_a_service_that_tells_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert told in differing(lived("none")[0], lived("many")[0])
