@@ -231,3 +231,20 @@ def test_is_the_law_of_a_draw_that_of_its_bonuses() -> None:
             moved, in_force=0
         )
     )
+
+
+def test_does_a_prior_keep_what_the_proof_of_the_regret_needs() -> None:
+    """P(j) ≤ ½e^(b_j − b_*)e^(−ρ(L_j − L_*)) for any prior and sums, and Σ e^b = K."""
+    rng = np.random.default_rng(5)
+    learner = replace(sd.incumbent_leader(actions=list("abcd"), epsilon="1/2"), crowd=CROWD)
+    for _ in range(200):
+        told = CrowdPrior.of(1, after=1, gap=0, bonuses=rng.integers(-4 * ONE, 4 * ONE, 4))
+        sums, in_force = rng.integers(0, 30 * ONE, 4), int(rng.integers(4))
+        logs = learner.log_probabilities(sums, in_force=in_force, told=told)
+        scores = CROWD.bonuses(told, np.array([in_force]))[0] / ONE - sums / ONE / 4
+        for best in range(4):
+            others = np.delete(logs - (scores - scores[best]), best)
+            assert others.max() <= log(0.5) + 1e-9
+    kept = many(rng, 200, 1)
+    made = CROWD.made(newest(kept), {0: CROWD.nothing}, after=200)
+    assert np.exp(made.bonuses / ONE).sum() == pytest.approx(4, abs=1e-5)

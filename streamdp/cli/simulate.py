@@ -9,11 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamdp.cli._crowds import KeysOption, crowd_tables, crowd_told, crowds, only_losses
+
 if TYPE_CHECKING:
     from streamdp.replay.course import Course
     from streamdp.replay.feedback import FeedbackOutcome
     from streamdp.replay.simulate import Outcome
 
+
+RUNS = 400
+
+WorldsOption = Annotated[
+    str,
+    typer.Option(
+        help="stationary, drifting, others; held-out-stationary or held-out-drifting, which no"
+        " default was chosen by: what --observes losses sees."
+    ),
+]
+
+LearnersOption = Annotated[
+    str | None, typer.Option(help="name:option=value,…; every recipe without it.")
+]
 
 WorldOption = Annotated[
     str | None,
@@ -36,20 +52,15 @@ def simulate(
     observes: Annotated[
         str, typer.Option(help="losses (of all actions) or feedback (of the shown action).")
     ] = "losses",
-    worlds: Annotated[
-        str,
-        typer.Option(
-            help="stationary, drifting, others; held-out-stationary or held-out-drifting, which no"
-            " default was chosen by: what --observes losses sees."
-        ),
-    ] = "stationary",
-    learners: Annotated[
-        str | None, typer.Option(help="name:option=value,…; every recipe without it.")
-    ] = None,
+    worlds: WorldsOption = "stationary",
+    learners: LearnersOption = None,
     epsilon: Annotated[
         str | None, typer.Option(help="Budgets, exactly; 0.1,0.5,1,4, with feedback 0.25,0.5,1.")
     ] = None,
-    runs: Annotated[int, typer.Option(help="Runs of each learner on each instance.")] = 400,
+    runs: Annotated[
+        int | None,
+        typer.Option(help="Runs of each learner on each instance; 400, with --keys 3."),
+    ] = None,
     not_private: Annotated[
         bool,
         typer.Option(
@@ -67,6 +78,7 @@ def simulate(
     only: WorldOption = None,
     delay: DelayOption = 0,
     report: ReportOption = None,
+    keys: KeysOption = None,
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
@@ -76,19 +88,26 @@ def simulate(
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
     drift and an adversary.
 
+    With --keys: keys that are alike or not, and how much less they lose by knowing each other.
+
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
     from streamdp.cli._written import write_page
     from streamdp.core.errors import InvalidConfig, complaint
 
-    if observes == "feedback":
-        size = {"runs": runs, "seed": seed, "delay": delay}
+    count = RUNS if runs is None else runs
+    if keys is not None:
+        only_losses(observes)
+        crowd = crowds(learners, epsilon, keys=keys, runs=runs, slots=slots, seed=seed)
+        told, tables = [crowd_told(outcome) for outcome in crowd], crowd_tables(crowd)
+    elif observes == "feedback":
+        size = {"runs": count, "seed": seed, "delay": delay}
         shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
         write_page(report, lambda: _page(shown))
         told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
     elif observes == "losses":
         found = _losses(
-            worlds, learners, epsilon, runs=runs, slots=slots, seed=seed, not_private=not_private
+            worlds, learners, epsilon, runs=count, slots=slots, seed=seed, not_private=not_private
         )
         told, tables = [_told(outcome) for outcome in found], _tables(found)
     else:
@@ -97,7 +116,13 @@ def simulate(
         )
     if as_json:
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
-    elif markdown:
+    else:
+        _show(tables, how="markdown" if markdown else "drawn")
+
+
+def _show(tables: Iterable[Table], *, how: str) -> None:
+    """Tables for people."""
+    if how == "markdown":
         typer.echo("\n".join(_markdown(tables)))
     else:
         _print_tables(tables)

@@ -1,0 +1,253 @@
+"""What keys gain by learning from each other: a learner with a crowd beside itself without one.
+
+Blocks are played, not slots, as in `simulate`: sums are binomial, selections are the shipped
+mechanism under seeded bits, regret is that of the mean losses. Both play the same losses with the
+same bits, so their ratio is sharper than their means. Priors are made where the engine makes them:
+behind the vote with which they are due, in the order in which the keys' blocks end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import exp, sqrt
+
+import numpy as np
+from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence import Standing
+from streamdp.core.evidence.crowd import WIDTH, Crowd, cast, due, newest
+from streamdp.core.grid import UNIT
+from streamdp.core.learners import Leader
+from streamdp.core.randomness import Bits, Purpose, SeededRandomness
+from streamdp.replay.crowd_worlds import BESIDE, STAGGERED, Kind, World
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FLOOR = Fraction(1, 20)
+"""λ, where nothing else is asked for."""
+
+_STREAM = "crowd"
+_STRUCTURES = 3
+
+
+def crowded(learner: Leader, floor: Fraction = FLOOR) -> Leader:
+    """The same learner with a crowd."""
+    crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor)
+    return replace(learner, crowd=crowd)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a simulation is."""
+
+    keys: int = 1000
+    actions: int = 20
+    horizon: int = 20_000
+    runs: int = 4
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what gives no crowd or no standard error."""
+        if min(self.keys, self.actions, self.runs) < 2 or not 1 <= self.horizon <= 1 << 30:
+            raise InvalidConfig(
+                complaint(
+                    "simulate",
+                    "size",
+                    expected="2 keys, actions and runs or more, of 1 … 2**30 slots",
+                    got=f"{self.keys} keys, {self.actions} actions, {self.runs} runs of"
+                    f" {self.horizon} slots",
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdOutcome:
+    """The regret of all keys together, run by run, alone and with the crowd."""
+
+    kind: Kind
+    epsilon: Fraction
+    alone: Floats
+    crowd: Floats
+    alone_caught: Floats  # of the keys that a trap is laid for
+    crowd_caught: Floats
+
+    @property
+    def logs(self) -> Floats:
+        """The logarithm of what is left of the regret, run by run."""
+        return np.asarray(np.log(self.crowd / self.alone))
+
+
+def simulate_crowds(
+    learner: Callable[[Fraction, Sequence[str]], Leader],
+    epsilons: Sequence[Fraction],
+    *,
+    kinds: Sequence[Kind] = (*STAGGERED, *BESIDE),
+    size: Size,
+    progress: Callable[[Kind], None] = lambda kind: None,
+) -> Iterator[CrowdOutcome]:
+    """Every kind at every ε."""
+    names = [str(action) for action in range(size.actions)]
+    for number, kind in enumerate(kinds):
+        progress(kind)
+        for epsilon in epsilons:
+            alone = learner(epsilon, names)
+            rows = [_run(kind, number, run, alone, size) for run in range(size.runs)]
+            yield CrowdOutcome(kind, epsilon, *np.array(rows).T)
+
+
+def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[float]:
+    """Regret alone and with the crowd, of all keys and of those that a trap is laid for."""
+    seeds = (size.seed, number, run)
+    world = kind.world(
+        default_rng(seeds),
+        keys=size.keys,
+        actions=size.actions,
+        horizon=size.horizon,
+        structure=run % _STRUCTURES,
+    )
+    found = [_Play.of(world, each, seeds).regret() for each in (alone, crowded(alone))]
+    return [
+        *(float(each.sum()) for each in found),
+        *(float(each[world.minority].sum()) for each in found),
+    ]
+
+
+@dataclass(slots=True)
+class _Play:
+    """One learner for each key of a world, and what they know of each other."""
+
+    world: World
+    learner: Leader
+    randomness: SeededRandomness
+    tags: NDArray[np.uint8]
+    sums: Ints  # N × B × K
+    lengths: Ints  # B
+    ends: Ints  # B: after how many slots each block ends
+    known: Standing
+    kept: Ints  # N × WIDTH
+    lost: Floats  # N
+    priors: dict[int, CrowdPrior] = field(default_factory=dict)
+    votes: int = 0
+
+    @classmethod
+    def of(cls, world: World, learner: Leader, seeds: tuple[int, ...]) -> _Play:
+        """Before anything happens; the losses follow from the seeds, the bits from them alone."""
+        keys, most = len(world.means), int(world.slots.max())
+        blocks = np.arange(learner.schedule.block_of(most) + 1)
+        lengths = learner.schedule.lengths(blocks)
+        generator = default_rng((*seeds, 1))
+        sums = generator.binomial(lengths[None, :, None], world.means[:, None, :]) * UNIT
+        randomness = SeededRandomness(int(generator.integers(1 << 32)))
+        tags = b"".join(randomness.tag(_STREAM, 0, b"%d" % key, 1, 0) for key in range(keys))
+        remembered = np.zeros((keys, learner.memory.width), dtype=np.int64)
+        return cls(
+            world, learner, randomness, np.frombuffer(tags, np.uint8).reshape(keys, 16),
+            sums, lengths, np.cumsum(lengths), Standing(np.zeros(keys, np.int64), remembered),
+            np.zeros((keys, WIDTH), np.int64), np.zeros(keys),
+        )  # fmt: skip
+
+    def regret(self) -> Floats:
+        """What each key loses above its best action."""
+        crowd = self.learner.crowd
+        if crowd is not None:
+            self.priors[0] = crowd.nothing
+        keys, blocks = self._events()
+        first = 0
+        while first < len(keys):
+            stop = len(keys)
+            if crowd is not None:
+                ended = np.cumsum(blocks[first:] >= 0)
+                wanted = due(self._told.after) - self.votes
+                stop = min(stop, first + int(np.searchsorted(ended, wanted)) + 1)
+            self._until(keys[first:stop], blocks[first:stop])
+            if crowd is not None and self.votes >= due(self._told.after):
+                made = crowd.made(newest(self.kept), self.priors, after=self.votes)
+                self.priors[made.number] = made
+            first = stop
+        return self.lost
+
+    @property
+    def _told(self) -> CrowdPrior:
+        return self.priors[len(self.priors) - 1]
+
+    def _events(self) -> tuple[Ints, Ints]:
+        """Keys as they open (block −1) and end a block, in the order of time."""
+        world, keys = self.world, np.arange(len(self.lost))
+        inside = self.ends[None, :] < world.slots[:, None]
+        key, block = np.nonzero(inside)
+        when = world.starts[key] + self.ends[block] / world.pace[key]
+        key, block = np.append(keys, key), np.append(np.full(len(keys), -1), block)
+        order = np.lexsort((block, key, np.append(world.starts, when)))
+        return key[order], block[order]
+
+    def _until(self, keys: Ints, blocks: Ints) -> None:
+        """All that happens under one prior: the r-th events of all keys together."""
+        order = np.argsort(keys, kind="stable")
+        turn = np.empty(len(keys), dtype=np.int64)
+        begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        counts = np.diff(begins, append=len(keys))
+        turn[order] = np.arange(len(keys)) - np.repeat(begins, counts)
+        for at in range(int(counts.max(initial=0))):
+            now = turn == at
+            opens = now & (blocks < 0)
+            if opens.any():
+                self._open(keys[opens])
+            ends = now & (blocks >= 0)
+            if ends.any():
+                self._end(keys[ends], blocks[ends])
+        self.votes += int(np.count_nonzero(blocks >= 0))
+
+    def _open(self, keys: Ints) -> None:
+        """A first action: under prior 0 it is any, alike for both learners."""
+        bits = self._bits(keys, Purpose.OPENING, np.zeros_like(keys))
+        nothing = np.zeros((len(keys), self.world.means.shape[1]), dtype=np.int64)
+        prior = self.learner.opening_prior(len(keys), self._told) if self.priors else None
+        self.known.in_force[keys] = self.learner.choose.select(nothing, bits, prior)
+        self._lose(keys, np.zeros_like(keys))
+
+    def _end(self, keys: Ints, blocks: Ints) -> None:
+        """A vote, and what is in force from then on."""
+        in_force, lengths = self.known.in_force[keys], self.lengths[blocks]
+        bits = self._bits(keys, Purpose.SELECTION, blocks)
+        told = self._told if self.priors else None
+        prior = self.learner.prior(in_force, told)
+        votes = self.learner.choose.select(self.sums[keys, blocks], bits, prior)
+        if told is not None and self.learner.crowd is not None:
+            number = np.full(len(keys), told.number)
+            self.kept[keys] = cast(
+                self.learner.crowd, prior=number, stayed=votes == in_force, vote=votes,
+                length=lengths,
+            )  # fmt: skip
+        before = Standing(in_force, self.known.remembered[keys])
+        now = self.learner.memory.after(before, votes, lengths)
+        self.known.in_force[keys], self.known.remembered[keys] = now.in_force, now.remembered
+        self._lose(keys, blocks + 1)
+
+    def _lose(self, keys: Ints, blocks: Ints) -> None:
+        """What the action in force costs until these blocks end."""
+        slots = self.world.slots[keys]
+        until = np.minimum(self.ends[blocks], slots)
+        count = until - np.minimum(self.ends[blocks] - self.lengths[blocks], slots)
+        self.lost[keys] += count * self.world.gaps[keys, self.known.in_force[keys]]
+
+    def _bits(self, keys: Ints, purpose: int, indices: Ints) -> Bits:
+        return self.randomness.bits(_STREAM, purpose, self.tags[keys], indices)
+
+
+def told(outcomes: Sequence[CrowdOutcome]) -> tuple[float, float]:
+    """What is left of the regret, geometric mean over kinds, ε and runs, and its standard error."""
+    logs = np.concatenate([each.logs for each in outcomes])
+    mean = exp(float(logs.mean()))
+    runs = np.stack([each.logs for each in outcomes]).mean(axis=0)
+    return mean, mean * float(runs.std(ddof=1)) / sqrt(len(runs))
+
+
+def caught(outcome: CrowdOutcome) -> float:
+    """The same of the keys that a trap is laid for; geometric mean over the runs."""
+    return exp(float(np.log(outcome.crowd_caught / outcome.alone_caught).mean()))
