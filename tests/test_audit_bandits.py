@@ -132,13 +132,39 @@ class ReleasedTwice(Around):
         return tuple(self.course.parts(arm)) * 2
 
 
+class ResumedTwice(Around):
+    """An open phase is released as far as it is, and drawn anew when it is resumed and full."""
+
+    def _begun(self, arm: int) -> Part | None:
+        """The first observation of a longer phase, until it was released."""
+        (phase,) = self.course.parts(arm)
+        told = self.releases >> arm & 1
+        return Part(phase.start, phase.start + 1, phase.epsilon) if not told else None
+
+    def due(self, arm: int) -> int | None:
+        begun = self._begun(arm)
+        return self.course.due(arm) if begun is None else begun.start
+
+    def parts(self, arm: int) -> Sequence[Part]:
+        begun = self._begun(arm)
+        return self.course.parts(arm) if begun is None else (begun,)
+
+    def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
+        (phase,) = self.course.parts(arm)
+        if phase.stop == phase.start + 1 or self._begun(arm) is None:
+            self.course.released(slot, arm, sums, chance)
+            self.releases &= ~(1 << arm)
+        else:
+            self.releases |= 1 << arm
+
+
 def broken(course: type[Around], charge: Fraction = Fraction(10)) -> Bandit:
     """Lazy-UCB with a broken course, and a charge so large that its account does not refuse it."""
     learner = made()
     return replace(learner, charge=charge, begin=lambda: course(learner.begin()))
 
 
-@pytest.mark.parametrize("course", [RunningTotal, PhaseNotReset, ReleasedTwice])
+@pytest.mark.parametrize("course", [RunningTotal, PhaseNotReset, ReleasedTwice, ResumedTwice])
 def test_is_an_observation_in_two_releases_found(course: type[Around]) -> None:
     """The enumeration finds 2 ε or more, and the account refuses it before anything is drawn."""
     assert exposure(broken(course)) >= 2

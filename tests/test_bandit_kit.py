@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,19 @@ def greedy() -> Iterator[Bandit]:
 def test_does_a_learner_of_ones_own_pass_the_kit(greedy: Bandit) -> None:
     """A rule of a few lines on doubling phases is a private learner."""
     check_bandit(greedy, audit=lambda bandit: audit_bandit(bandit, samples=200))
+
+
+@pytest.mark.parametrize(
+    ("page", "kit"),
+    [("bandits.md", "check_bandit("), ("extending.md", "check_feedback_learner(")],
+)
+def test_is_a_learner_of_ones_own_less_than_forty_lines(page: str, kit: str) -> None:
+    """The documents' examples, imports and check included; that they pass is tested by following
+    the pages."""
+    text = (Path(__file__).parents[1] / "docs" / page).read_text(encoding="utf-8")
+    blocks = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    (example,) = [block for block in blocks if kit in block and "_recipe\n" in block]
+    assert len(example.splitlines()) < 40
 
 
 def test_does_the_kit_find_a_charge_that_is_too_low(greedy: Bandit) -> None:
