@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.ports import Partition, Written
+from streamdp.ports import Partition, Records, Taken, Written
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.loop import Service
@@ -168,6 +169,48 @@ def test_an_assembly_that_does_not_fit_is_refused_before_it_joins() -> None:
             await service.run()
 
     asyncio.run(run())
+
+
+class Deaf(MemoryTransport):
+    """Delivers nothing before it was taken twice."""
+
+    takes = 0
+
+    async def take(
+        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+    ) -> Taken:
+        self.takes += 1
+        return await super().take(partition, progress=progress)
+
+    async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
+        if self.takes <= PARTITIONS:
+            await asyncio.sleep(timeout)
+            return []
+        return await super().poll(max_records=max_records, timeout=timeout)
+
+
+def test_a_consumer_that_stalls_in_silence_is_taken_again() -> None:
+    """Requests wait and none comes: as for a stream that learns."""
+
+    async def run() -> Lines:
+        group, log = Group(), Lines()
+        headers = [[("streamdp-request", b"r")]]
+        group.log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
+        group.now = 2 * WINDOW
+        service = Service(
+            [SPEC], Deaf(group.log, worker="lone"), past=alone,
+            view=View([], assemblies=[SPEC.name]), log=log,
+            settings=replace(SETTINGS, stall_seconds=0.05), now=lambda: group.now,
+        )  # fmt: skip
+        task = asyncio.create_task(service.run())
+        await group.until(1)
+        service.drain()
+        await task
+        return log
+
+    lost = asyncio.run(run()).of("partition_lost")
+    assert [line["partition"] for line in lost] == [f"{SPEC.name}/0"]
+    assert "input does not come although there is some" in str(lost[0]["detail"])
 
 
 def test_a_lost_poll_is_tried_again() -> None:

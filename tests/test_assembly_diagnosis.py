@@ -1,0 +1,106 @@
+"""Does the doctor say whether an assembly would start, and where its producers disagree?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from streamdp.assembly.join import Positions
+from streamdp.core.errors import ConfigurationMismatch
+from streamdp.ports import Finding, Partition, Taken, Verdict
+from streamdp.service.assembling.diagnosis import _partition, compare_assemblies, keys, partitions
+from streamdp.service.assembling.saved import encode_point
+from streamdp.service.metrics import Facts, MetricsPage
+from streamdp.service.past import ALONE, alone
+from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
+from streamdp.testing.memory import Memory
+from streamdp.testing.memory_log import MemoryLog
+from tests.showing import partition
+from tests.test_assembling import SPEC, TAKEN, TOPICS
+
+AT = Partition(SPEC.name, 0)
+
+
+def room() -> MemoryLog:
+    """Two partitions of each topic."""
+    log = MemoryLog()
+    for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        log.create(topic, partitions=2)
+    return log
+
+
+def test_would_a_new_assembly_begin() -> None:
+    async def found() -> list[Finding]:
+        tools = Memory(room()).administrator()
+        await compare_assemblies(tools, [SPEC])
+        return await partitions(tools, SPEC, alone)
+
+    told = asyncio.run(found())
+    assert [each.verdict for each in told] == [Verdict.GOOD] * 2
+    assert told[1].detail == "it would begin epoch 1 at request 0"
+
+
+def test_is_a_configuration_of_another_state_refused_before_a_roll_out() -> None:
+    """And by the doctor said; what else may be wrong is no reason to stop one."""
+    log = room()
+    other = replace(SPEC, rules=replace(SPEC.rules, window=5))
+    point = encode_point(other, Taken({}, 0, 0, None, None, 2), Positions(0, 0, 0))
+    log.replace_state(TOPICS, 1, {b"checkpoint": point})
+    tools = Memory(log).administrator()
+    with pytest.raises(ConfigurationMismatch, match="needs a new epoch"):
+        asyncio.run(compare_assemblies(tools, [SPEC]))
+    told = asyncio.run(partitions(tools, SPEC, alone))
+    assert [each.verdict for each in told] == [Verdict.GOOD, Verdict.PROBLEM]
+    log.replace_state(TOPICS, 1, {b"checkpoint": b"nonsense"})
+    asyncio.run(compare_assemblies(tools, [SPEC]))
+
+
+Change = Callable[[Taken], Taken]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said", "change"),
+    [
+        (Verdict.GOOD, "retained from 0 on", lambda t: replace(t, first_offset=0, beside_first=0)),
+        (Verdict.WARNING, "retention of requests", lambda t: replace(t, first_offset=5)),
+        (Verdict.WARNING, "retention of outcomes", lambda t: replace(t, beside_first=3)),
+    ],
+)
+def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> None:
+    """Of outcomes no offset is said."""
+    point = encode_point(SPEC, TAKEN, Positions(7, 5, 3))
+    taken = replace(TAKEN, state={b"checkpoint": point}, first_offset=0, beside_first=0)
+    state, retention = _partition(SPEC, AT, change(taken), ALONE)
+    assert (state.verdict, retention.verdict) == (Verdict.GOOD, verdict)
+    assert said in retention.detail
+
+
+def test_are_producers_that_disagree_about_partitions_found() -> None:
+    log = room()
+    tools = Memory(log).administrator()
+    log.append(TOPICS.input, [(b"fr", None), (b"de", None)], partition=0)
+    log.append(TOPICS.beside, [(b"fr", None)], partition=0)
+    assert asyncio.run(keys(tools, TOPICS, count=10)).verdict is Verdict.GOOD
+    log.append(TOPICS.beside, [(b"de", None)], partition=1)
+    found = asyncio.run(keys(tools, TOPICS, count=10))
+    assert found.verdict is Verdict.PROBLEM
+    assert found.subject.startswith("NOT PRIVATE")
+    assert "1 of 2 in several partitions, such as b'de' in 0, 1" in found.detail
+
+
+def test_are_partitions_beyond_the_bound_one() -> None:
+    """The metrics page has so many series and no more; what is nearer to trouble is shown."""
+    parts = [partition(n, open=n, events=10, overdue=float(n), lag=1) for n in range(500)]
+    process = ProcessStatus(
+        [], [], 0.1, assemblies=[StreamStatus("clicks", ASSEMBLES, parts)]
+    )  # fmt: skip
+    page = MetricsPage(lambda: Facts([], process, assemblies=["clicks"]), most_series=1000)
+    lines = page.render().decode().splitlines()
+    (overdue,) = [x for x in lines if x.startswith('streamdp_event_overdue_seconds{partition="re')]
+    assert overdue.endswith(" 499.0")
+    events = [x for x in lines if x.startswith("streamdp_events_assembled_total{")]
+    assert sum(float(x.rpartition(" ")[2]) for x in events) == 5000
+    assert len([x for x in lines if x[0] != "#"]) <= 1000
