@@ -3,10 +3,16 @@
 Tracing makes Python code take up to twice as long, and audits, services and pages run the same
 lines of core/ millions of times. So each line and branch of core/ must be run by a test that is
 not named here: one that asks about the core itself, or about something small.
+
+What the core computes once and keeps would be traced only if the first who asks is traced, which
+depends on the order of tests and on how they are shared out. So it is forgotten wherever a traced
+test comes behind one that is not.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 
 import pytest
@@ -40,3 +46,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = item.nodeid.removeprefix("tests/")
         if any(fnmatch(name, pattern) for pattern in UNTRACED):
             item.add_marker("no_cover")
+
+
+def kept() -> Iterator[Callable[[], None]]:
+    """What makes each function of core/ that keeps its answers forget them."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("streamdp.core")]
+    for module in modules:
+        for value in list(vars(module).values()):
+            if callable(clear := getattr(value, "cache_clear", None)):
+                yield clear
+
+
+_before = pytest.StashKey[bool]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a traced test find nothing that an untraced one has computed."""
+    traced = item.get_closest_marker("no_cover") is None
+    if traced and not item.config.stash.get(_before, True):
+        for clear in kept():
+            clear()
+    item.config.stash[_before] = traced

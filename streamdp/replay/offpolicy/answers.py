@@ -96,7 +96,8 @@ def cells_of(
 ) -> tuple[AnyCell, ...]:
     """Every combination, the papers' learners among them, in the order that was asked for.
 
-    >>> [type(each).__name__ for each in cells_of(("lazy_ucb",), (Fraction(1),), actions=("a",))]
+    >>> cells = cells_of(("lazy_ucb",), (Fraction(1),), actions=("a", "b"))
+    >>> [type(each).__name__ for each in cells]
     ['PhasedCell']
     """
     cells: list[AnyCell] = []
