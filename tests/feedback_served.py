@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Headers, Key, Partition, Records, StreamTopics, Technology, Value
@@ -12,7 +13,7 @@ from streamdp.service.batches import decode
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import View
+from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.feedback import Played
 from tests.services import QUICK, Lines
@@ -31,13 +32,106 @@ def stream(app: str, *, played: Played = "header", name: str = "clicks") -> Stre
 
 async def differences(technology: Technology, made: StreamSpec, *, records: int) -> list[str]:
     """What the judge finds in ledger and policies of a service that read so many records."""
-    sent = [shown(records // PARTITIONS, seed=number) for number in range(PARTITIONS)]
+    sent = _made_up(records)
     await technology.administrator().create([made.topics], partitions=PARTITIONS)
+    await _send(technology, made, sent, slice(None))
+    await _served(technology, made, until=records // PARTITIONS)
+    return await _wrong(technology, made, sent)
+
+
+async def differences_of_two(
+    technology: Technology, made: StreamSpec, *, records: int
+) -> list[str]:
+    """The same of two services, of which one joins the other, and then goes on alone.
+
+    Each partition has two owners at least: the first service has all, the second takes some while
+    records come, and the rest when the first ends at once, with records that it was just sent.
+    """
+    sent, part = _made_up(records), records // PARTITIONS // 3
+    await technology.administrator().create([made.topics], partitions=PARTITIONS)
+    async with _serving(technology, made, "one") as first:
+        await _send(technology, made, sent, slice(part))
+        await _until(lambda: _reached([first], part))
+        async with _serving(technology, made, "two") as second:
+            await _until(lambda: _owned(first) == _owned(second) == 1)
+            await _send(technology, made, sent, slice(part, 2 * part))
+            await _until(lambda: _reached([first, second], 2 * part))
+            await _send(technology, made, sent, slice(2 * part, None))
+            first.task.cancel()
+            await asyncio.wait([first.task])
+            await _until(lambda: _reached([second], records // PARTITIONS))
+            second.service.drain()
+            await second.task
+            assert second.service.halted == []
+    return await _wrong(technology, made, sent)
+
+
+@dataclass
+class _Serving:
+    """A service at work."""
+
+    service: Service
+    view: View
+    task: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def _serving(
+    technology: Technology, made: StreamSpec, worker: str
+) -> AsyncIterator[_Serving]:
+    view, transport = View([made]), technology.transport(worker=worker)
+    service = Service([made], transport, past=alone, view=view, log=Lines(), settings=QUICK)
+    serving = _Serving(service, view, asyncio.create_task(service.run()))
+    try:
+        yield serving
+    finally:
+        serving.task.cancel()
+        await asyncio.wait([serving.task])
+        await transport.close()
+
+
+def _parts(of: _Serving) -> dict[int, PartitionView]:
+    """What a service knows of the partitions that it was given."""
+    (stream,) = of.view.streams.values()
+    return stream.partitions
+
+
+def _owned(of: _Serving) -> int:
+    """How many partitions a service works on."""
+    return sum(part.status is Status.RUNNING for part in _parts(of).values())
+
+
+def _reached(services: Sequence[_Serving], position: int) -> bool:
+    """Whether every partition was read up to there by one of them."""
+    positions = [0] * PARTITIONS
+    for each in services:
+        for number, part in _parts(each).items():
+            positions[number] = max(positions[number], part.position)
+    return min(positions) >= position
+
+
+async def _until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+def _made_up(records: int) -> list[_Sent]:
+    """What each partition gets."""
+    return [shown(records // PARTITIONS, seed=number) for number in range(PARTITIONS)]
+
+
+async def _send(
+    technology: Technology, made: StreamSpec, sent: Sequence[_Sent], some: slice
+) -> None:
     producer = technology.producer()
     for number, (rows, headers) in enumerate(sent):
-        await producer.send(made.topics.input, rows, headers=headers, partition=number)
+        await producer.send(made.topics.input, rows[some], headers=headers[some], partition=number)
     await producer.close()
-    await _served(technology, made, until=records // PARTITIONS)
+
+
+async def _wrong(technology: Technology, made: StreamSpec, sent: Sequence[_Sent]) -> list[str]:
+    """What the judge finds, and what differs from the fold."""
     reader = technology.publications()
     actions = [each async for batch in reader.actions(made.topics, follow=False) for each in batch]
     ledger = [each async for batch in reader.ledger(made.topics, follow=False) for each in batch]

@@ -1,12 +1,16 @@
 """Does the documentation tell the truth: do its commands run, its links lead somewhere?"""
 
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from streamdp.core.learners import RECIPES
+from streamdp.core.learners.feedback.learner import FEEDBACK_RECIPES
 from streamdp.service.view import Reason
 from tests.documents import ROOT, Story, blocks, needs_broker
 
@@ -58,6 +62,46 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_page_can_be_reached_from_the_readme() -> None:
     linked = set(re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text()))
     assert {f"docs/{page.name}" for page in PAGES[1:]} <= linked
+
+
+def reference(page: str) -> dict[str, dict[str, str]]:
+    """The arguments of each recipe, with their defaults, as a page's table has them."""
+    text = (ROOT / "docs" / page).read_text()
+    table = text.partition("| recipe | argument | default | means |\n")[2].partition("\n\n")[0]
+    found: dict[str, dict[str, str]] = {}
+    recipe = ""
+    for row in table.splitlines()[1:]:
+        named, arguments, defaults, *_ = (cell.strip() for cell in row.split("|")[1:])
+        recipe = named.strip("`") or recipe
+        names = re.findall(r"`([^`]+)`", arguments)
+        values = re.findall(r"`([^`]+)`", defaults) or [""] * len(names)
+        found.setdefault(recipe, {}).update(zip(names, values, strict=True))
+    return found
+
+
+PRIVATE_POLICIES = {name: made for name, made in FEEDBACK_RECIPES.items() if "policy" in name}
+
+
+@pytest.mark.parametrize(
+    ("page", "recipes"), [("learning.md", RECIPES), ("feedback.md", PRIVATE_POLICIES)]
+)
+def test_has_the_reference_every_argument_of_every_recipe(
+    page: str, recipes: Mapping[str, Callable[..., object]]
+) -> None:
+    """With its default, and an example of each recipe."""
+    told = reference(page)
+    of_all = told.pop("all three", {})
+    example = (ROOT / "docs" / page).read_text()
+    for name, recipe in recipes.items():
+        arguments = inspect.signature(recipe).parameters.values()
+        wanted = {
+            each.name: "" if each.default is each.empty else str(each.default)
+            for each in arguments
+            if each.name not in ("actions", "epsilon") and each.default is not None
+        }
+        assert wanted.items() <= (of_all | told[name]).items(), name
+        assert f"sd.{name}(" in example
+    assert told.keys() == recipes.keys()
 
 
 def test_the_numbers_of_the_readme_name_a_command_that_exists() -> None:

@@ -71,8 +71,10 @@ class Succession:
         else:
             self._marks.append((epoch, carries))
 
-    def read(self, line: Charge) -> Iterator[str]:
-        """What is wrong with an opening; other lines are remembered."""
+    def read(self, line: Charge, history: Floats | None) -> Iterator[str]:
+        """What is wrong with an opening; other lines are remembered. `history`: what the sums of a
+        feedback stream's learner make of it up to this line (`Retraced` computes it once for all).
+        """
         if isinstance(line.index, int) and isinstance(line.action, str):
             self._names[line.index] = line.action
         key = line.identity.key
@@ -81,12 +83,12 @@ class Succession:
             yield from self._opened(line, before)
             if before is not None and before.after.epoch == line.epoch:
                 self._came_back(line)
-            self._keys[key] = self._begun(line)
+            self._keys[key] = self._begun(line, history)
         elif before is not None:
             before.after = before.after._replace(block=line.block + 1)
             before.length = line.stop - line.start
             self._tell(before, line)
-            _learn(before, line)
+            before.history = history
 
     def _came_back(self, line: Charge) -> None:
         """A key was idle: from here on, or from where it was born that it carries over from."""
@@ -104,7 +106,7 @@ class Succession:
         index = line.index if line.in_force is UNSET else line.in_force
         public.action = self._names.get(index) if isinstance(index, int) else None
 
-    def _begun(self, line: Charge) -> Public:
+    def _begun(self, line: Charge, history: Floats | None) -> Public:
         """What is public of a learner that opens."""
         first = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
         public = Public(After(line.epoch, line.born, first))
@@ -114,8 +116,7 @@ class Succession:
                 public.length = int(schedule.lengths(np.array([first - 1]))[0])
         self._tell(public, line)
         if isinstance(line.learner, str):
-            public.learner = line.learner
-            public.history = _carried_history(line)
+            public.learner, public.history = line.learner, history
         return public
 
     def _opened(self, line: Charge, before: Public | None) -> Iterator[str]:
@@ -210,28 +211,6 @@ class Succession:
 
 def _named(after: After) -> str:
     return f"block {after.block} of the one born at {after.born} in epoch {after.epoch}"
-
-
-def _carried_history(line: Charge) -> Floats | None:
-    """The history that a feedback stream's opening says; None: zeros, whose length is not known."""
-    if not isinstance(line.carried, CarriedOver) or not isinstance(line.carried.history, str):
-        return None
-    flat = np.frombuffer(from_base64(line.carried.history, "history"), "<f8")
-    history: Floats = flat.reshape(KEPT_PER_ARM, -1)
-    return history
-
-
-def _learn(public: Public, line: Charge) -> None:
-    """A feedback stream's history after one more block."""
-    sums = line.block_sums()
-    if sums is None or not public.learner:
-        return
-    gains, shown = sums.arrays()
-    learner = _learner(public.learner, len(gains))
-    if learner is None:
-        return
-    before = learner.nothing_known(1) if public.history is None else public.history[None]
-    public.history = learner.learned(before, gains[None], shown[None])[0]
 
 
 @lru_cache(maxsize=64)

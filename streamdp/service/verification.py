@@ -356,13 +356,13 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         yield f"block {line.block} ({line.kind}) again"
         return
     learner.kinds.add(line.kind)
-    if line.kind in (OPENING, *ENDS_BLOCK):
-        yield from part.succession.read(line)
     if line.learner is not UNSET or line.kind == SUMS:
         yield from learner.policies.read(line)
     elif line.kind in (OPENING, ACTION):
         yield from learner.follower.read(line)
         part.unjudged += learner.follower.unjudged
+    if line.kind in (OPENING, *ENDS_BLOCK):
+        yield from part.succession.read(line, learner.policies.history)
     yield from _as_told(part, learner, line)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"

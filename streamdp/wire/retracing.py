@@ -86,6 +86,11 @@ class Retraced:
         """Whether the latest line comes after one that was withheld, or is withheld itself."""
         return self._withheld
 
+    @property
+    def history(self) -> Floats | None:
+        """What the sums so far make of each action, 2 × K; None: nothing is known, or told."""
+        return None if self._state is None else self._state[0]
+
     def read(self, line: Charge) -> Iterator[str]:
         """What is wrong with a line, given those before it."""
         text = "" if line.learner is UNSET else line.learner

@@ -9,7 +9,7 @@ import pytest
 
 from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka import KafkaTechnology
-from tests.feedback_served import differences, stream
+from tests.feedback_served import differences, differences_of_two, stream
 
 pytestmark = [pytest.mark.kafka]
 
@@ -19,6 +19,17 @@ def test_is_what_is_published_the_offline_fold(
 ) -> None:
     """Headers, sums and policies through real transactions."""
     app = fresh_app()
+    assert asyncio.run(differences(technology(broker, app), stream(app), records=400)) == []
+
+
+def test_is_it_so_where_partitions_go_from_one_process_to_another(
+    broker: Borrowed, fresh_app: Callable[[], str]
+) -> None:
+    """By a rebalance while records come, and by a process that ends at once."""
+    app = fresh_app()
+    assert asyncio.run(differences_of_two(technology(broker, app), stream(app), records=360)) == []
+
+
+def technology(broker: Borrowed, app: str) -> KafkaTechnology:
     settings = {"bootstrap": broker.bootstrap, "single_broker": True, "session_timeout_ms": 1500}
-    technology = KafkaTechnology.from_settings(settings, app=app)
-    assert asyncio.run(differences(technology, stream(app), records=400)) == []
+    return KafkaTechnology.from_settings(settings, app=app)
