@@ -72,7 +72,7 @@ class _Serving:
 
     service: Service
     view: View
-    task: asyncio.Task[None]
+    task: asyncio.Task[object]
 
 
 @asynccontextmanager
@@ -81,7 +81,8 @@ async def _serving(
 ) -> AsyncIterator[_Serving]:
     view, transport = View([made]), technology.transport(worker=worker)
     service = Service([made], transport, past=alone, view=view, log=Lines(), settings=QUICK)
-    serving = _Serving(service, view, asyncio.create_task(service.run()))
+    running: asyncio.Task[object] = asyncio.create_task(service.run())
+    serving = _Serving(service, view, running)
     try:
         yield serving
     finally:

@@ -127,6 +127,15 @@ def test_is_the_fallback_answered_with_probability_one(record: Published, why: W
     assert (choice.action, choice.probability, choice.why) == ("a", 1.0, why)
 
 
+def test_are_keys_counted_whose_policy_is_about_other_actions() -> None:
+    """For a gauge: a recommender with an old list would show the fallback to everybody."""
+    filled = table(published(SUMMED, lines=replace(FEEDBACK, actions=ACTIONS[::-1])))
+    assert filled.other_actions == 1
+    later = replace(SUMMED, identity=SUMMED.identity._replace(block=4), start=8, stop=16)
+    list(filled.apply([published(later)], now=0))
+    assert filled.other_actions == 0
+
+
 @pytest.mark.parametrize("policy", [b"", bytes(16), parts(1, 1, 1)[:12], parts(1, 1, 1) + b"\0"])
 def test_is_a_policy_that_is_none_refused(policy: bytes) -> None:
     """Parts that do not add up, or are too few, are counted and change nothing."""

@@ -47,6 +47,7 @@ class Condition:
     several: int  # keys that live in more than one partition
     beyond: int  # records of keys beyond the limit
     refused: int  # lines that could not be read
+    other_actions: int = 0  # keys whose policy is about another list of actions than ours
 
 
 class _Followed:
@@ -252,6 +253,7 @@ class ActionsCache:
             several=table.several,
             beyond=table.beyond,
             refused=table.refused,
+            other_actions=table.other_actions,
         )
 
 

@@ -49,6 +49,7 @@ class Table:
         "answers",
         "beyond",
         "counts",
+        "other_actions",
         "refused",
         "source",
         "stream",
@@ -61,6 +62,7 @@ class Table:
         self.counts: Counter[str] = Counter()  # keys by their action
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
+        self.other_actions = 0  # keys whose policy is about another list of actions
         self._most_keys = most_keys
         self._most_bytes = most_bytes
         self._bytes = 0  # of the policies that are kept
@@ -101,8 +103,10 @@ class Table:
         self.answers[key] = after
         self._bytes += _size(after) - (0 if before is None else _size(before))
         self.counts[after.action] += 1
+        self.other_actions += after.why is Why.OTHER_ACTIONS
         if before is not None:
             self.counts[before.action] -= 1
+            self.other_actions -= before.why is Why.OTHER_ACTIONS
         return Change(self.stream, key, before, after)
 
     def _contend(self, key: Key, before: Answer, fresh: Answer) -> Answer:
