@@ -1,11 +1,12 @@
 """Makes the virtual environment that the Makefile works in, from the hashed locks.
 
-    python requirements/environment.py .venv runtime|test|bench|peers
+    python requirements/environment.py .venv runtime|broker|test|bench|peers
 
-`runtime` is what users get, and quick; `test` is that and every tool of the suite; `bench` adds
-what benchmarks compare with in one process. The locks agree on what they share, so each of these
-contains those before it. `peers` holds systems to measure beside streamdp and not streamdp: they
-need other versions of what it stands on, hence an environment of their own.
+`runtime` is what users get, and quick; `broker` is that and what lends a Kafka; `test` is that and
+every tool of the suite; `bench` adds what benchmarks compare with in one process. The locks agree
+on what they share, so each of these contains those before it. `peers` holds systems to measure
+beside streamdp and not streamdp: they need other versions of what it stands on, hence an
+environment of their own.
 
 Each package is checked against its hash. A stamp in the environment tells what it was made from:
 nothing is done while that holds, another interpreter makes it anew, and a changed lock or
@@ -29,11 +30,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
     "runtime": ("runtime.lock", "build.lock"),
+    "broker": ("broker.lock", "build.lock"),
     "test": ("test.lock",),
     "bench": ("bench.lock",),
     "peers": ("peers.lock",),
 }
-CONTAINED_IN = {"runtime": ("test", "bench"), "test": ("bench",)}
+CONTAINED_IN = {
+    "runtime": ("broker", "test", "bench"),
+    "broker": ("test", "bench"),
+    "test": ("bench",),
+}
 
 
 def stamp_of(kind: str) -> str:

@@ -15,6 +15,7 @@ need systemd-analyze systemd
 need kubectl kubernetes-client
 need kcat kcat
 need curl curl
+need javac default-jdk-headless
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

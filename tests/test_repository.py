@@ -162,7 +162,7 @@ def test_the_product_imports_only_what_it_declares() -> None:
     always |= {"streamdp", "streamdp_adapters"}
     beyond = {
         "replay": provided_by(extras["replay"] + extras["examples"]),
-        "testing": provided_by(extras["test"]),
+        "testing": provided_by(extras["test"] + extras["broker"]),
     }
     strange = {}
     for path in [*ROOT.glob("streamdp/**/*.py"), *ROOT.glob("adapters/**/*.py")]:
