@@ -7,6 +7,7 @@ toml    begins with ``# NAME.toml``: the file is written. Otherwise it is a frag
 sh      every command is run and must end with 0. `streamdp run`, `assemble`, `serve` and `watch`
         stay, as in a terminal of their own, and are ended with the story; all but `watch` must then
         have drained.
+java    begins with ``// NAME.java``: the file is written, and run with the clients of Kafka.
 python  begins with ``# NAME.py``: the file is written. Otherwise it is run.
 sql     begins with ``-- NAME.db``: asked of that file, read-only; there must be an answer.
 text    what one of the commands that stay, or the last one that did not, prints; `…` is anything.
@@ -36,6 +37,7 @@ from typing import Any
 import jsonschema
 
 from streamdp.service.config import Tables
+from streamdp.testing.kafka_jars import kafka_jars
 from streamdp.wire.schemas import schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +58,7 @@ class Block:
     @property
     def file(self) -> str | None:
         """The file that it is, by its first line."""
-        found = re.match(r"(?:#|--) ([\w.]+\.(?:toml|py|db))\n", self.text)
+        found = re.match(r"(?:#|--|//) ([\w.]+\.(?:toml|py|db|java))\n", self.text)
         return found and found[1]
 
 
@@ -179,6 +181,11 @@ class Story:
         else:
             self._run([sys.executable, "-W", "error", "-c", block.text], block.text)
 
+    def _java(self, block: Block) -> None:
+        assert block.file
+        (self.folder / block.file).write_text(block.text)
+        self._run(["java", "-cp", f"{kafka_jars()}/*", block.file], block.text)
+
     def _sql(self, block: Block) -> None:
         assert block.file
         base = sqlite3.connect(f"file:{self.folder / block.file}?mode=ro", uri=True)
@@ -201,6 +208,12 @@ class Story:
             layout = "list" if isinstance(told.get("losses"), list) else "mapping"
             if "loss" in told or "reward" in told:
                 layout = "feedback"
+            if "items" in told or "predictions" in told:
+                jsonschema.validate(told, schema("request"))
+                continue
+            if told.keys() & {"item", "categories", "truth"}:
+                jsonschema.validate(told, schema("outcome"))
+                continue
             kinds = {"charge": "ledger", "epoch": "ledger", "action": "action", "policy": "policy"}
             jsonschema.validate(told, schema(kinds.get(told.get("type"), f"event-{layout}")))
 

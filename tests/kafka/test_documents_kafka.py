@@ -24,7 +24,7 @@ def free_address() -> str:
 
 
 @pytest.mark.kafka
-@pytest.mark.system("kcat", "curl")
+@pytest.mark.system("kcat", "curl", "javac")
 @pytest.mark.parametrize("page", THERE, ids=lambda page: str(page.stem))
 def test_a_page_can_be_followed(
     page: Path, broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
