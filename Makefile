@@ -1,4 +1,5 @@
 # The whole developer interface. Needs a Python ≥ 3.11 and the package index; sets up the rest.
+#   make example a shop on a real Kafka that learns from clicks
 #   make demo    see it work          make check   the fast loop: format, lint, types, imports, quick tests
 #   make test    everything           make bench   the benchmarks      make soak   crashes and chance, for long
 # PYTHON=python3.12 picks the interpreter, VENV=folder where the environment lives.
@@ -19,10 +20,14 @@ SETUP := $(PYTHON) requirements/environment.py $(VENV)
 # suite, and every process that these start, compiles all that it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench soak broker python runtime tools lint style types wheel quickstart compiled quick suite
+.PHONY: demo example test check bench soak broker python runtime tools lint style types wheel quickstart compiled quick suite
 
 demo: runtime
 	$(BIN)/streamdp demo
+
+example: python
+	@$(SETUP) broker
+	$(BIN)/python deploy/example/start.py
 
 # Types are checked beside the tests: mypy takes one processor, and says nothing until it is done.
 check: tools style

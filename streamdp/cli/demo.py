@@ -139,6 +139,10 @@ def _next(kept: Path | None) -> Iterator[tuple[str, str]]:
     else:
         yield f"streamdp run --config {kept}", "goes on learning, status page and all"
         yield f"streamdp ledger verify --config {kept}", "recomputes the guarantee from the ledger"
+    yield (
+        "make example",
+        "clicks that come later, on a real Kafka, with a shop to click in (in a checkout)",
+    )
     yield "streamdp check --example", "a configuration with every key explained"
     yield "streamdp audit", "does each learner cost an event what its ledger says?"
 

@@ -1,0 +1,104 @@
+"""The money, by what only the simulator can know. NOT PRIVATE: no real shop has these figures.
+
+Every made-up visitor is shown one shelf by the shop. What it would have bought from the others says
+what other ways of choosing would have sold to the very same visitors:
+
+- `fixed`: the same shelf for everybody, as before the shop learned;
+- `without privacy`: the same learner with almost no noise (ε = 1,000), which hears of each sale as
+  late as the shop's own does. What it sells more is what ε costs;
+- `best`: the shelf that is really best for each segment, which nobody knows at first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import streamdp as sd
+
+from .world import FIXED, SHELVES, Product, Visit, best, reward
+
+WAYS = ("shop", "fixed", "without privacy", "best")
+NOT_PRIVATE = "NOT PRIVATE"
+
+
+class WithoutPrivacy:
+    """The shop's learner at ε = 1,000, with the shop's own delay."""
+
+    def __init__(self, *, delay: float, seed: int) -> None:
+        learner = sd.policy_blocks(actions=list(SHELVES), epsilon="1000")
+        self._engine = sd.Engine(
+            stream="without-privacy", partition=0, learner=learner, budget="1000",
+            randomness=sd.SystemRandomness(),
+        )  # fmt: skip
+        self._delay = delay
+        self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
+        self._policies: dict[bytes, list[int]] = {}
+        self._later: deque[tuple[float, bytes, str, float]] = deque()
+
+    def show(self, visit: Visit, *, now: float) -> str:
+        """Choose a shelf for a visitor, and hear of it when the window has passed."""
+        while self._later and self._later[0][0] <= now:
+            _, key, shelf, value = self._later.popleft()
+            if self._engine.observe(key, action=shelf, loss=1.0 - value) or (
+                key not in self._policies
+            ):
+                policy = self._engine.policy(key)
+                self._policies[key] = [1] * len(SHELVES) if policy is None else policy.tolist()
+        weights = self._policies.get(visit.segment.key)
+        shelf = FIXED if weights is None else self._chance.choices(list(SHELVES), weights)[0]
+        heard = (now + self._delay, visit.segment.key, shelf, reward(visit.would_buy[shelf]))
+        self._later.append(heard)
+        return shelf
+
+
+@dataclass(slots=True)
+class Score:
+    """Euros sold by each way of choosing, to the same visitors."""
+
+    without_privacy: WithoutPrivacy
+    visits: int = 0
+    euros: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WAYS, 0.0))
+    series: list[tuple[float, int, dict[str, float]]] = field(default_factory=list)
+
+    def add(self, visit: Visit, *, shown: str, now: float) -> None:
+        """One visitor."""
+        shelves = {
+            "shop": shown,
+            "fixed": FIXED,
+            "without privacy": self.without_privacy.show(visit, now=now),
+            "best": best(visit.segment),
+        }
+        self.visits += 1
+        for way, shelf in shelves.items():
+            self.euros[way] += _euros(visit.would_buy[shelf])
+
+    def mark(self, now: float) -> None:
+        """Remember how it stands, for the chart."""
+        self.series.append((now, self.visits, dict(self.euros)))
+
+    @property
+    def cost(self) -> float:
+        """Euros that the same learner would have sold more without privacy. By chance, less."""
+        return self.euros["without privacy"] - self.euros["shop"]
+
+    def per_hundred(self) -> Mapping[str, float]:
+        """Euros of 100 visits."""
+        return {way: 100 * euros / max(1, self.visits) for way, euros in self.euros.items()}
+
+
+def recent(series: list[tuple[float, int, dict[str, float]]], *, every: int) -> list[list[float]]:
+    """Euros of 100 visits in stretches of the chart: time, and one number for each of `WAYS`."""
+    marks = series[::every]
+    return [
+        [round(at, 1), *(100 * (euros[way] - before[way]) / (visits - earlier) for way in WAYS)]
+        for (_, earlier, before), (at, visits, euros) in pairwise(marks)
+        if visits > earlier
+    ]
+
+
+def _euros(product: Product | None) -> float:
+    return 0.0 if product is None else product.euros

@@ -1,0 +1,120 @@
+"""The shop: shows a shelf, sells from it, and writes both down. This is what a shop of yours does.
+
+It has no event loop, as many shops have none: `cached` follows the published policies and `looped`
+writes requests and outcomes, both in threads of their own. Nothing here waits for the log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+from streamdp.client import (
+    ActionsCache,
+    Loop,
+    LoopTopics,
+    Names,
+    Request,
+    Shown,
+    Source,
+    cached,
+    looped,
+)
+from streamdp.ports import StreamTopics
+from streamdp.service.config import Configuration
+
+from .world import FIXED, SHELVES, Product, reward
+
+STREAM = "shelves"
+ASSEMBLY = "visits"
+YOU, MADE_UP = "you", "made up"  # who visits
+_KEPT = 10  # visits that the page shows
+
+
+@dataclass(slots=True)
+class Seen:
+    """A visit as the shop knows it. NOT PRIVATE."""
+
+    number: int
+    segment: str
+    shelf: str
+    by: str
+    bought: str | None = None
+
+
+class Store:
+    """Shows shelves and sells products."""
+
+    def __init__(self, actions: ActionsCache, loop: Loop) -> None:
+        self.actions, self.loop = actions, loop
+        self.seen: deque[Seen] = deque(maxlen=_KEPT)
+        self._lock = threading.Lock()
+        self._visits = 0
+
+    def show(self, segment: str, *, by: str) -> tuple[Shown, Seen]:
+        """Choose a shelf for a visitor. The segment is the learner's key."""
+        shown = self.loop.choose(segment.encode())
+        with self._lock:
+            self._visits += 1
+            seen = Seen(self._visits, segment, shown.action, by)
+            if by == YOU:
+                self.seen.append(seen)
+        return shown, seen
+
+    def buy(self, request: Request, product: Product, seen: Seen | None = None) -> None:
+        """Something was bought: what came of a request."""
+        self.loop.outcome(request, reward(product))
+        if seen is not None:
+            seen.bought = f"{product.name}, {product.euros:.0f} €"
+            if seen.by != YOU:
+                self.seen.append(seen)
+
+    def policy(self, segment: str) -> dict[str, float] | None:
+        """What has been learned for a segment, as published: a probability for each shelf."""
+        held = self.actions.answer(STREAM, segment.encode()).held
+        if held is None:
+            return None
+        ends = [0, *held.ends]
+        parts = (stop - start for start, stop in pairwise(ends))
+        return {shelf: part / ends[-1] for shelf, part in zip(SHELVES, parts, strict=True)}
+
+
+@contextmanager
+def opened(configuration: Configuration) -> Iterator[Store]:
+    """A store on the log that is configured."""
+    technology = configuration.technology()
+    table = configuration.tables.assemblies[ASSEMBLY]
+    topics = LoopTopics(requests=table.requests, outcomes=table.outcomes)
+    stream = configuration.stream(STREAM)
+    assert stream.feedback is not None, "observes feedback"
+    source = Source(
+        StreamTopics(app=configuration.tables.app, stream=STREAM, input=stream.input),
+        fallback=FIXED,
+        names=Names(tuple(stream.actions or ()), salt=stream.feedback.salt),
+    )
+    with (
+        cached(technology.publications, [source]) as actions,
+        looped(technology.producer, actions, stream=STREAM, topics=topics) as loop,
+    ):
+        yield Store(actions, loop)
+
+
+def delay_of(configuration: Configuration) -> float:
+    """Seconds until what came of a visit can be learned from: the window and the grace."""
+    table = configuration.tables.assemblies[ASSEMBLY]
+    return (table.window + table.grace) / 1000
+
+
+def product_of(shelf: str, name: str) -> Product | None:
+    """A product of a shelf by its name."""
+    return next((each for each in SHELVES.get(shelf, ()) if each.name == name), None)
+
+
+def clock() -> float:
+    """Seconds that only pass."""
+    return time.monotonic()

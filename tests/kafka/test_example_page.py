@@ -1,0 +1,132 @@
+"""Does `make example` come up on a real Kafka, learn from visitors, and take a browser's clicks?
+
+With ``STREAMDP_SCREENSHOTS=folder`` the pictures are kept, to be looked at.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser import Browser, browser
+from tests.documents import ROOT
+from tests.test_status_page import CONTRAST, keep
+
+pytestmark = [pytest.mark.kafka, pytest.mark.system("chromium", "chromedriver")]
+
+START = [sys.executable, "deploy/example/start.py", "--visitors", "200"]
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[str]:
+    """The shop, after each segment's shelf was learned; ended as by Ctrl-C."""
+    started = subprocess.Popen(
+        START, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert started.stdout is not None
+    told, address = [], None
+    for line in started.stdout:
+        told.append(line)
+        found = re.search(r"the shop is open after \d+ s: (http://\S+)", line)
+        address = found[1] if found else address
+        if "was learned after" in line:
+            break
+    assert address is not None, "".join(told)
+    yield address
+    started.send_signal(signal.SIGINT)
+    rest, _ = started.communicate(timeout=120)
+    assert (started.returncode, rest) == (0, "the shop is closed\n")
+
+
+@pytest.fixture(scope="module")
+def window(shop: str) -> Iterator[Browser]:
+    """A window on its page."""
+    with browser() as found:
+        found.size(1280, 900)
+        found.open(shop)
+        found.until(lambda: bool(found.text("#who")))
+        yield found
+
+
+def count_of(window: Browser, selector: str) -> int:
+    found: int = window.run("return document.querySelectorAll(arguments[0]).length", selector)
+    return found
+
+
+def segments(window: Browser) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = window.run(
+        "return [...document.querySelectorAll('#segments > div')].map(e => ({...e.dataset}))"
+    )
+    return found
+
+
+def test_is_the_best_shelf_learned_for_each_segment(window: Browser) -> None:
+    """By what was published, and by what the simulator alone knows."""
+    window.until(lambda: all(each["top"] == each["best"] for each in segments(window)))
+    assert len(segments(window)) == 3
+    assert "published after" in window.text("#segments")
+
+
+def test_does_a_click_in_the_browser_count(window: Browser) -> None:
+    """By keyboard alone: who one is, a shelf, a purchase; without any made-up visitor."""
+    window.run("document.getElementById('switch').focus()")
+    window.keys("\ue007")
+    window.until(lambda: window.run("return document.activeElement.ariaPressed") == "false")
+    window.run("document.querySelector('#who button').focus()")
+    window.keys("\ue007")
+    window.until(lambda: count_of(window, ".products button") == 4)
+    assert "drawn with probability" in window.text("#shelf")
+    window.run("document.querySelectorAll('.products button')[1].focus()")
+    window.keys("\ue007")
+    window.until(lambda: "Bought: " in window.text("#said"))
+    window.until(lambda: "you" in window.text("#seen"))
+    assert window.run("return document.querySelector('.products button:disabled').innerText")
+    window.run("document.getElementById('switch').click()")
+
+
+def test_does_the_page_end_with_the_money_and_say_that_it_is_not_private(window: Browser) -> None:
+    window.until(lambda: count_of(window, "#chart polyline") == 4)
+    assert "NOT PRIVATE" in window.text("[aria-labelledby=money]")
+    window.until(lambda: "than the fixed shelf. ε = 1 cost" in window.text("#verdict"))
+    assert "0 lost" in window.text("#behind")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "width"), [("desktop", 1280), ("phone", 390)])
+def test_does_it_fit_desktop_and_phone_light_and_dark(
+    window: Browser, scheme: str, name: str, width: int
+) -> None:
+    """Nothing is cut off at the side, and text has contrast enough (WCAG AA) on its card."""
+    window.scheme(scheme)
+    window.ask(
+        "POST", "/goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride",
+        params={"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+    )  # fmt: skip
+    window.until(lambda: bool(window.run("return innerWidth === arguments[0]", width)))
+    fits = "return document.documentElement.scrollWidth <= innerWidth"
+    window.until(lambda: bool(window.run(fits)))
+    script = CONTRAST.partition("const found")[0]
+    contrast = window.run(script + CARD)
+    assert min(contrast.values()) >= 4.5, contrast
+    keep(f"example-{name}-{scheme}", window.screenshot())
+
+
+CARD = """
+const found = {}, card = style('.card').backgroundColor;
+for (const where of ['h2', '.note', '.tag', '.tag.not', '.who button', '.switch',
+                    '.products button', '#verdict']) {
+  const own = style(where);
+  found[where] = ratio(light(own.color), light(over(own.backgroundColor, card)));
+}
+return found;
+"""
+
+
+def test_does_it_complain_of_nothing(window: Browser) -> None:
+    assert window.complaints() == []
