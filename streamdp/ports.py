@@ -24,8 +24,8 @@ Where nothing would ever give it back, the next `poll` raises `Fenced` too: the 
 
 A stream may have a second input beside the first, and an output: partition p of the three belongs
 together, is taken together, and a commit moves both positions and writes records to p of the output
-in its one atomic step. `PairedTransport` says what a transport adds for that; a stream without them
-has nothing to do with it.
+in its one atomic step. Its ledger is published as any stream's is. `PairedTransport` says what a
+transport adds for that; a stream without them has nothing to do with it.
 
 A `Technology` is what an entry point of ``streamdp.transports`` names: it opens transports,
 readers, producers and the administrator's tools on one cluster or file.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from tests.processes import until
 
 pytestmark = pytest.mark.slow
 
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
+"""How much longer than usual the shop lives: `make soak` says so."""
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
@@ -32,7 +36,7 @@ def shop(tmp_path: Path) -> Shop:
 def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -> None:
     """Events are the join of the logs though assemblers were killed; then a stream learns."""
     assert streamdp("topics", "create", "--config", str(shop.path)).code == 0
-    asyncio.run(killed(shop, count=60, times=3))
+    asyncio.run(killed(shop, count=60 * TIMES, times=3 * TIMES))
     asyncio.run(shop.check())
     with shop.start("run") as process:
         watch = ("watch", "--config", str(shop.path), "--once", "--json")

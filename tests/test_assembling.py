@@ -170,6 +170,29 @@ def test_on_two_files_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
         assert asyncio.run(live(life)) == expected
 
 
+def test_requests_that_are_too_large_take_their_slots() -> None:
+    """By what is public of them: neither a long key nor endless headers stop a partition."""
+
+    async def run() -> list[Written]:
+        log = MemoryLog()
+        log.largest_value = 100_000
+        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+            log.create(topic, partitions=1)
+        named = [("streamdp-request", b"r")]
+        long = [*named, ("x", b"y" * 100_000)]
+        requests = [(b"k", None), (b"k" * 99_000, None), (b"j", None)]
+        log.append(TOPICS.input, requests, headers=[long, named, named])
+        work, transport = await _taken(Memory(log), replace(SPEC, cap=CAP))
+        while work.position < 3 or work.open:
+            await _step(work, transport, 5000)
+        return _events(log)
+
+    first, second, third = asyncio.run(run())
+    assert (first[0], first[2]) == (b"k", [])
+    assert (second[0], second[2]) == (b"k" * 65_537, [("streamdp-request", b"r")])
+    assert third[0] == b"j"
+
+
 class ReadsLess(MemoryTransport):
     """Leaves out the end of what was asked for."""
 

@@ -8,6 +8,11 @@ A round, in this order:
 3. The outcomes are read up to where none can count for these requests any more.
 4. They become events, and one commit makes events, both positions and counts durable together.
 
+A request that nobody could write again as it is takes its slot all the same, by a rule that looks
+at its public side alone: a key longer than any stream's `most_key_bytes` is cut to one byte beyond
+that (it has no learner either way), and headers that make an event larger than the output takes are
+left out (it names no action then).
+
 So what an outcome says decides neither when a round comes nor how many events are in it. When it is
 not known how a round ended, this object must be dropped and the partition taken again.
 
@@ -23,7 +28,7 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET
 
 from streamdp import __version__
-from streamdp.assembly.join import Join, Positions
+from streamdp.assembly.join import Event, Join, Positions
 from streamdp.assembly.persons import Persons
 from streamdp.core.errors import StateMismatch, TransportLost, complaint
 from streamdp.ports import (
@@ -46,6 +51,8 @@ from streamdp.wire.published import encode_assembled
 Observe = Callable[[str, float], None]
 """Told how long a public step took."""
 
+LONGEST_KEY = 65_536  # bytes: the most that `limits.most_key_bytes` may be
+_HEADER_ROOM = 16  # bytes of a header beside its name and value, at most
 _MOST_GONE = 20_000  # entries that one commit takes away at most
 
 
@@ -121,7 +128,7 @@ class PartitionAssembly:
             self._join.request(
                 offset,
                 records.timestamps[at],
-                records.keys[at],
+                _cut(records.keys[at]),
                 records.headers[at],
                 records.values[at],
             )
@@ -136,7 +143,8 @@ class PartitionAssembly:
             await self._declare()
         if count:
             await self._read_outcomes(self._join.until(count))
-        events = self._join.emit(count)
+        room = self._transport.largest_value(self._spec.name)
+        events = [_fitted(event, room) for event in self._join.emit(count)]
         await self._commit(events)
         return count
 
@@ -223,6 +231,22 @@ class PartitionAssembly:
                 records.values,
                 next_offset=records.next_offset,
             )
+
+
+def _cut(key: Key) -> Key:
+    """A key that is too long to have a learner, still too long for that."""
+    return key if key is None else key[: LONGEST_KEY + 1]
+
+
+def _fitted(event: Event, room: int) -> Event:
+    """An event that the output takes: without its headers, if they are too large."""
+    key, value, headers = event
+    size = (
+        len(key or b"")
+        + len(value or b"")
+        + sum(len(name.encode()) + len(content or b"") + _HEADER_ROOM for name, content in headers)
+    )
+    return event if size <= room else (key, value, [])
 
 
 def _check_columns(records: Records) -> None:
