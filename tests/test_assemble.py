@@ -9,11 +9,13 @@ import asyncio
 import json
 import os
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streamdp.ports import Headers
 from streamdp.service.config import Configuration
 from tests.asking import free_port
 from tests.assembling_shop import Shop, configured, killed
@@ -55,6 +57,32 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -
     assert "clicks/1     epoch 1: requests 0 …" in streamdp(
         "ledger", "show", "--config", str(shop.path)
     ).out  # fmt: skip
+
+
+def test_does_a_renamed_assembly_begin_behind_the_old_one(shop: Shop, streamdp: Streamdp) -> None:
+    """P11 on real files: it has no state, and would make each request an event again."""
+    streamdp("topics", "create", "--config", str(shop.path))
+    for turn in (1, 2):
+        asyncio.run(shop.visit(count=10, rest=0))
+        with shop.start("assemble") as process:
+            until(partial(_has, shop, 10 * turn))
+            assert process.end() == 0
+        shop.path.write_text(shop.path.read_text().replace("assemblies.clicks", "assemblies.other"))
+    for number in range(2):
+        requests, events = (asyncio.run(shop.column(t, number)) for t in ("requests", "events"))
+        assert [_id(headers) for _, _, headers, _ in events] == [
+            _id(headers) for _, _, headers, _ in requests
+        ]
+    told = streamdp("ledger", "verify", "--config", str(shop.path), "--json").json
+    assert (told["violations"], told["not_configured"]) == ([], ["shop.clicks.ledger"])
+
+
+def _has(shop: Shop, count: int) -> bool:
+    return asyncio.run(shop.assembled()) >= count
+
+
+def _id(headers: Headers) -> bytes | None:
+    return dict(headers)["streamdp-request"]
 
 
 def test_in_one_process_with_what_learns_from_it(shop: Shop, streamdp: Streamdp) -> None:
