@@ -131,7 +131,7 @@ def test_is_a_rebuilt_crowd_the_one_that_was(
         part(log, begin, end), times=None if log.times is None else log.times[begin:end]
     )
     rebuilding.feed(again)
-    rebuilt = rebuilding.finish(position=position, rows=len(machine))
+    rebuilt = rebuilding.finish(position=position, rows=machine.rows)
     assert rebuilt.crowd() == machine.crowd()
     for batch in batches[crash:]:
         one, other = rebuilt.apply_batch(batch), machine.apply_batch(batch)

@@ -85,7 +85,7 @@ def test_can_a_crowd_be_simulated_from_the_command_line(monkeypatch: pytest.Monk
             learner, epsilons, kinds=few, size=size, progress=progress
         ),
     )
-    arguments = ["--keys", "20", "--slots", "200", "--epsilon", "0.5,2"]
+    arguments = ["--keys", "20", "--slots", "60", "--epsilon", "0.5,2"]
     table = invoke(*arguments, "--markdown")
     assert "| trap: whom it catches |" in table
     assert "| geometric mean of the first ten |" in table
