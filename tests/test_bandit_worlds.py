@@ -7,11 +7,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit
+from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
 from streamdp.core.learners.bandits.hybrid_ucb import TreeCourse
 from streamdp.replay.bandit_draws import NumpyChance
 from streamdp.replay.bandit_worlds import Rewards, Table, World
-from streamdp.replay.bandits import BanditOutcome, Run, simulate_bandit, simulate_hybrid
+from streamdp.replay.bandits import (
+    BanditOutcome,
+    Run,
+    simulate_bandit,
+    simulate_experts,
+    simulate_hybrid,
+)
 from streamdp.replay.lockstep import Trees
 
 ARMS = ["a", "b", "c"]
@@ -102,3 +108,24 @@ def test_do_beta_rewards_come_for_rows() -> None:
     for arm, mean in enumerate((0.3, 0.8)):
         own = lost[2_000 * arm : 2_000 * (arm + 1)]
         assert abs(own.mean() / 3 - mean) < 5 * (mean * (1 - mean) / 5 / 6_000) ** 0.5
+
+
+@pytest.mark.parametrize("recipe", ["batched_exp4", "improved_batched_exp4"])
+def test_does_it_matter_whether_slots_of_a_batch_are_drawn_together(recipe: str) -> None:
+    """Slots of the same advice at once, or each as advice of its own: within five standard errors.
+
+    Printed noise, whose cells are the experts, so that only the draws differ.
+    """
+    slots, generator = 240, np.random.default_rng(3)
+    losses = (generator.random((slots, 3)) < (0.2, 0.5, 0.8)).astype(float)
+    contexts = generator.integers(0, 2, slots)
+    advice = [np.eye(3)[[0, 1, 2, 0]], np.eye(3)[[0, 2, 1, 1]]]
+    learner = EXPERT_RECIPES[recipe](
+        actions=ARMS, experts=4, epsilon="8", noise="printed", delta="1/1000000",
+        tau="12", eta="1/5", gamma="1/5",
+    )  # fmt: skip
+    together = simulate_experts(learner, losses, advice, contexts, runs=60)
+    each = [advice[context] for context in contexts.tolist()]
+    apart = simulate_experts(learner, losses, each, np.arange(slots), runs=60, seed=2)
+    error = float(np.hypot(together.error, apart.error))
+    assert abs(together.mean - apart.mean) < 5 * error, (str(together), str(apart))

@@ -16,6 +16,7 @@ from numpy.random import default_rng  # noqa: TID251 - losses are made up: no se
 from numpy.typing import NDArray
 
 from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES
+from streamdp.core.learners.bandits.experts import batched_rates
 from streamdp.replay.bandit_worlds import Rewards
 from streamdp.replay.bandits import simulate_bandit, simulate_experts
 from streamdp.replay.claims import Finding, Floats, Measured, Size, Z, ratio, verdict
@@ -196,10 +197,14 @@ def experts(size: Size) -> Measured:
 
 
 def experts_long(size: Size) -> Measured:
-    """The same at Theorem 6's own τ, η and γ: N = 100, K = 5, a million slots."""
+    """The same at Theorem 6's own τ, and its η and γ: N = 100, K = 5, a million slots.
+
+    The noise for each cell has that τ too, and rates of its own.
+    """
     world = Advised.drawn(LONG, MANY, seed=size.seed)
-    tuned = {"horizon": str(LONG)}
-    where = f"N = {MANY}, K = 5, T = 10⁶, ε = 1, δ = 10⁻⁶, with Theorem 6's constants"
+    _, tau, _ = batched_rates(LONG, len(ARMS), MANY, 1.0, 1e-6)
+    tuned = {"horizon": str(LONG), "tau": str(tau)}
+    where = f"N = {MANY}, K = 5, T = 10⁶, ε = 1, δ = 10⁻⁶, Theorem 6's τ = {tau:,}"
     return Measured(
         (
             _learns(world, "batched_exp4", {**_PRINTED, **tuned}, where, size),
