@@ -56,7 +56,10 @@ class ExpertCourse(Protocol):
     tau: int
 
     def chances(self, advice: Floats, chance: Chance) -> Floats:
-        """The distribution of the next action under this advice (N × K)."""
+        """The distribution of the next action under this advice (N × K).
+
+        Within a batch it depends on the advice alone.
+        """
         ...
 
     def cells(self, advice: Floats, chances: Floats, action: int) -> Mapping[Hashable, int]:
