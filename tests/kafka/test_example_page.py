@@ -1,6 +1,7 @@
 """Does `make example` come up on a real Kafka, learn from visitors, and take a browser's clicks?
 
-With ``STREAMDP_SCREENSHOTS=folder`` the pictures are kept, to be looked at.
+One test, since a run of the suite may give the tests of a file to several processes, and each would
+start everything anew. With ``STREAMDP_SCREENSHOTS=folder`` the pictures are kept, to be looked at.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,8 +25,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.system("chromium", "chromedriver")]
 START = [sys.executable, "deploy/example/start.py", "--visitors", "200"]
 
 
-@pytest.fixture(scope="module")
-def shop() -> Iterator[str]:
+@contextmanager
+def opened() -> Iterator[str]:
     """The shop, after each segment's shelf was learned; ended as by Ctrl-C."""
     started = subprocess.Popen(
         START, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -38,20 +40,27 @@ def shop() -> Iterator[str]:
         if "was learned after" in line:
             break
     assert address is not None, "".join(told)
-    yield address
-    started.send_signal(signal.SIGINT)
-    rest, _ = started.communicate(timeout=120)
+    try:
+        yield address
+    finally:
+        started.send_signal(signal.SIGINT)
+        rest, _ = started.communicate(timeout=120)
     assert (started.returncode, rest) == (0, "the shop is closed\n")
 
 
-@pytest.fixture(scope="module")
-def window(shop: str) -> Iterator[Browser]:
-    """A window on its page."""
-    with browser() as found:
-        found.size(1280, 900)
-        found.open(shop)
-        found.until(lambda: bool(found.text("#who")))
-        yield found
+def test_does_the_shop_learn_sell_and_say_what_it_cost() -> None:
+    """What a visitor of the page sees, in the order of the page."""
+    with opened() as address, browser() as window:
+        window.size(1280, 900)
+        window.open(address)
+        window.until(lambda: bool(window.text("#who")))
+        learns_the_best_shelf_of_each_segment(window)
+        counts_clicks_of_the_browser(window)
+        ends_with_the_money_and_says_that_it_is_not_private(window)
+        for name, width in (("desktop", 1280), ("phone", 390)):
+            for scheme in ("light", "dark"):
+                fits(window, scheme, name, width)
+        assert window.complaints() == []
 
 
 def count_of(window: Browser, selector: str) -> int:
@@ -66,14 +75,14 @@ def segments(window: Browser) -> list[dict[str, Any]]:
     return found
 
 
-def test_is_the_best_shelf_learned_for_each_segment(window: Browser) -> None:
+def learns_the_best_shelf_of_each_segment(window: Browser) -> None:
     """By what was published, and by what the simulator alone knows."""
     window.until(lambda: all(each["top"] == each["best"] for each in segments(window)))
     assert len(segments(window)) == 3
     assert "published after" in window.text("#segments")
 
 
-def test_does_a_click_in_the_browser_count(window: Browser) -> None:
+def counts_clicks_of_the_browser(window: Browser) -> None:
     """By keyboard alone: who one is, a shelf, a purchase; without any made-up visitor."""
     window.run("document.getElementById('switch').focus()")
     window.keys("\ue007")
@@ -90,18 +99,15 @@ def test_does_a_click_in_the_browser_count(window: Browser) -> None:
     window.run("document.getElementById('switch').click()")
 
 
-def test_does_the_page_end_with_the_money_and_say_that_it_is_not_private(window: Browser) -> None:
+def ends_with_the_money_and_says_that_it_is_not_private(window: Browser) -> None:
+    """By the simulator's own knowledge."""
     window.until(lambda: count_of(window, "#chart polyline") == 4)
     assert "NOT PRIVATE" in window.text("[aria-labelledby=money]")
     window.until(lambda: "than the fixed shelf. ε = 1 cost" in window.text("#verdict"))
     assert "0 lost" in window.text("#behind")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "width"), [("desktop", 1280), ("phone", 390)])
-def test_does_it_fit_desktop_and_phone_light_and_dark(
-    window: Browser, scheme: str, name: str, width: int
-) -> None:
+def fits(window: Browser, scheme: str, name: str, width: int) -> None:
     """Nothing is cut off at the side, and text has contrast enough (WCAG AA) on its card."""
     window.scheme(scheme)
     window.ask(
@@ -109,8 +115,8 @@ def test_does_it_fit_desktop_and_phone_light_and_dark(
         params={"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
     )  # fmt: skip
     window.until(lambda: bool(window.run("return innerWidth === arguments[0]", width)))
-    fits = "return document.documentElement.scrollWidth <= innerWidth"
-    window.until(lambda: bool(window.run(fits)))
+    narrow = "return document.documentElement.scrollWidth <= innerWidth"
+    window.until(lambda: bool(window.run(narrow)))
     script = CONTRAST.partition("const found")[0]
     contrast = window.run(script + CARD)
     assert min(contrast.values()) >= 4.5, contrast
@@ -126,7 +132,3 @@ for (const where of ['h2', '.note', '.tag', '.tag.not', '.who button', '.switch'
 }
 return found;
 """
-
-
-def test_does_it_complain_of_nothing(window: Browser) -> None:
-    assert window.complaints() == []
