@@ -17,7 +17,11 @@ pytest_plugins = ("pytester", "tests.left_out", "tests.untraced", "tests.calling
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""
 
-hypothesis.settings.register_profile("suite", deadline=None)  # a slow machine is no failure
+hypothesis.settings.register_profile(
+    "suite",
+    deadline=None,  # a slow machine is no failure
+    derandomize="STREAMDP_SOAK" not in os.environ,  # what passes once passes wherever it is run
+)
 hypothesis.settings.load_profile("suite")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
