@@ -27,7 +27,7 @@ from streamdp.testing.broker import OUTSIDE_BROKER, borrow_broker
 
 HERE = Path(__file__).resolve().parent
 PORTS = {"shop": 8000, "run": 8080, "assemble": 8081, "prometheus": 9090}
-READY_SECONDS = 120.0
+READY_SECONDS = 300.0  # a quiet machine takes 20, a busy one ten times as long
 _LOOK_SECONDS = 0.25
 
 
@@ -120,7 +120,7 @@ def _start(
     started.start(
         "shop", sys.executable, "-m", "shop", *configured, "--listen", addresses["shop"],
         "--status-page", f"http://{addresses['run']}/", "--visitors", f"{visitors:g}",
-        PYTHONPATH=str(HERE),
+        PYTHONPATH=os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
     )  # fmt: skip
     prometheus = shutil.which("prometheus")
     if prometheus is None:
