@@ -3,7 +3,8 @@
 `tests.crash.nursery` starts it, with what is asked of it as a mapping.
 
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
-``wide`` draws from the system among many equal actions, so that a redraw would almost surely show.
+``wide`` draws from the system among many equal actions, so that a redraw would almost surely show,
+and has a memory, so that what is in force after a kill must follow from all votes before it.
 The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
 system on Kafka, where a redraw of its sums would show to whoever looks at aborted data.
 The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL.
@@ -85,11 +86,11 @@ class Place:
         if self.upgraded:
             return [upgraded(self.app)]
         narrow = sd.prefix_softmax(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 3")
-        wide = sd.noisy_leader(
+        wide = sd.remembering_leader(
             actions=[f"action {number}" for number in range(16)],
             epsilon="1/100",
-            noise="exponential",
-            schedule="capped 2",
+            schedule="geometric 2 to 2",
+            bonus=0,
         )
         return [
             self._spec("fold", narrow, sd.SeededRandomness(7)),

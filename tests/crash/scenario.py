@@ -18,6 +18,7 @@ from streamdp.core.learners import PolicyLearner
 from streamdp.ports import Headers, Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
 from streamdp.service.spec import StreamSpec
+from streamdp.service.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_counts, judge_fold
 from tests.crash.nursery import Victim, nursery
 from tests.crash.process import STEPS, Place
@@ -223,12 +224,22 @@ class Scenario:
         got = len(evidence.ledger)
         return [] if got == wanted else [f"{evidence.partition}: {got} lines, {wanted} expected"]
 
+    def _unverified(self) -> list[str]:
+        """What does not follow from the ledger's votes and sums, also of what readers heard."""
+        verification = Verification()
+        for spec in self.place.specs():
+            for evidence in self.evidence(spec):
+                verification.told(spec.topics, evidence.actions)
+                verification.read(spec.topics, evidence.ledger)
+        verification.finish()
+        return verification.violations
+
     def settle(self, processes: Sequence[Victim]) -> list[str]:
         """Wait until everything is published, or until patience ends; what is wrong then."""
         deadline = time.monotonic() + PATIENCE
         while True:
             began = time.monotonic()
-            found = self.findings()
+            found = self.findings() or self._unverified()
             if not found or time.monotonic() > deadline:
                 return found
             for process in processes:
