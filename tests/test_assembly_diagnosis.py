@@ -16,6 +16,7 @@ from streamdp.service.assembling.saved import encode_point
 from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.past import ALONE, alone
 from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
+from streamdp.service.view import PartitionView
 from streamdp.testing.memory import Memory
 from streamdp.testing.memory_log import MemoryLog
 from tests.showing import partition
@@ -89,6 +90,14 @@ def test_are_producers_that_disagree_about_partitions_found() -> None:
     assert found.verdict is Verdict.PROBLEM
     assert found.subject.startswith("NOT PRIVATE")
     assert "1 of 2 in several partitions, such as b'de' in 0, 1" in found.detail
+
+
+def test_is_an_event_overdue_in_whole_minutes() -> None:
+    """Reading many outcomes takes seconds, and must not show."""
+    part = PartitionView(due_at=100.0)
+    late = [part.overdue(now=at) for at in (50.0, 159.9, 160.0, 219.0, 221.0)]
+    assert late == [0, 0, 60, 60, 120]
+    assert PartitionView().overdue(now=9.0) == 0
 
 
 def test_are_partitions_beyond_the_bound_one() -> None:

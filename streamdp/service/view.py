@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # pages and metrics read the view: their process needs no eng
 Ints = NDArray[np.int64]
 
 _KEPT_ESTIMATES = 512
+_OVERDUE_SECONDS = 60.0  # in such steps it is told how late an event is
 _KEPT_ENDS = 256  # looks at the input's end; of more every other one is forgotten
 
 
@@ -111,8 +112,12 @@ class PartitionView:
             ends.extend(kept)
 
     def overdue(self, *, now: float) -> float:
-        """For how long the oldest open request of an assembly should have been an event."""
-        return 0.0 if self.due_at is None else max(0.0, now - self.due_at)
+        """For how many seconds the oldest open request of an assembly should have been an event.
+
+        In whole minutes: it goes on while outcomes are read, and that takes seconds.
+        """
+        late = 0.0 if self.due_at is None else max(0.0, now - self.due_at)
+        return late - late % _OVERDUE_SECONDS
 
     def lag_seconds(self, *, now: float) -> float:
         """Since this process first saw that the oldest record that waits is there.

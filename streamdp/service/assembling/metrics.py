@@ -1,8 +1,9 @@
 """Families of the metrics page about assemblies: functions of requests and clocks alone.
 
 An assembly's name stands in the label `stream`, so that what is shown of every partition's life
-(halted, waiting, rebuild, retention) has one name for both. Nothing here counts outcomes, says how
-far they were read or how long that took: that is for operators.
+(halted, waiting, rebuild, retention) has one name for both. Nothing here counts outcomes or says
+how far they were read: that is for operators. How long that takes could only show as an event that
+is overdue, which is why that is told in whole minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def assembling(parts: Parts) -> Iterator[Metric]:
     )
     yield gauge(
         "streamdp_event_overdue_seconds",
-        "For how long the oldest open request should have been an event; 0 in good health.",
+        "For how long the oldest open request should have been an event, in whole minutes.",
         _LABELS,
         (((name, label), part.overdue) for name, label, part in parts),
     )
