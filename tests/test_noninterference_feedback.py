@@ -10,7 +10,7 @@ order (P5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ from streamdp.core.engine.draws import Fresh
 from streamdp.core.events import FeedbackBatch
 from streamdp.ports import Records, Value
 from streamdp.service.protocol import PartitionWork
-from streamdp.wire.published import Mode
 from tests.feedback_mutants import MUTANTS
 from tests.feedback_neighbours import FeedbackCourse, sums_by_script
 from tests.leaks import (
@@ -153,14 +152,14 @@ def publishes_the_sums(patch: Patch) -> None:
 
 def counts_what_it_refuses(patch: Patch) -> None:
     """A public counter of keys to which unusable contents are added."""
-    absorb = PartitionWork.absorb
+    read = PartitionWork.read
 
-    def counting(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
-        absorb(self, records, mode=mode)
-        values = [value for part in records for value in part.values]
-        self.keys_refused += sum(self.spec.format.explain(value) is not None for value in values)
+    def counting(self: PartitionWork, records: Records) -> Records:
+        bad = [self.spec.format.explain(value) is not None for value in records.values]
+        self.keys_refused += sum(bad)
+        return read(self, records)
 
-    patch.setattr(PartitionWork, "absorb", counting)
+    patch.setattr(PartitionWork, "read", counting)
 
 
 @pytest.mark.parametrize(

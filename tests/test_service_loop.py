@@ -173,6 +173,27 @@ async def test_does_a_defect_halt_its_partition_without_telling_content() -> Non
         await room.until(lambda: room.is_read(HOME1))
     assert worker.view.part(HOME0).reason is Reason.INTERNAL
     assert "0.25" not in str(worker.log.told)
+
+
+@running
+async def test_does_a_defect_in_reading_halt_its_partition_alone() -> None:
+    """Records that cannot even be read as they come are one partition's trouble, and not told."""
+    read = PartitionWork.read
+
+    def reading(self: PartitionWork, records: Records) -> Records:
+        if self.partition == HOME0:
+            raise ValueError("losses 0.25")
+        return read(self, records)
+
+    room = Room([spec()], partitions=2)
+    room.send("home", events(100, keys=KEYS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionWork, "read", reading)
+        async with room.worker() as worker:
+            await room.until(lambda: room.is_read(HOME1) and worker.service.halted == [HOME0])
+    assert worker.view.part(HOME0).reason is Reason.INTERNAL
+    assert room.wrong(HOME1) == []
+    assert "0.25" not in str(worker.log.told)
     assert worker.log.of("partition_halted")[0]["detail"] == "ValueError"
 
 

@@ -29,7 +29,7 @@ from streamdp.core.engine import Ages, Engine, Rebuilding, recorded
 from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
-from streamdp.service.batches import decode, newest_time
+from streamdp.service.batches import decode, newest_time, observed_early
 from streamdp.service.carrying import Heritage, born_before, carries
 from streamdp.service.opening import Opening, check_alone, heritage_at, open_partition
 from streamdp.service.past import Past
@@ -282,6 +282,12 @@ class PartitionWork:
                 self._tombstones.append(place)
             else:
                 self._keep(identity.key, place)
+
+    def read(self, records: Records) -> Records:
+        """What need be kept of records that have come until they are absorbed."""
+        if self.spec.quarantine is not None:
+            return records  # whoever looks for bad ones sets them aside as they are
+        return observed_early(self.spec.format, records)
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""

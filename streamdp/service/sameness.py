@@ -21,7 +21,6 @@ so the size of a checkpoint does not depend on content.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from hashlib import blake2b
 
 from msgspec import UNSET
@@ -96,11 +95,13 @@ class Sameness:
 
 def _last_of(records: Records) -> Records:
     """The last record alone: the others need not be kept for it."""
-    return replace(
-        records,
+    return Records(
+        partition=records.partition,
+        start=records.start,
         offsets=records.offsets[-1:],
         keys=records.keys[-1:],
         values=records.values[-1:],
+        next_offset=records.next_offset,
         headers=records.headers[-1:],
         timestamps=records.timestamps[-1:],
     )

@@ -58,10 +58,14 @@ class Worker:
         return self._work is not None
 
     def deliver(self, records: Records) -> None:
-        """Records of this partition, in order."""
-        if self._work is not None and self._life.failure is None:
-            self._inbox.append(records)
-            self._heard_at = self._around.clock()
+        """Records of this partition, in order; a failure is this partition's alone."""
+        if self._work is None or self._life.failure is not None:
+            return
+        try:
+            self._inbox.append(self._work.read(records))
+        except Exception as error:
+            self.fail(error)
+        self._heard_at = self._around.clock()
 
     def apply(self) -> None:
         """Apply what was delivered; a failure is this partition's alone."""

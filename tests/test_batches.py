@@ -1,0 +1,88 @@
+"""Do records become the same batch, whether they are read as they come or all together?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from streamdp.core.events import FeedbackBatch
+from streamdp.ports import Key, Partition, Records
+from streamdp.service.batches import decode, observed_early
+from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of
+
+FORMATS = {
+    "json": configure_feedback("json", feedback=Feedback(("a", "b"))),
+    "json, played = value": configure_feedback(
+        "json", feedback=Feedback(("a", "b"), content="reward", played="value")
+    ),
+    "frames": configure_feedback(
+        "float32", feedback=Feedback(("a", "b")), options={"frames": True}
+    ),
+}
+KEYS: list[Key] = [b"home", None, b"k" * 40, b"away"]
+
+
+def delivered(format_: FeedbackFormat, *, seed: int) -> list[Records]:
+    """Three deliveries, one of them empty; some contents and headers cannot be used."""
+    rng = np.random.default_rng(seed)
+    parts, position = [], 0
+    for count in (20, 0, 13):
+        keys, values, headers = [], [], []
+        for _ in range(count):
+            rows = int(rng.integers(1, 4)) if format_.frames else 1
+            played = rng.integers(0, 2, rows).tolist()
+            value = format_.encode(rng.random(rows, dtype=np.float32), played=played)
+            keys.append(KEYS[rng.integers(len(KEYS))])
+            values.append([value, b"x", None][rng.choice(3, p=[0.8, 0.1, 0.1])])
+            shown = headers_of(format_, played)
+            headers.append([shown, [], [*shown, *shown]][rng.choice(3, p=[0.8, 0.1, 0.1])])
+        offsets = list(range(position, position + count))
+        stamps = [1000 + offset for offset in offsets]
+        parts.append(
+            Records(
+                Partition("s", 0),
+                position,
+                offsets,
+                keys,
+                values,
+                position + count,
+                headers,
+                stamps,
+            )
+        )
+        position += count
+    return parts
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("longest", [None, 20])
+def test_are_records_that_are_observed_as_they_come_the_same_batch(
+    name: str, longest: int | None
+) -> None:
+    """Every column, with keys that are too long and with bad records; also one delivery of each."""
+    format_ = FORMATS[name]
+    parts = delivered(format_, seed=7)
+    early = [observed_early(format_, part) for part in parts]
+    together, refused = decode(format_, parts, most_key_bytes=longest, idle=1000)
+    for others in (early, [early[0], *parts[1:]]):
+        batch, also = decode(format_, others, most_key_bytes=longest, idle=1000)
+        assert isinstance(batch, FeedbackBatch)
+        assert isinstance(together, FeedbackBatch)
+        assert also == refused == (0 if longest is None else sum(
+            key is not None and len(key) > longest for part in parts for key in part.keys
+        ))  # fmt: skip
+        assert batch.keys == together.keys
+        for column in ("index", "played", "gain", "offsets", "unusable", "times"):
+            np.testing.assert_array_equal(getattr(batch, column), getattr(together, column))
+
+
+def test_is_nothing_kept_of_records_but_the_last_once_they_are_observed() -> None:
+    """The last one is what a checkpoint remembers the input by; and nothing is quoted."""
+    format_ = FORMATS["json"]
+    (records, *_) = delivered(format_, seed=7)
+    early = observed_early(format_, records)
+    assert (early.values, early.headers) == (records.values[-1:], records.headers[-1:])
+    assert replace(records, values=(), headers=()).keys == early.keys
+    assert repr(early) == repr(records)
