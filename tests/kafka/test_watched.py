@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -122,6 +124,7 @@ def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Pat
                     asyncio.run(_feed(files[0], f"{app}-feedback", seen, run, least=least))
                 run.kill()
                 run.wait()
+                _wait_until_closed(ports[0])
     finally:
         serve.kill()
         serve.wait()
@@ -130,6 +133,16 @@ def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Pat
     assert watcher.metrics > 10
     assert {tag: seen for tag, seen in watcher.actions.items() if len(seen) > 1} == {}
     assert {block: seen for block, seen in watcher.estimates.items() if len(seen) > 1} == {}
+
+
+def _wait_until_closed(port: int) -> None:
+    """The process that answers HTTP ends a moment after the killed one; then the port is free."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) != 0:
+                return
+        time.sleep(0.02)
 
 
 def _command(*words: str | Path) -> subprocess.Popen[bytes]:
