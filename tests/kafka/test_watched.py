@@ -143,6 +143,7 @@ def _wait_until_closed(port: int) -> None:
             if client.connect_ex(("127.0.0.1", port)) != 0:
                 return
         time.sleep(0.02)
+    raise AssertionError(f"port {port} is still answered a minute after the kill")
 
 
 def _command(*words: str | Path) -> subprocess.Popen[bytes]:
