@@ -232,7 +232,7 @@ def resampled_ratio(choose: Mechanism, *, others: list[float], n: int) -> float:
 
 
 def overlapping_windows(schedule: Schedule, block: int, window: int) -> range:
-    """Block r's s-th vector is X_{2^(r−1)+s}, as printed in 003: it begins in the block before."""
+    """X_{2^(r−1)+s}, as Cesari & Colomboni 2026 print: it begins in the block before."""
     first = schedule.start(block) // 2 + 1
     return range(first, first + window)
 

@@ -120,7 +120,7 @@ def test_a_theorem_is_not_said_of_another_learner() -> None:
 
 
 def test_the_papers_constants() -> None:
-    """003, Theorem 1, both displays; 001, Appendix D.2; 000, Appendix E."""
+    """Cesari & Colomboni 2026, Theorem 1; Hu et al. 2025, D.2; Wu & Wang 2026, E."""
     for actions in (2, 10, 1000):
         for gap in (0.01, 0.5, 1.0):
             for epsilon in (0.05, 0.25, 4.0):

@@ -129,8 +129,9 @@ def laplace_rate(epsilon: Fraction) -> Fraction:
     """The ρ at which adding Laplace noise of scale 1/ρ and taking the best is ε-DP: ε/2.
 
     Why: fix the losers' noise; the winner's own noise must move by at most 2 to win by as much,
-    which costs a factor e^2ρ. Differs from Hu et al. (001 Algorithm 4, 004 Algorithm 3): Lap(1/ε)
-    is 2ε in the limit of long blocks. Test: exact audit, `Lap(1/epsilon)`.
+    which costs a factor e^2ρ. Differs from Hu et al. 2025, Algorithm 4, and
+    Hu et al. 2021, Algorithm 3: Lap(1/ε) is 2ε in the limit of long blocks. Test: exact audit,
+    `Lap(1/epsilon)`.
 
     >>> laplace_rate(Fraction(1))
     Fraction(1, 2)
@@ -141,8 +142,8 @@ def laplace_rate(epsilon: Fraction) -> Fraction:
 def naive_laplace_rate(epsilon: Fraction, *, actions: int) -> Fraction:
     """The ρ at which all K noisy sums could be published with Laplace noise of scale 1/ρ: ε/K.
 
-    Why: the vector of sums moves by at most K in L1. It is the straw man of 001 §5: the noise of
-    the straw man protects K numbers where one index is published.
+    Why: the vector of sums moves by at most K in L1. It is the straw man of Hu et al. 2025, §5,
+    whose noise protects K numbers where one index is published.
 
     >>> naive_laplace_rate(Fraction(1), actions=4)
     Fraction(1, 4)

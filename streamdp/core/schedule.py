@@ -13,7 +13,7 @@ tail: then the prefix covers every slot up to `LAST_SLOT`).
                       is cut short
 
 The horizon-free regret theorems cover the dyadic schedule (Cesari & Colomboni 2026, §4; Wu & Wang
-2026; Hu, Huang, Mehta & Hegde, Alg. 4). A geometric one that grows for ever keeps their proof with
+2026; Hu et al. 2025, Algorithm 4). A geometric one that grows for ever keeps their proof with
 other constants. Where blocks stop growing or begin anew, regret against a fixed action grows with
 the horizon, and in return the learner can follow a best action that changes: where blocks grow for
 ever, half of all events lie in a block whose choice nobody has seen yet. Privacy holds for every

@@ -137,7 +137,7 @@ STATIONARY = (
     Instance("K = 1000", (0.4, *(0.5,) * 999)),
     Instance("doubling gaps, K = 6", (0.3, 0.32, 0.34, 0.38, 0.46, 0.62)),
 )
-"""The first two are those of Hu, Huang, Mehta & Hegde, Fig. 1–2, in losses; one action is better by
+"""The first two are those of Hu et al. 2025, Fig. 1 and 2, in losses; one action is better by
 .1 among 100 and among 1000; gaps of .02, .04, …, .32 have no single scale."""
 
 DRIFTING = (

@@ -29,7 +29,16 @@ def follow_the_leader(
     window: str = "whole",
     schedule: Schedule | str | None = None,
 ) -> Leader:
-    """The smallest sum wins; not private."""
+    """The smallest sum wins: the baseline that is not private.
+
+    Privacy: none (ε = ∞); the service refuses it.
+    Arguments: `window` is `whole` (each block alone) or `running` (everything so far, a choice
+    after every slot); `schedule` says how blocks grow, by default to fit the window.
+    Reference: none, it is folklore.
+
+    >>> follow_the_leader(actions=["a", "b"], window="running").private
+    False
+    """
     kind = cast("Window", one_of(window, ("whole", "running"), where="learner.window"))
     default = "capped 1" if kind == "running" else "dyadic"
     return Leader(

@@ -7,8 +7,8 @@ so it is the same for neighbours given the transcript.
 
 In simulations over many instances it had the least regret of all recipes (the README's table; the
 command `streamdp simulate` makes it again). No horizon-free theorem is claimed for it: the one
-for report-noisy-max on dyadic blocks (Wu & Wang 2026, Thm 11) covers the same mechanism without
-the bonus.
+for report-noisy-max on dyadic blocks (Wu & Wang 2026, Theorem 11) covers the same mechanism
+without the bonus.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ def incumbent_leader(
     schedule: Schedule | str = "geometric 5/2",
     bonus: str | Fraction | int = INCUMBENT_BONUS,
 ) -> Leader:
-    """Permute-and-flip on whole blocks; the action in force gets `bonus` noise units."""
+    """Permute-and-flip on whole blocks that grow for ever, with a bonus for the action in force.
+
+    Privacy: ε-DP for replacing one event.
+    Arguments: `bonus` is the head start of the action in force, in units of the noise (2/ε of
+    loss); `schedule` says how blocks grow.
+    Reference: McKenna & Sheldon 2020 for the mechanism; ours with the bonus.
+
+    >>> incumbent_leader(actions=["a", "b"], epsilon="1/2", bonus=0).bonus
+    Fraction(0, 1)
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     return Leader(
         actions=read_actions(actions),

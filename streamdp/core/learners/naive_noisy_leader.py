@@ -4,7 +4,7 @@ Privacy: ε-DP for replacing one event. Sensitivity: K in L1, as if all K noisy 
 Why: the Laplace mechanism on the vector of sums; the selection post-processes it. A noisy max
 needs only 2/ε, which is why this one is a baseline.
 
-# Hu, Huang, Mehta & Hegde (001), §5
+# Hu et al. 2025, §5
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ def naive_noisy_leader(
     epsilon: str | Fraction | int,
     schedule: Schedule | str = "dyadic",
 ) -> Leader:
-    """Laplace noise of scale K/ε on every sum."""
+    """Laplace noise of scale K/ε on every sum, then the smallest: the straw man.
+
+    Privacy: ε-DP for replacing one event.
+    Arguments: `schedule` says how blocks grow.
+    Reference: Hu et al. 2025, §5.
+
+    >>> str(naive_noisy_leader(actions=["a", "b", "c", "d"], epsilon="1").choose.rate)
+    '1/4'
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     names = read_actions(actions)
     return Leader(

@@ -3,17 +3,17 @@
 Privacy: ε-DP for replacing one event. Sensitivity: 2 in the difference of two sums. Why: a block's
 selection is one private choice at rate ε/2, and a slot belongs to one block.
 
-    laplace      report noisy max with Lap(2/ε)        Hu, Huang, Mehta & Hegde, Alg. 4
+    laplace      report noisy max with Lap(2/ε)        Hu et al. 2025, Algorithm 4
     gumbel       Gumbel(2/ε), which is softmax at ε/2  Wu & Wang 2026
-    exponential  Exp(2/ε), which is permute-and-flip   Wu & Wang 2026, Thm 3 and 11
+    exponential  Exp(2/ε), which is permute-and-flip   Wu & Wang 2026, Theorems 3 and 11
 
 Differs from the papers: Lap(1/ε) and Exp(1/ε), as printed, are 2ε-DP when a whole vector may be
 replaced, because sums move in both directions; the displays that equate Gumbel(2/ε) with
 softmax(−εG) are off by the same factor of two. See `calibration`.
 
 `resample="bernoulli"` replaces each loss by a Bernoulli draw of that mean before it is summed
-(Wu & Wang 2026, Thm 3): the sums of a neighbour still differ by at most 1 in each coordinate, for
-each value of the draws, so the charge is the same.
+(Wu & Wang 2026, Theorem 3): the sums of a neighbour still differ by at most 1 in each coordinate,
+for each value of the draws, so the charge is the same.
 """
 
 from __future__ import annotations
@@ -50,7 +50,16 @@ def noisy_leader(
     resample: str = "none",
     schedule: Schedule | str = "dyadic",
 ) -> Leader:
-    """Report-noisy-max on whole blocks; `noise` is laplace, gumbel or exponential."""
+    """Report-noisy-max on whole blocks.
+
+    Privacy: ε-DP for replacing one event.
+    Arguments: `noise` is `laplace`, `gumbel` or `exponential`; `resample` is `none`, or `bernoulli`
+    to replace each loss by a coin of that mean; `schedule` says how blocks grow.
+    Reference: Hu et al. 2025, Algorithm 4; Wu & Wang 2026, Theorems 3 and 11.
+
+    >>> str(noisy_leader(actions=["a", "b"], epsilon="1", noise="exponential").choose.rate)
+    '1/2'
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     return Leader(
         actions=read_actions(actions),

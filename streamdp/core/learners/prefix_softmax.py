@@ -3,7 +3,7 @@
 Privacy: 2η-DP for replacing one event, η = min(ε/2, cap). Sensitivity: 2 in the difference of two
 sums. Why: the exponential mechanism at rate η on sums over a window that does not depend on data.
 
-# Cesari & Colomboni 2026 (May 29), §4: block r has 2^r slots; its window is the first M_r of them,
+# Cesari & Colomboni 2026, §4: block r has 2^r slots; its window is the first M_r of them,
 # M_0 = 1, M_r uniform on {2^(r−1)+1, …, 2^r}, drawn when the block opens.
 
 Differs from the paper: the printed index of the window's s-th vector, X_{2^(r−1)+s}, would let
@@ -32,7 +32,18 @@ def prefix_softmax(
     schedule: Schedule | str = "dyadic",
     cap: str | Fraction | None = PREFIX_CAP,
 ) -> Leader:
-    """Softmax on a random prefix of each block."""
+    """Softmax on a random prefix of each block: the proven optimal gap-dependent rate.
+
+    Privacy: 2η-DP for replacing one event, with η = min(ε/2, cap).
+    Arguments: `cap` bounds η as the theorem asks; `none` spends all of ε. `schedule` says how
+    blocks grow.
+    Reference: Cesari & Colomboni 2026, §4.
+
+    >>> capped = prefix_softmax(actions=["a", "b"], epsilon="1")
+    >>> free = prefix_softmax(actions=["a", "b"], epsilon="1", cap="none")
+    >>> str(capped.charge), str(free.charge)
+    ('1/4', '1')
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     limit = None if cap in (None, "none") else parse_epsilon(cap, "learner.cap")
     rate = prefix_softmax_rate(exact, cap=limit)

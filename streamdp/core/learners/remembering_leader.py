@@ -44,10 +44,18 @@ def remembering_leader(
     bonus: str | Fraction | int = INCUMBENT_BONUS,
     hazard: str | Fraction = "1/250",
 ) -> Leader:
-    """Permute-and-flip on whole blocks that stop growing, its votes filtered.
+    """The default: permute-and-flip on whole blocks that stop growing, its votes filtered.
 
-    `hazard` is how likely the best action is to change from one vote to the next. A schedule whose
-    blocks grow for ever, or begin anew, needs no filter and gets none.
+    Privacy: ε-DP for replacing one event.
+    Arguments: `schedule` says how blocks grow; `fitting` computes the longest one from K and ε. A
+    schedule whose blocks grow for ever, or begin anew, needs no filter and gets none. `bonus` is
+    the head start of the action in force, in units of the noise (2/ε of loss). `hazard` is how
+    likely the best action is to change from one vote to the next.
+    Reference: McKenna & Sheldon 2020 for the mechanism; schedule and filter are ours.
+
+    >>> learner = remembering_leader(actions=["a", "b", "c"], epsilon="0.5")
+    >>> learner.schedule.longest, learner.remembers
+    (512, True)
     """
     exact, names = parse_epsilon(epsilon, "learner.epsilon"), read_actions(actions)
     blocks = _fitting(len(names), exact) if schedule == FITTING else read_schedule(schedule)

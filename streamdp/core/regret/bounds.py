@@ -10,8 +10,6 @@ argument (Hoeffding, the noise's tail, a union over actions) for a learner's ver
 covers every schedule and the incumbent's bonus and is far below the printed constants.
 
 K, Δ, η, ρ, T follow the papers: actions, gap, rate of a softmax, rate of a selection, horizon.
-Papers: 003 = Cesari & Colomboni 2026 (May 29); 001 = Hu, Huang, Mehta & Hegde, RNM-FTNL;
-000 = Wu & Wang 2026.
 """
 
 from __future__ import annotations
@@ -31,7 +29,9 @@ _Floats = NDArray[np.float64]
 
 
 def prefix_softmax_bound(*, actions: int, gap: float, eta: float) -> float:
-    """The regret of the prefix softmax on dyadic blocks, at any horizon: 003, Theorem 1, (1).
+    """The regret of the prefix softmax on dyadic blocks, at any horizon.
+
+    # Cesari & Colomboni 2026, Theorem 1, (1)
 
     1 + 800 ln K/Δ + 16 ln K/η. The theorem is stated for η ≤ 1/8; its proof uses that only where
     some gap exceeds 4η, so where η < 1/4, and there all steps still hold (ηΔ ≤ 1, ηV/4 < 1). So
@@ -47,8 +47,8 @@ def prefix_softmax_bound(*, actions: int, gap: float, eta: float) -> float:
 def prefix_softmax_minimax(*, actions: int, horizon: int, eta: float) -> float:
     """The regret of the prefix softmax for every gap: 2√(800 T ln K) + 1 + 16 ln K/η, at most T.
 
-    From 003, Theorem 1, as in 001, Corollary 11: actions with a gap below Δ* cost at most T·Δ*,
-    and for the others Δ* takes the place of Δ; Δ* = √(800 ln K/T).
+    From Cesari & Colomboni 2026, Theorem 1, as in Hu et al. 2025, Corollary 11: actions with a gap
+    below Δ* cost at most T·Δ*, and for the others Δ* takes the place of Δ; Δ* = √(800 ln K/T).
     """
     _check(actions, gap=None, rate=eta)
     gap_free = 1 + 2 * sqrt(800 * horizon * log(actions)) + 16 * log(actions) / eta
@@ -56,12 +56,14 @@ def prefix_softmax_minimax(*, actions: int, horizon: int, eta: float) -> float:
 
 
 def leader_bound(*, actions: int, gap: float, rate: float) -> float:
-    """The regret of a noisy leader on whole dyadic blocks, at any horizon: 001, Appendix D.2.
+    """The regret of a noisy leader on whole dyadic blocks, at any horizon.
 
+    # Hu et al. 2025, Appendix D.2
     Σ_ℓ 256 (1 + ln |J_ℓ|)/min{Δ_(ℓ), ρ} over the levels Δ_(ℓ) = 2^(ℓ−1) Δ ≤ 1 that hold any of
     the K − 1 other actions: the display before (55). Without knowing the gaps, |J_ℓ| ≤ K − 1 and
     at most K − 1 levels count. Their ε is 1/scale of the noise, hence our rate ρ; (51), on which
-    it rests, holds for Laplace, exponential and Gumbel noise of scale 1/ρ (000, Lemma 16).
+    it rests, holds for Laplace, exponential and Gumbel noise of scale 1/ρ (Wu & Wang
+    2026, Lemma 16).
 
     >>> round(leader_bound(actions=2, gap=0.5, rate=0.25))
     1024
@@ -73,12 +75,13 @@ def leader_bound(*, actions: int, gap: float, rate: float) -> float:
 
 
 def resampled_leader_bound(*, actions: int, gap: float, rate: float) -> float:
-    """The same with Bernoulli resampling and independent actions: 000, Theorem 3, without T.
+    """The same with Bernoulli resampling and independent actions.
 
+    # Wu & Wang 2026, Theorem 3, without T
     512 (1 + ln(K − 1))/Δ + (64 ln K · H_K + 128)/ρ with the harmonic number H_K. The paper states
     the order O(ln K/Δ + ln² K/ε) only. Constants worked out here along its Appendix C, with
-    P(A = j) ≤ 1/j for at most 4 ln K · 8/(Δ_j ρ) slots and (51) of 001 after them; the last step
-    printed there, Σ 2^(1−ℓ) = 1, is 2.
+    P(A = j) ≤ 1/j for at most 4 ln K · 8/(Δ_j ρ) slots and (51) of Hu et al. 2025 after them; the
+    last step printed there, Σ 2^(1−ℓ) = 1, is 2.
     """
     _check(actions, gap=gap, rate=rate)
     harmonic = float((1 / np.arange(1, actions + 1)).sum())
@@ -90,10 +93,10 @@ def lower_bound(*, actions: int, gap: float, epsilon: float, horizon: int) -> fl
     """What no ε-DP learner can beat on every instance of K ≥ 4 actions with gap Δ < 1/4.
 
     The larger of ln K/(44 Δ), once T ≥ ln K/(16 Δ²), and 0.0098 ln K/ε, once T ≥ ln K/(10 ε Δ).
-    The second is 001, Theorem 12: 0.2 · 0.49 · m Δ with m = ln K/(10 ε Δ), Appendix D.3. The first
-    is Fano's inequality for K Bernoulli instances (1/2 but for the best, 1/2 − Δ): up to slot
-    ln K/(16 Δ²) the information is at most 0.131 ln K, as kl(1/4, 1/2) < 2.1/16, so a wrong action
-    is played with probability at least 1 − 0.131 − ln 2/ln 4 = 0.369, and 0.369/16 > 1/44.
+    The second is Hu et al. 2025, Theorem 12: 0.2 · 0.49 · m Δ with m = ln K/(10 ε Δ), Appendix D.3.
+    The first is Fano's inequality for K Bernoulli instances (1/2 but for the best, 1/2 − Δ): up to
+    slot ln K/(16 Δ²) the information is at most 0.131 ln K, as kl(1/4, 1/2) < 2.1/16, so a wrong
+    action is played with probability at least 1 − 0.131 − ln 2/ln 4 = 0.369, and 0.369/16 > 1/44.
 
     >>> lower_bound(actions=100, gap=0.1, epsilon=0.001, horizon=100)
     1.046...
@@ -109,7 +112,7 @@ def lower_bound(*, actions: int, gap: float, epsilon: float, horizon: int) -> fl
 def minimax_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
     """What no ε-DP learner can beat for all gaps: `lower_bound` at the gap that is hardest at T.
 
-    √(T ln K)/11 from Δ = √(ln K/(16 T)), as in 001 after Theorem 12, or 0.0098 ln K/ε.
+    √(T ln K)/11 from Δ = √(ln K/(16 T)), as in Hu et al. 2025 after Theorem 12, or 0.0098 ln K/ε.
     """
     hardest = sqrt(log(actions) / (16 * horizon)) * (1 + 1e-12)  # so that rounding leaves T enough
     widest = nextafter(1 / 4, 0)
@@ -120,8 +123,9 @@ def minimax_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
 
 
 def deterministic_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
-    """What no ε-DP learner can beat even where losses are constants: 000, Appendix E, K > 5.
+    """What no ε-DP learner can beat even where losses are constants; K > 5.
 
+    # Wu & Wang 2026, Appendix E
     (1/ε) ln( e^(Tε) (3e^ε + K − 5) / (3e^((T+1)ε) + K − 5) ), written so that nothing overflows.
     For long horizons it tends to ln(1 + (K − 5)/(3e^ε))/ε.
 
@@ -221,7 +225,7 @@ def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
         found.append(Bound(value, "Cesari & Colomboni 2026, Theorem 1"))
     if learner.window == "whole" and gap is not None:
         value = leader_bound(actions=actions, gap=gap, rate=rate)
-        found.append(Bound(value, "Hu, Huang, Mehta & Hegde, Theorem 9"))
+        found.append(Bound(value, "Hu et al. 2025, Theorem 9"))
         if learner.resample == "bernoulli":
             value = resampled_leader_bound(actions=actions, gap=gap, rate=rate)
             found.append(Bound(value, "Wu & Wang 2026, Theorem 3"))

@@ -62,7 +62,8 @@ class NoisyMaxLaplace:
 
     Privacy: 2ρ-DP when one loss vector in [0, 1]^K is replaced; any public prior.
     Sensitivity: a replaced vector moves the difference of two sums by at most 2, not 1 as for
-    monotone counts: the scale is twice what 001 Alg. 4 and 004 Alg. 3 print.
+    monotone counts: the scale is twice what Hu et al. 2025, Algorithm 4, and Hu et al. 2021,
+    Algorithm 3, print.
     Why: given the others' noise the winner's needs to exceed a threshold that moves by at most 2.
     """
 

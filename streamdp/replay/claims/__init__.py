@@ -13,7 +13,7 @@ but some of them, and one made-up instance, were adjusted after a first look at 
 that are published are of a fresh seed: those of docs/replay.md of seed 2026, which was run once,
 after the last change of a rule.
 
-Papers: 000 = Wu & Wang 2026; 001 = Hu, Huang, Mehta & Hegde; 003 = Cesari & Colomboni 2026.
+Sources name papers by author and year; docs/references.md has the titles.
 """
 
 from __future__ import annotations

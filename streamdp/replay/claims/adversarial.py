@@ -1,4 +1,4 @@
-"""The claims of "Faster rates for private adversarial bandits": a leak, bounds, orders, experts.
+"""The claims of Asi, Raman & Talwar 2025: a leak, bounds, orders, experts.
 
 The printed bounds are vacuous (larger than the horizon) below about a million slots; the findings
 say so beside the share that was measured.
@@ -24,7 +24,7 @@ from streamdp.replay.claims.bandits import runs_of
 
 Ints = NDArray[np.int64]
 
-PAPER = "Faster rates for private adversarial bandits"
+PAPER = "Asi, Raman & Talwar 2025"
 RATE = 1e-4
 
 
@@ -39,7 +39,7 @@ def leak(size: Size) -> Measured:
         findings.append(
             Finding(
                 "one loss moves EXP3's probability of an action from nearly 0 to nearly 1",
-                f"{PAPER}, App. G.1, Fig. 1",
+                f"{PAPER}, Appendix G.1, Fig. 1",
                 f"EXP3 without noise, {name}",
                 f"P(2) after T = 100/η slots is {claimed:.6g} within 10⁻⁶",
                 f"{claimed + off:.8f}",

@@ -25,8 +25,8 @@ FIRST = (0.75, 0.625, 0.5, 0.375, 0.25)
 SECOND = (0.5, 0.4, 0.4, 0.4, 0.4)
 BUDGETS = (Fraction(1, 4), Fraction(1, 2), Fraction(1))
 
-NEWEST = "Hu et al., bandit feedback"
-OLDER = "Hu et al., longer version"
+NEWEST = "Hu et al. 2025"
+OLDER = "Hu et al. 2021"
 
 _EACH = 100  # one run here for so many of the full-information claims: each takes much longer
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")

@@ -38,7 +38,9 @@ def never_exceeded(size: Size) -> Measured:
             where = f"K = {K}, Δ = {gap}, ε = {epsilon_text(budget)}"
             worst = max(worst, ((mean + half) / bound, (mean - half) / bound, where))
         high, low, where = worst
-        source = "003, Thm 1" if learner.startswith("prefix") else "001, App. D.2, at our rates"
+        source = "Hu et al. 2025, Appendix D.2, at our rates"
+        if learner.startswith("prefix"):
+            source = "Cesari & Colomboni 2026, Theorem 1"
         findings.append(
             Finding(
                 "the printed bound is never exceeded",

@@ -20,6 +20,9 @@ LONG = 24
 
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
 
+PREFIX = "Cesari & Colomboni 2026, Theorem 1"
+NOISY = "Hu et al. 2025, Theorem 9"
+
 
 def one_better(actions: int, gap: float) -> Bernoulli:
     """Bernoulli losses around 1/2, one action better than all others by the gap."""
@@ -50,7 +53,7 @@ def horizon(size: Size) -> Measured:
         findings.append(
             Finding(
                 "regret does not grow with T",
-                "003, Thm 1; 001, Thm 9; 000, Thm 3",
+                f"{PREFIX}; {NOISY}; Wu & Wang 2026, Theorem 3",
                 learner,
                 f"from 2^{short} to 2^{long} slots it grows by at most 2 %"
                 f" (K = {K}, Δ = {gap}, ε = {epsilon_text(epsilon)})",
@@ -84,7 +87,7 @@ def actions(size: Size) -> Measured:
         findings.append(
             Finding(
                 "regret grows like ln K",
-                "003, Thm 1; 001, Thm 9 (ln K once gaps are equal)",
+                f"{PREFIX}; {NOISY} (ln K once gaps are equal)",
                 learner,
                 f"R/ln K at K = 1024 is at most 1.5 times that at K = 8, where ln² K would give"
                 f" 3.3 (Δ = {gap}, ε = {epsilon_text(epsilon)})",
@@ -118,7 +121,7 @@ def epsilon(size: Size) -> Measured:
         small.append(
             Finding(
                 "regret is like 1/ε for small ε",
-                "003, Thm 1; 001, Thm 9 and 12",
+                f"{PREFIX}; {NOISY} and 12",
                 learner,
                 f"R(ε = 1/64) / R(ε = 1/32) lies in [1.7, 2.3] (K = {K}, Δ = {gap})",
                 f"ratio {value:.2f}; {regrets[1 / 64].mean():.0f} and {regrets[1 / 32].mean():.0f}",
@@ -131,7 +134,7 @@ def epsilon(size: Size) -> Measured:
         large.append(
             Finding(
                 "privacy is free for large ε",
-                "003, Thm 1; 001, Thm 9: ln K/Δ remains",
+                f"{PREFIX}; {NOISY}: ln K/Δ remains",
                 learner,
                 f"R(ε = 16) / R(ε = 8) lies in [0.8, 1.25] (K = {K}, Δ = {gap})",
                 f"ratio {flat:.2f}; {regrets[16.0].mean():.1f} and {regrets[8.0].mean():.1f}",
@@ -181,7 +184,9 @@ def _order(
         for K, each in regrets.items()
     )
     scaled = [float(budget) * each.mean() / np.log(K) for K, each in regrets.items()]
-    source = "000, Thm 7 and 11" + (" (open there for Laplace)" if "laplace" in learner else "")
+    source = "Wu & Wang 2026, Theorems 7 and 11"
+    if "laplace" in learner:
+        source += " (open there for Laplace)"
     return Finding(
         "deterministic setting: Θ(ln K/ε)",
         source,

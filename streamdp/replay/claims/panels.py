@@ -1,4 +1,4 @@
-"""The longer version's 21 panels: seven ε in three settings of means. Asked for by name.
+"""The 21 panels of Hu et al. 2021: seven ε in three settings of means. Asked for by name.
 
 Of Hybrid-UCB the tree's root is the array, which is ε-DP; as printed it plays by the same noisy
 sums and releases one more.
@@ -177,7 +177,7 @@ def _over_budgets(
 
 
 def _picture(found: Regrets, number: int) -> Picture:
-    """The final regret of every learner over ε, as the longer version's Fig. 5, 10 and 12a."""
+    """The final regret of every learner over ε, as in Hu et al. 2021, Fig. 5, 10 and 12a."""
     budgets = np.array([float(each) for each in BUDGETS])
     curves = []
     for shown, colour in zip(SHOWN, COLOURS, strict=False):

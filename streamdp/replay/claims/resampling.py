@@ -27,11 +27,11 @@ NOISES = ("laplace", "gumbel", "exponential")
 def example(size: Size) -> Measured:
     """0.3 against {0.4 with probability 0.8, 0 else}, after one slot and without privacy."""
     found = []
-    printed = "000, §3.1, as printed"
+    printed = "Wu & Wang 2026, §3.1, as printed"
     rule = "P(J = 2) after one slot, ε = ∞"
     for source, often, seldom in (
         (printed, 0.4, 0.0),
-        ("000, §3.1, mirrored: {0.2 with probability 0.8, 0.9 else}", 0.2, 0.9),
+        ("Wu & Wang 2026, §3.1, mirrored: {0.2 with probability 0.8, 0.9 else}", 0.2, 0.9),
     ):
         for resample, claimed in (("none", 0.8), ("bernoulli", None)):
             low, high, share, n = _wrong(size, often, seldom, resample)
@@ -81,7 +81,7 @@ def monotonicity(size: Size) -> Measured:
             found.append(
                 Finding(
                     "P(J = j) ≤ 1/j under resampling",
-                    "000, Lemma 6",
+                    "Wu & Wang 2026, Lemma 6",
                     f"noisy_leader:noise={noise}:resample=bernoulli",
                     f"the largest j · P(J = j), j ≥ 2, after blocks of 1, 4, 16 slots is at most 1"
                     f" (K = 6, skewed losses, ε = {epsilon_text(budget)})",

@@ -7,14 +7,14 @@ policies that were made from earlier records:
 - X = w·r is at least 0 and has the policy's value as its mean, given what came before: a lower
   bound on the sum of these means is a lower bound on the value;
 - X = w·(1 − r) is at least 0 and has 1 − value as its mean: a lower bound on it is an upper bound
-  on the value. No bound on w is needed (Waudby-Smith, Wu, Ramdas, Karampatziakis & Mineiro 2022).
+  on the value. No bound on w is needed (Waudby-Smith et al. 2022).
 
 Lower bound. Let m be any guess of X in [0, 1] made before X. For λ in (0, 1) and y ≥ −1 it holds
 that exp(λy − ψ(λ)y²) ≤ 1 + λy with ψ(λ) = −ln(1 − λ) − λ (Fan, Grama & Liu 2015, Lemma 4.1). With
 y = X − m the product of exp(λ(X − E X) − ψ(λ)(X − m)²) over records has a mean of at most 1, and so
 has a mixture over several λ. By Ville's inequality it is never above 1/α, for all numbers of
-records at once, with probability 1 − α: what Σ(X − E X) is at most follows. Howard, Ramdas,
-McAuliffe & Sekhon (2021) call this an empirical Bernstein confidence sequence.
+records at once, with probability 1 − α: what Σ(X − E X) is at most follows. Howard et al.
+(2021) call this an empirical Bernstein confidence sequence.
 
 An interval takes α/2 for each side. One may look at it whenever one likes.
 """

@@ -5,7 +5,7 @@ answers for them in two cases only:
 
 1. *Losses of all actions*: the learner plays its own actions, and is told what they lost. Exact.
 2. *Uniform draws*: slot by slot it waits for the next record that shows what it plays, as a live
-   run on about one record in K (Li, Chu, Langford & Wang 2011).
+   run on about one record in K (Li et al. 2011).
 
 Propensities that differ are refused: a phase that was filled by another policy's draws is none that
 the learner would have had, and its policies are not those of blocks. So is a service's own log: no

@@ -3,7 +3,7 @@
 For each record in turn the learner draws an action from its policy. Where that is what the log
 showed, the record is a slot of the learner; else it is passed over. The log's draw was uniform and
 knows nothing of the reward, so the records that are taken are what the learner would have met live:
-its own policies chose them, and it learned from nothing else (Li, Chu, Langford & Wang 2011, for
+its own policies chose them, and it learned from nothing else (Li et al. 2011, for
 records that are independent of each other). About one record in K is taken, so a run is as short.
 
 Each seed takes other records of the same log. The value is the mean over seeds of the mean reward

@@ -4,7 +4,7 @@ Privacy: ε-DP for replacing one record's content: an observation is in one epis
 sensitivity 1 and gets Lap(1/ε).
 Arguments: `alpha` is the width of the index, 3.1 in the paper's experiments.
 
-# Azize & Basu 2022, "When privacy meets partial information", AdaP-UCB and AdaP-KLUCB
+# Azize & Basu 2022, AdaP-UCB and AdaP-KLUCB
 """
 
 from __future__ import annotations
@@ -91,6 +91,10 @@ def adap_ucb(
 ) -> Bandit:
     """Episodes that double, chosen by an optimistic index.
 
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `alpha` is the width of the index.
+    Reference: Azize & Basu 2022, AdaP-UCB.
+
     >>> adap_ucb(actions=["a", "b"], epsilon="1").options[1]
     ('alpha', '31/10')
     """
@@ -107,6 +111,10 @@ def adap_klucb(
     alpha: str | Fraction | int = ALPHA,
 ) -> Bandit:
     """Episodes that double, chosen by a divergence index.
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `alpha` is the width of the index.
+    Reference: Azize & Basu 2022, AdaP-KLUCB.
 
     >>> adap_klucb(actions=["a", "b"], epsilon="1").charge
     Fraction(1, 1)

@@ -32,7 +32,7 @@ class Base(Protocol):
 class Exp3:
     """EXP3 with mixing: P = (1 − γ)·softmax(−η L̂) + γ/K, L̂ weighted by 1/P.
 
-    # Auer et al. 2002; as in Algorithm 3 of "Faster rates for private adversarial bandits"
+    # Auer et al. 2002; as in Asi, Raman & Talwar 2025, Algorithm 3
     """
 
     __slots__ = ("chances", "eta", "gamma", "losses")
@@ -85,8 +85,7 @@ HTINF_SKIP = 1 - 2 ** (-1 / 3)
 class Htinf:
     """HTINF with α = 2: FTRL with Σ√x for heavy tails; a loss that is too large is skipped.
 
-    # Huang, Dai & Huang 2022, "Adaptive best-of-both-worlds algorithm for heavy-tailed multi-armed
-    # bandits", Algorithm 1
+    # Huang, Dai & Huang 2022, Algorithm 1
     """
 
     __slots__ = ("chances", "losses", "sigma", "time")

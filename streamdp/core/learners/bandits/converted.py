@@ -13,7 +13,7 @@ any λ) or `printed` (Corollaries 1 and 3: for λ = 1); `sigma` is HTINF's: √(
 since loss and noise are independent and E(ℓ + Z)² = ℓ² + 2λ², where the paper bounds it by 2 + 4λ²
 (its σ = √6 for λ = 1); `eta` and `gamma` replace EXP3's.
 
-# "Faster rates for private adversarial bandits", Algorithms 1, 3 and 4, Corollaries 1 to 3
+# Asi, Raman & Talwar 2025, Algorithms 1, 3 and 4, Corollaries 1 to 3
 """
 
 from __future__ import annotations
@@ -222,6 +222,12 @@ def converted(
     gamma: Number = None,
 ) -> Bandit:
     """A base algorithm on noisy means of batches.
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `base` is `htinf`, `exp3` or `ftpl`; `tau` is the batch, ⌈1/ε⌉ by default; `horizon`
+    the slots that constants are set for (without one it is doubled); `constants` are `general` or
+    `printed`; `sigma` is HTINF's, `eta` and `gamma` are EXP3's.
+    Reference: Asi, Raman & Talwar 2025, Algorithms 1, 3 and 4.
 
     >>> converted(actions=["a", "b"], epsilon="1/10").options[2]
     ('tau', 'none')

@@ -6,7 +6,7 @@ Arguments: `horizon` is the number of slots that β = 1/T is set for; without it
 Arms are held for a whole epoch each, one after another, instead of in turns: for independent
 losses that is the same law.
 
-# Sajed & Sheffet 2019, "An optimal private stochastic-MAB algorithm", DP-SE
+# Sajed & Sheffet 2019, DP-SE
 """
 
 from __future__ import annotations
@@ -107,6 +107,10 @@ def dp_se(
     horizon: str | int | None = None,
 ) -> Bandit:
     """Eliminate what is clearly worse, epoch by epoch.
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `horizon` is the slots that β = 1/T is set for; without one it is doubled.
+    Reference: Sajed & Sheffet 2019, DP-SE.
 
     >>> dp_se(actions=["a", "b"], epsilon="1", horizon=1000).options[1]
     ('horizon', '1000')

@@ -9,7 +9,7 @@
 Measured (N = 20, K = 5, 4,000 slots, ε = 1): the printed batched algorithms learn nothing at this
 scale; local noise inside a batch loses about half of what uniform play does, cells a little less.
 
-# "Faster rates for private adversarial bandits", Algorithms 2, 5, 6 and 7, Theorems 5 and 6
+# Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7, Theorems 5 and 6
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ def experts_converted(
 ) -> ExpertLearner:
     """A private bandit whose arms are the experts.
 
+    Privacy: ε-DP for replacing one record's content; advice must be public.
+    Arguments: `base` is `htinf`, `exp3` or `ftpl`; `tau` is the batch; `horizon` the slots that
+    constants are set for.
+    Reference: Asi, Raman & Talwar 2025, Algorithm 5.
+
     >>> str(experts_converted(actions=["a", "b"], experts=3, epsilon="1"))
     'experts_converted(experts=3, epsilon=1, base=htinf) of 2 actions'
     """
@@ -83,6 +88,10 @@ def local_exp4(
     gamma: Number = None,
 ) -> ExpertLearner:
     """EXP4 on losses that are noisy one by one.
+
+    Privacy: ε-DP for replacing one record's content, locally; advice must be public.
+    Arguments: `horizon` is the slots that constants are set for; `eta` and `gamma` replace them.
+    Reference: Asi, Raman & Talwar 2025, Algorithm 6.
 
     >>> local_exp4(actions=["a", "b"], experts=2, epsilon="1").charge
     Fraction(1, 1)
@@ -115,6 +124,12 @@ def batched_exp4(
 ) -> ExpertLearner:
     """EXP4 in batches.
 
+    Privacy: ε-DP for replacing one record's content, (ε, δ)-DP with `printed` noise; advice must be
+    public.
+    Arguments: `noise` is `cell` or `printed`; `delta` goes with `printed` noise; `tau` is the
+    batch; `horizon` the slots that constants are set for; `eta` and `gamma` replace them.
+    Reference: Asi, Raman & Talwar 2025, Algorithm 2; the noise for each cell is ours.
+
     >>> batched_exp4(actions=["a", "b"], experts=2, epsilon="1", tau=20).delta
     Fraction(0, 1)
     """
@@ -137,6 +152,12 @@ def improved_batched_exp4(
     gamma: Number = None,
 ) -> ExpertLearner:
     """EXP4 in batches, with printed noise that adapts to the weights of the batch.
+
+    Privacy: ε-DP for replacing one record's content, (ε, δ)-DP with `printed` noise; advice must be
+    public.
+    Arguments: `noise` is `cell` or `printed`; `delta` goes with `printed` noise; `tau` is the
+    batch; `horizon` the slots that constants are set for; `eta` and `gamma` replace them.
+    Reference: Asi, Raman & Talwar 2025, Algorithm 7; the noise for each cell is ours.
 
     >>> improved_batched_exp4(
     ...     actions=["a", "b"], experts=2, epsilon="1", noise="printed", delta="1/1000000", tau=20

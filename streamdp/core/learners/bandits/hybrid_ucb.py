@@ -11,8 +11,7 @@ at r/(ε/2), which is 1.5 ε (enumerated; reached with two observations). Here t
 is the root. `root="printed"` is for `reproduce` and the audit, and is charged what it costs. The
 opening play gets Lap(1/ε), not the printed Lap(2/ε): it enters one release only.
 
-# Hu et al., "Near-optimal differentially private stochastic bandits", Hybrid-UCB (Algorithm 4 of
-# its longer version)
+# Hu et al. 2021, Appendix E, Algorithm 4: Hybrid-UCB
 """
 
 from __future__ import annotations
@@ -141,6 +140,10 @@ def hybrid_ucb(
     *, actions: Sequence[str], epsilon: str | Fraction | int, root: str = "array"
 ) -> Bandit:
     """The largest optimistic index of running private sums.
+
+    Privacy: ε-DP for replacing one record's content; 3ε/2 with `root="printed"`.
+    Arguments: `root` says what the tree's root is: the `array`, or a node of its own as `printed`.
+    Reference: Hu et al. 2021, Algorithm 4.
 
     >>> hybrid_ucb(actions=["a", "b"], epsilon="1", root="printed").charge
     Fraction(3, 2)

@@ -8,7 +8,7 @@ the newest release (`policy`, what a recommender can do that knows releases only
 feedback is late). `log` is the base of the logarithm in the bonus, `e` or `2`: the paper writes ln
 in Algorithm 1 and log in Algorithm 3, and its plots agree with base 2.
 
-# Hu et al., "Near-optimal differentially private stochastic bandits", Algorithm 3
+# Hu et al. 2025, Algorithm 3
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ def lazy_thompson(
     play: str = "slot",
     log: str = "e",
 ) -> Bandit:
-    """The largest posterior draw of the newest private phases.
+    """The largest posterior draw of the newest private phases (Lazy-DP-TS).
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `play` says how often a posterior is drawn from: `slot`, `held` (once a phase) or
+    `policy` (every slot, as of the newest release); `log` is the base of the bonus, `e` or `2`.
+    Reference: Hu et al. 2025, Algorithm 3.
 
     >>> lazy_thompson(actions=["a", "b"], epsilon="1/2", play="held").charge
     Fraction(1, 2)

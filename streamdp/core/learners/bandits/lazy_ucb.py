@@ -5,7 +5,7 @@ one phase, whose sum has sensitivity 1. It is tight already for the actions of s
 Arguments: `play` is `slot` (the index is compared anew at every slot, as printed) or `held` (the
 arm stays until its phase is complete; the theorem's proof covers it unchanged).
 
-# Hu et al., "Near-optimal differentially private stochastic bandits", Algorithm 1
+# Hu et al. 2025, Algorithm 1
 Differs from the paper: indices rise with ln t only, so between releases the slot at which another
 arm overtakes is computed instead of comparing at every slot; the plays are the same.
 """
@@ -69,7 +69,11 @@ class Optimism:
 def lazy_ucb(
     *, actions: Sequence[str], epsilon: str | Fraction | int, play: str = "slot"
 ) -> Bandit:
-    """The largest optimistic index of the newest private phases.
+    """The largest optimistic index of the newest private phases (Anytime-Lazy-UCB).
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `play` is `slot` (indices are compared at every slot) or `held` (once a phase).
+    Reference: Hu et al. 2025, Algorithm 1.
 
     >>> str(lazy_ucb(actions=["a", "b"], epsilon="1"))
     'lazy_ucb(epsilon=1, play=slot) of 2 actions'

@@ -43,7 +43,19 @@ def policy_blocks(
     forgetting: str | Fraction | int = 1,
     played: str = "header",
 ) -> PolicyLearner:
-    """Probability of being best, with a floor of `floor`/ε expected shows an arm and block."""
+    """The default for feedback: play an arm as often as it is likely to be the best.
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `spread` multiplies how unsure the means are taken to be; each arm is to be expected
+    at least `floor`/ε times a block; `forgetting` multiplies what is known at each block's end;
+    `played` says where the shown action stands, `header` or `value`; `schedule` says how blocks
+    grow.
+    Reference: Thompson 1933 for the rule; blocks, noise and floor are ours.
+
+    >>> learner = policy_blocks(actions=["a", "b"], epsilon="1/2", floor="16")
+    >>> str(learner.charge), learner.options[3]
+    ('1/2', ('floor', '16'))
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     shows = parse_epsilon(floor, "learner.floor") / exact
     return PolicyLearner(

@@ -3,9 +3,9 @@
 Privacy: ε-DP for replacing one record's content, as for every policy learner: discrete Laplace
 noise on all arms' sums of a block, and what follows reads released numbers.
 
-The idea is that of Even-Dar, Mannor & Mansour (2006) and, made private, of Sajed & Sheffet (2019,
-DP-SE). Differs from them: intervals come from all of an arm's private means and not from its latest
-phase alone, and are compared after every block, so an arm that only seemed worse comes back.
+The idea is that of Even-Dar, Mannor & Mansour (2006) and, made private, of Sajed & Sheffet (2019).
+Differs from them: intervals come from all of an arm's private means and not from its latest phase
+alone, and are compared after every block, so an arm that only seemed worse comes back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ def policy_elimination(
     forgetting: str | Fraction | int = 1,
     played: str = "header",
 ) -> PolicyLearner:
-    """Uniform over arms whose interval of `width` deviations reaches the best one's."""
+    """Play equally all arms whose interval reaches the best one's.
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `width` is how many standard deviations an interval reaches to either side;
+    `forgetting` multiplies what is known at each block's end; `played` says where the shown action
+    stands, `header` or `value`; `schedule` says how blocks grow.
+    Reference: Even-Dar, Mannor & Mansour 2006; Sajed & Sheffet 2019.
+
+    >>> str(policy_elimination(actions=["a", "b"], epsilon="1", width="3").rule.width)
+    '3'
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     return PolicyLearner(
         actions=read_actions(actions),

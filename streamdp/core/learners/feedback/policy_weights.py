@@ -5,10 +5,10 @@ noise on all arms' sums of a block, and what follows reads released numbers. Div
 an arm was shown comes after the noise; noise on weighted sums would have to be as large as the
 weights.
 
-Of the family of Hu et al. (2025) and of Exp3 (Auer, Cesa-Bianchi, Freund & Schapire 2002), with
-blocks that do not grow for ever: between releases the losses may do what they like, and a block
-that holds half of all slots would be half of all regret. With `forgetting` below 1 the weights
-remember about 1/(1 − forgetting) blocks, for losses that drift.
+Of the family of Hu et al. (2025) and of Exp3 (Auer et al. 2002), with blocks that do not grow for
+ever: between releases the losses may do what they like, and a block that holds half of all slots
+would be half of all regret. With `forgetting` below 1 the weights remember about
+1/(1 − forgetting) blocks, for losses that drift.
 """
 
 from __future__ import annotations
@@ -40,7 +40,18 @@ def policy_weights(
     forgetting: str | Fraction | int = 1,
     played: str = "header",
 ) -> PolicyLearner:
-    """Exponential weights with a share `mixing` of uniform play."""
+    """Exponential weights on importance-weighted private sums, and a share of uniform play.
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `mixing` is the share of uniform play; `forgetting` multiplies what is known at each
+    block's end; `played` says where the shown action stands, `header` or `value`; `schedule` says
+    how blocks grow.
+    Reference: Auer et al. 2002 for the weights; blocks and noise are ours.
+
+    >>> learner = policy_weights(actions=["a", "b"], epsilon="1", mixing="1/10")
+    >>> dict(learner.options)["mixing"]
+    '1/10'
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     return PolicyLearner(
         actions=read_actions(actions),

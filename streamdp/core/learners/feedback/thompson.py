@@ -2,7 +2,7 @@
 
 Privacy: none (ε = ∞): it releases exact sums. The service refuses it. It is `policy_blocks` without
 noise and without a floor: each request draws its arm with the arm's probability of being the best,
-which is Thompson's rule (1933). What a learner costs beside it is what privacy costs.
+which is the rule of Thompson (1933). What a learner costs beside it is what privacy costs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from streamdp.core.schedule import Schedule
 
 @feedback_recipe
 def thompson(*, actions: Sequence[str], schedule: Schedule | str = "geometric 2") -> PolicyLearner:
-    """Probability of being best, from exact sums; not private."""
+    """Play an arm as often as it is likely to be the best, from exact sums: not private.
+
+    Privacy: none (ε = ∞); the service refuses it.
+    Arguments: `schedule` says how blocks grow.
+    Reference: Thompson 1933.
+
+    >>> thompson(actions=["a", "b"]).private
+    False
+    """
     return PolicyLearner(
         actions=read_actions(actions),
         schedule=read_schedule(schedule),

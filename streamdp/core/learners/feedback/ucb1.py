@@ -17,7 +17,15 @@ from streamdp.core.schedule import Schedule
 
 @feedback_recipe
 def ucb1(*, actions: Sequence[str], schedule: Schedule | str = "capped 1") -> PolicyLearner:
-    """The largest optimistic mean; not private."""
+    """The largest optimistic mean, from exact sums: not private.
+
+    Privacy: none (ε = ∞); the service refuses it.
+    Arguments: `schedule` says how blocks grow; `capped 1` chooses anew at every slot.
+    Reference: Auer, Cesa-Bianchi & Fischer 2002, Fig. 1.
+
+    >>> ucb1(actions=["a", "b"]).private
+    False
+    """
     return PolicyLearner(
         actions=read_actions(actions),
         schedule=read_schedule(schedule),
