@@ -13,15 +13,17 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from streamdp.core.events import BlockSums, Identity, Key, Release
+from streamdp.core.events import BlockSums, CrowdPrior, Identity, Key, Release
 from streamdp.core.regret import estimate
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
 from streamdp.wire.schemas import NAMES, build
+from streamdp.wire.state_version import CROWD_VERSION
 
 GOLDEN = Path(__file__).parent / "golden" / "wire"
 SCHEMAS = Path(__file__).parent.parent / "streamdp" / "wire" / "schemas"
@@ -44,6 +46,11 @@ LINES = Lines(
 
 REMEMBERING = replace(LINES, memory="twice in a row")
 """The same stream with a memory: what is in force need not be what was drawn."""
+
+CROWDED = replace(LINES, estimates=(), crowd="crowd of 4 actions at rate 1/4 bonus 1 floor 1/20")
+"""The same stream with a crowd: draws are told priors, which have lines of their own."""
+
+PRIOR = CrowdPrior.of(7, after=9, gap=1, bonuses=np.array([1 << 20, -5, 0, -(1 << 21)]))
 
 FEEDBACK = replace(
     LINES,
@@ -184,6 +191,26 @@ def saved() -> dict[bytes, bytes]:
     return entries
 
 
+def crowd() -> object:
+    """What is recorded and published of a crowd: lines, and what its state adds to another's."""
+    told: dict[str, object] = {}
+    for name in ("opening", "action"):
+        for mode in (Mode.LIVE, Mode.FALLBACK):
+            shown = replace(SHOWN[name], prior=7)
+            recorded = state.record(shown, lines=CROWDED, mode=mode, ordinal=9)
+            told[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
+    line = CROWDED.prior(PRIOR, partition=0, epoch=2, last_offset=200, ordinal=10)
+    told[Entries("home", 0).prior(7, epoch=2).decode()] = line.decode()
+    point = with_a_crowd(state.decode_checkpoint(saved()[Entries("home", 0).checkpoint]))
+    return {**told, "checkpoint": state.encode_checkpoint(point).decode()}
+
+
+def with_a_crowd(point: state.Checkpoint) -> state.Checkpoint:
+    """The checkpoint of a stream with a crowd."""
+    crowded = {"version": CROWD_VERSION, "min_reader": CROWD_VERSION, "votes": 9}
+    return msgspec.structs.replace(point, **crowded)
+
+
 def decoded() -> object:
     """What each format makes of the same bytes: float32 in hexadecimal, null for a null loss."""
     found: dict[str, list[list[str | None]]] = {}
@@ -216,6 +243,7 @@ def texts() -> dict[Path, str]:
         GOLDEN / "decoded.json": decoded(),
         GOLDEN / "encoded.json": encoded(),
         GOLDEN / "feedback.json": feedback(),
+        GOLDEN / "crowd.json": crowd(),
         **{SCHEMAS / f"{name}.json": build(name) for name in NAMES},
     }
     return {

@@ -12,6 +12,7 @@ import streamdp as sd
 from streamdp.core.events import Key
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.replay.chunks import chunks
+from streamdp.replay.crowd_cells import play_crowds
 from streamdp.replay.cuts import Bench, CutPlan, report_points
 from streamdp.replay.grid import play
 from streamdp.replay.log import START, Columns, Log, Portion, Position, portions_of
@@ -33,6 +34,11 @@ EVERYONE = (
     "follow_the_leader",
     "incumbent_leader:schedule=capped 16",
     "prefix_softmax:schedule=restarting 100",
+)
+
+CROWDS = (
+    "incumbent_leader:schedule=capped 8:crowd=partition",
+    "remembering_leader:schedule=geometric 2 to 8:crowd=partition",
 )
 
 
@@ -119,7 +125,9 @@ def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[i
     """The actions of every cell: the opening, then block by block."""
     sums = summed(log, which, bench)
     found: dict[Name, list[int]] = {}
-    for played in play(sums, which, bench):
+    together = all(cell.crowded for cell in which)
+    course = play_crowds(log, which, sums, bench) if together else play(sums, which, bench)
+    for played in course:
         for place, row in enumerate(played.part.rows.tolist()):
             blocks = int(played.closed[place]) + 1
             for at, seed in enumerate(played.part.seeds):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
+
 import streamdp as sd
 from streamdp.client import Condition, Feed
+from streamdp.core.events import CrowdPrior
 from streamdp.ports import Published
 from streamdp.service.about import About
 from streamdp.service.history import Told
@@ -106,3 +109,20 @@ def facts(*partitions: PartitionStatus) -> Facts:
         conditions={"home": condition},
         traffic=traffic(),
     )
+
+
+def prior(
+    learner: sd.Leader,
+    number: int,
+    *,
+    after: int,
+    bonuses: Sequence[float],
+    epoch: int = 1,
+    at: int = 0,
+) -> Published:
+    """The ledger's line of a prior; bonuses in noise units."""
+    lines = spec(learner=learner).lines
+    units = np.array(bonuses) * UNIT
+    told = CrowdPrior.of(number, after=after, gap=0, bonuses=units.astype(np.int64))
+    line = lines.prior(told, partition=at, epoch=epoch, last_offset=after, ordinal=after)
+    return Published(at, after, None, line)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.learners.leader import crowded
 from streamdp.service.config import Configuration, Seeds, Tables, example
 from streamdp.service.spec import Start
 from streamdp.service.worker import LoopSettings
@@ -86,6 +87,24 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
     assert [topics.input for topics in found.topics()] == ["feedback"]
 
 
+def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
+    """Another digest, and no learner of before that a running stream could go on with."""
+    alone = Configuration.load(shop(tmp_path), {}).spec("home")
+    on = ('start = "earliest"', 'start = "earliest"\ncrowd = "partition"')
+    spec = Configuration.load(shop(tmp_path, instead=on), {}).spec("home")
+    assert spec.learner == crowded(sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2"))
+    assert spec.earlier is None
+    assert spec.digest != alone.digest
+    off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
+    assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
+
+
+def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) -> None:
+    on = ('start = "earliest"', 'start = "earliest"\ncrowd = "partition"')
+    path = shop(tmp_path, 'recipe = "prefix_softmax"', instead=on)
+    assert "a crowd of other draws; expected permute_and_flip" in refused(path)
+
+
 @pytest.mark.parametrize(
     ("instead", "said"),
     [
@@ -126,6 +145,13 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
         (('budget = "1"', 'budget = "1"\npartitions = true'),
          "topics.feedback.partitions: not usable; expected a number, got true"),
         (('start = "earliest"', 'start = "latest"\nepoch = true'), "epoch: not usable; expect"),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "stream"'),
+         "streams.home.crowd: not usable; expected 'off' or 'partition'"),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\nmode = "shadow"'),
+         'home.crowd: needs votes that readers see: nobody could compute priors from others;'
+         ' expected mode = "live" or "fallback", got mode = "shadow"'),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\nobserves = "feedback"'),
+         'home.crowd: is for votes; expected observes = "losses", got observes = "feedback"'),
         (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
          "http.listen: no address; expected host:port, to 65535, got 'h:945693'"),

@@ -248,3 +248,16 @@ def test_does_a_prior_keep_what_the_proof_of_the_regret_needs() -> None:
     kept = many(rng, 200, 1)
     made = CROWD.made(newest(kept), {0: CROWD.nothing}, after=200)
     assert np.exp(made.bonuses / ONE).sum() == pytest.approx(4, abs=1e-5)
+
+
+def test_does_a_prior_say_for_which_share_of_keys_an_action_is_thought_the_best() -> None:
+    """The shares that it was made of: all of them add up to 1, but for the grid."""
+    crowd = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
+    votes = Votes.counted(
+        prior=np.zeros(90, np.int64), length=np.full(90, 99), stayed=np.zeros(90, np.int64),
+        vote=np.repeat([0, 1, 2], [60, 20, 10]),
+    )  # fmt: skip
+    shares = crowd.believed(crowd.made(votes, {0: crowd.nothing}, after=90))
+    assert abs(shares.sum() - 1) < 1e-5
+    assert shares.argsort().tolist() == [3, 2, 1, 0]
+    assert crowd.believed(crowd.nothing).tolist() == [0.25] * 4

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+from streamdp.core.learners.leader import crowded
 from streamdp.ports import Published
 from streamdp.service.history import ACTIONS_A_KEY, Acted, Told
+from streamdp.service.http.shown import _crowd
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
+from tests.carrying import leader
+from tests.showing import ABOUT, prior
 from tests.streams import spec
 from tests.test_partition_epochs import lived
 
@@ -50,3 +55,41 @@ def test_is_what_nobody_was_told_left_out() -> None:
 def test_is_the_action_in_force_shown_where_a_memory_decides() -> None:
     """The vote that was drawn may be another."""
     assert _actions([_line(1, index=0, memory="votes", in_force=1)]) == [Acted(1, 2, 1)]
+
+
+def test_is_the_newest_prior_of_the_partition_s_epoch_kept() -> None:
+    """Each epoch begins with no prior; a line that cannot be read changes nothing."""
+    learner = crowded(leader())
+    told = Told()
+
+    def number() -> int | None:
+        newest = told.partitions[0].prior
+        return None if newest is None else newest.number
+
+    told.apply([prior(learner, 1, after=1, bonuses=[1, 0, 0]), _line(1)])
+    told.apply([prior(learner, 2, after=2, bonuses=[2, 0, 0])])
+    assert number() == 2
+    broken = prior(learner, 3, after=3, bonuses=[2, 0, 0])
+    told.apply([replace(broken, value=broken.value.replace(b'"bonuses":"', b'"bonuses":"?'))])
+    assert (told.refused, number()) == (1, 2)
+    told.apply([_line(1, epoch=2)])
+    assert number() is None
+    told.apply([prior(learner, 3, after=3, bonuses=[2, 0, 0])])
+    assert number() is None
+
+
+def test_is_what_the_crowd_believes_told_by_action() -> None:
+    """For which share of the keys each is thought the best; nothing of a prior of other actions."""
+    learner = crowded(leader())
+    told, about = Told(), replace(ABOUT, learner=learner)
+    assert _crowd(ABOUT, told) is None
+    assert _crowd(about, told) == []
+    told.apply([prior(learner, 4, after=9, bonuses=[1, 0, -1])])
+    (found,) = _crowd(about, told) or []
+    assert (found["partition"], found["prior"], found["votes"]) == (0, 4, 9)
+    assert [each["action"] for each in found["best"]] == ["a", "b", "c"]
+    assert [round(each["share"], 2) for each in found["best"]] == [0.91, 0.33, 0.12]
+    told.apply([prior(learner, 5, after=10, bonuses=[1, 0])])
+    (found,) = _crowd(about, told) or []
+    assert found["best"] == []
+    assert _crowd(replace(about, epoch=2), told) == []

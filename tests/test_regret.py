@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import comb, exp, log, sqrt
 
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import CrowdPrior
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of
+from streamdp.core.learners.leader import crowded
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.regret import (
@@ -45,12 +48,17 @@ def leader(config: dict[str, str], *, epsilon: str = "1", actions: int = 2) -> L
     return learner_of({**config, "epsilon": epsilon}, actions=names)
 
 
-def chance_of_the_worse(learner: Leader, n: int, means: tuple[float, float]) -> float:
+def chance_of_the_worse(
+    learner: Leader, n: int, means: tuple[float, float], told: CrowdPrior | None = None
+) -> float:
     """The exact probability, over n pairs of independent Bernoulli losses, that action 1 wins."""
     total = 0.0
     for ones in range(n + 1):
         for other in range(n + 1):
-            law = learner.choose.log_probabilities(np.array([ones, other]) * UNIT)
+            sums = np.array([ones, other]) * UNIT
+            law = learner.choose.log_probabilities(sums)
+            if told is not None:
+                law = learner.log_probabilities(sums, in_force=0, told=told)
             weight = 1.0
             for k, mean in zip((ones, other), means, strict=True):
                 weight *= comb(n, k) * mean**k * (1 - mean) ** (n - k)
@@ -74,6 +82,28 @@ def test_our_bound_is_above_the_exact_regret_of_two_actions(config: dict[str, st
     with_gap = bound_of(learner, horizon=horizon, gap=gap).regret
     for_all = bound_of(learner, horizon=horizon).regret
     assert regret <= with_gap <= for_all * 1.05 <= horizon * 1.05
+
+
+def test_our_bound_supposes_the_worst_prior_of_a_crowd() -> None:
+    """K = 2: every draw is told that the worse action is nearly surely the best."""
+    horizon, gap = 40, 0.5
+    learner = crowded(leader({**LEADERS[0], "bonus": "0"}, epsilon="3"), Fraction(1, 10**9))
+    floor = 0.5e-9
+    bonuses = np.rint(np.log(2 * np.array([floor, 1 - floor])) * (1 << 20)).astype(np.int64)
+    told = CrowdPrior.of(1, after=1, gap=0, bonuses=bonuses)
+    regret = gap * learner.schedule.stop(0) - gap
+    for block in range(1, learner.schedule.block_of(horizon) + 1):
+        n = learner.schedule.stop(block - 1) - learner.schedule.start(block - 1)
+        wrong = chance_of_the_worse(learner, n, (0.25, 0.75), told)
+        played = min(learner.schedule.stop(block), horizon + 1) - learner.schedule.start(block)
+        regret += gap * played * wrong
+    alone = bound_of(replace(learner, crowd=None), horizon=horizon, gap=gap)
+    assert alone.regret < regret <= bound_of(learner, horizon=horizon, gap=gap).regret
+    long = [
+        bound_of(each, horizon=10**7, gap=gap) for each in (replace(learner, crowd=None), learner)
+    ]
+    assert long[0].regret < long[1].regret < 1000
+    assert long[1].source == "Hoeffding and union, our blocks"
 
 
 @pytest.mark.parametrize("config", LEADERS)

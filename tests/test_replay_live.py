@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from streamdp.ports import Technology
+from streamdp.replay import crowd_cells
 from streamdp.replay.cuts import Bench
 from streamdp.testing.memory import Memory
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite
 from tests.replay_service import lived, replayed_like
-from tests.replayed import EVERYONE, Pieces, cells, made_up, replayed
+from tests.replayed import CROWDS, EVERYONE, Pieces, cells, made_up, replayed
 from tests.replayed import lived as engines
 from tests.streams import events
 
 BENCH = Bench((3, 7), stream="home", epoch=2)
+ALONE = [text.replace(":crowd=partition", "") for text in CROWDS]
 
 
 @pytest.mark.parametrize("keys", [1, 6])
@@ -26,6 +28,16 @@ def test_is_every_cell_the_live_engine(keys: int) -> None:
     """Every recipe, several schedules, two budgets and seeds; keys over two partitions."""
     log, asked = made_up(1500, seed=keys, keys=keys), cells()
     assert replayed(log, asked, BENCH) == engines(log.portions(), asked, BENCH)
+
+
+def test_is_a_crowd_the_live_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All keys of a partition together, and none of another; seeds at once or one by one."""
+    log, asked = made_up(900, seed=5, keys=6), cells(CROWDS, "2")
+    lives = engines(log.portions(), asked, BENCH)
+    assert replayed(log, asked, BENCH) == lives
+    monkeypatch.setattr(crowd_cells, "_BYTES", 1)
+    assert replayed(log, asked, BENCH) == lives
+    assert list(lives.values()) != list(engines(log.portions(), cells(ALONE, "2"), BENCH).values())
 
 
 def test_does_it_matter_how_the_log_is_cut() -> None:

@@ -18,7 +18,8 @@ from streamdp.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilon
 from streamdp.replay.curves import Curves, baselines, curves
 from streamdp.replay.cuts import Bench
 from streamdp.replay.onepass import Summed
-from streamdp.replay.replaying import Question, replay_log
+from streamdp.replay.page import page
+from streamdp.replay.replaying import Question, costs, replay_log
 from streamdp.replay.running import follow
 from streamdp.replay.sums import StretchSums
 from tests.replayed import EVERYONE, FIRST, Pieces, cells, made_up, summed
@@ -185,3 +186,33 @@ def test_are_questions_that_cannot_be_asked_refused() -> None:
         parse_candidates("incumbent_leader,incumbent_leader")
     with pytest.raises(InvalidConfig, match="empty"):
         replay_log(Pieces(np.zeros((0, 4), np.float32)), QUESTION)
+
+
+def test_is_a_crowd_replayed_beside_the_same_keys_alone() -> None:
+    """The report compares them; without privacy there is no noise that a crowd could weigh."""
+    texts = ["incumbent_leader:crowd=partition", "incumbent_leader", "incumbent_leader:crowd=off"]
+    question = Question(parse_candidates(texts), parse_epsilons("0.5,inf"), (1, 2))
+    log, stages, told = made_up(900, seed=9, keys=5), list[str](), list[int]()
+
+    class Watcher(Impatient):
+        def stage(self, name: str, total: int) -> Callable[[int], None]:
+            stages.append(f"{name} {total}")
+            return told.append
+
+    found = replay_log(log, question, watcher=Watcher(100))
+    finals = [answer.final.tolist() for answer in found.answers]
+    assert finals[0] != finals[2] == finals[4]
+    assert finals[1] == finals[3] == finals[5]
+    assert "crowds 900" in stages
+    assert 900 in told
+    assert "the engine itself, once for each of 2 seeds" in " ".join(costs(log, question))
+    assert all(not each.cell.crowded for each in found.probes)
+    assert page(found)
+
+
+def test_is_a_crowd_that_nothing_could_have_refused() -> None:
+    for text in ("incumbent_leader:crowd=stream", "follow_the_leader:crowd=partition"):
+        with pytest.raises(InvalidConfig, match="crowd; expected off or partition, of a private"):
+            parse_candidates(text)
+    with pytest.raises(InvalidConfig, match="a crowd of other draws"):
+        cells(["prefix_softmax:crowd=partition"])

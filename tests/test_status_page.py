@@ -17,6 +17,8 @@ from struct import unpack
 
 import pytest
 
+import streamdp as sd
+from streamdp.core.learners.leader import crowded
 from streamdp.ports import Published
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Role
@@ -24,7 +26,7 @@ from streamdp.service.status import ProcessStatus, StreamStatus
 from tests.asking import Face, listening
 from tests.browser import Browser, browser
 from tests.publishing import Topic, action, charge, release
-from tests.showing import ABOUT, LINES, block, partition, process
+from tests.showing import ABOUT, LINES, block, partition, prior, process
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")
 
@@ -238,12 +240,18 @@ def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
 
 
 def test_does_a_page_of_several_streams_let_one_choose() -> None:
-    """Shadow mode and a seed are said; the budget adds up over the streams of a topic."""
+    """Shadow mode, a seed and a crowd are said; the budget adds up over the streams of a topic."""
     ready, stop, address = threading.Event(), threading.Event(), []
-    other = replace(ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True)
+    assert isinstance(ABOUT.learner, sd.Leader)
+    learner = crowded(ABOUT.learner)
+    other = replace(
+        ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True, learner=learner
+    )
+    actions, ledger = published()
+    ledger.publish(prior(learner, 7, after=9, bonuses=[1, -1, -1]))
 
     async def serve() -> None:
-        made = Face(*published(), about=ABOUT, role=Role.LEARNS, more=[other])
+        made = Face(actions, ledger, about=ABOUT, role=Role.LEARNS, more=[other])
         streams = [StreamStatus("home", "live", [partition()]),
                    StreamStatus("other", "shadow", [partition()])]  # fmt: skip
         made.knowledge.hear(ProcessStatus(streams, process().steps, 0.1).encode())
@@ -263,9 +271,13 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
             found.until(lambda: "other" in found.text("#streams"))
             assert "ε = 2" in found.text("[aria-labelledby=costs]")
             assert "other is seeded" in found.text("#alarms")
+            assert not found.run("return document.getElementById('crowdCard').checkVisibility()")
             found.run("document.querySelectorAll('#streams button')[1].focus()")
             found.keys("\ue007")
             found.until(lambda: "shadow" in found.text("#pills"))
+            found.until(lambda: "What keys know" in found.text("#crowdCard"))
+            said = found.text("#priors").split()
+            assert said[:5] == ["0", "7", "9", "a", "91"]
             keep("streams", found.screenshot())
     finally:
         stop.set()

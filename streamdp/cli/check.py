@@ -129,6 +129,7 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "start": spec.start.value,
         "actions": len(spec.learner.actions),
         "learner": str(spec.learner),
+        "crowd": configuration.stream(spec.name).crowd,
         "format": dict(spec.format.settings()),
         "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
         "charge": str(spec.charge),
@@ -221,6 +222,8 @@ def _print(told: dict[str, Any]) -> None:
             f"    ε = {stream['charge']} ({parts}); a saved learner takes"
             f" {stream['row_bytes']} bytes, a value at most {stream['largest_value_bytes']}"
         )
+        if stream["crowd"] != "off":
+            typer.echo(f"    crowd = {stream['crowd']}: keys learn from each other's votes")
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")
     for assembly in told["assemblies"]:

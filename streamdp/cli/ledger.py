@@ -84,7 +84,7 @@ async def _lines(
 
 def _in_words(value: bytes) -> str:
     """One line for people."""
-    from streamdp.wire.lines import Assembled, EpochMark, key_bytes
+    from streamdp.wire.lines import Assembled, EpochMark, PriorLine, key_bytes
     from streamdp.wire.published import decode_any_ledger
 
     line = decode_any_ledger(value)
@@ -96,6 +96,8 @@ def _in_words(value: bytes) -> str:
         )
     if isinstance(line, EpochMark):
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
+    if isinstance(line, PriorLine):
+        return f"{place:<12} prior {line.number} after {line.after} votes of epoch {line.epoch}"
     name, kind = key_word(key_bytes(line)), word(line.kind)
     drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
     told = "withheld" if line.withheld is True else drawn

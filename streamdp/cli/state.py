@@ -128,6 +128,8 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
         }
         if point.ages is not UNSET:
             told["checkpoint"]["newest_timestamp"] = point.ages.newest
+        if point.votes is not UNSET:
+            told["checkpoint"] |= {"votes": point.votes, "priors": len(saved.now.priors)}
     return labelled({**told, "rows": _rows(spec, saved)}) if content else told
 
 

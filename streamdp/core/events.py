@@ -294,6 +294,7 @@ class Releases(Sequence[Release]):
     """What the openings among them carried over, by key and born."""
     prior: NDArray[np.int64] | None = None  # the crowd's prior that each was drawn under
     priors: tuple[CrowdPrior, ...] = ()  # those that were made behind some of them
+    prior_places: tuple[int, ...] = ()  # behind how many of them each was made
     actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
 
     def __len__(self) -> int:

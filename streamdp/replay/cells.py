@@ -5,10 +5,11 @@ A candidate is a recipe with options in writing, as on the command line:
     incumbent_leader
     noisy_leader:noise=laplace
     prefix_softmax:cap=none:schedule=capped 512
+    remembering_leader:crowd=partition
 
 A candidate at an ε is a `Leader`, the very value that the live service would run. At ε = inf its
 selection takes the smallest sum (ties broken by fresh uniform bits): what is left when the privacy
-is taken away and everything else stays.
+is taken away and everything else stays, but for a crowd, which weighs the noise of draws.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fractions import Fraction
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners import RECIPES, Leader, learner_of
+from streamdp.core.learners.leader import crowded
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
 
@@ -28,6 +30,11 @@ Epsilon = Fraction | None
 
 BASELINE = "follow_the_leader"
 RUNNING = "follow_the_leader:window=running"
+
+CROWD = "crowd"
+"""An option that is a stream's in a configuration, and beside a learner's here."""
+
+CROWDS = ("off", "partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +51,19 @@ class Candidate:
         return self.recipe != BASELINE
 
     def with_schedule(self, schedule: str) -> Candidate:
-        """The same with other blocks."""
-        options = [(name, value) for name, value in self.options if name != "schedule"]
+        """The same with other blocks, of keys that learn alone."""
+        options = [each for each in self.options if each[0] not in ("schedule", CROWD)]
         return _candidate(self.recipe, [*options, ("schedule", schedule)])
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner for these actions at this ε."""
         config = {"recipe": self.recipe, **dict(self.options)}
+        crowd = config.pop(CROWD, "off")
         if not self.private:
             return learner_of(config, actions=actions)
         if epsilon is not None:
-            return learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
+            learner = learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
+            return learner if crowd == "off" else crowded(learner)
         finite = learner_of(config | {"epsilon": "1"}, actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))
 
@@ -82,6 +91,11 @@ class Cell:
         return self.leader.resample != "none"
 
     @property
+    def crowded(self) -> bool:
+        """Whether its keys learn from each other, so that they must be played together."""
+        return self.leader.crowd is not None
+
+    @property
     def running(self) -> bool:
         """Whether it looks at every slot."""
         return self.leader.window == "running"
@@ -103,6 +117,15 @@ def parse_candidate(text: str) -> Candidate:
             expected = "name:option=value, without ε and actions"
             raise InvalidConfig(
                 complaint(f"learners: {name}", "option", expected=expected, got=part)
+            )
+        if option.strip() == CROWD and (value.strip() not in CROWDS or name == BASELINE):
+            raise InvalidConfig(
+                complaint(
+                    f"learners: {name}",
+                    "crowd",
+                    expected=f"{' or '.join(CROWDS)}, of a private learner",
+                    got=value.strip(),
+                )
             )
         options.append((option.strip(), value.strip()))
     return _candidate(name, options)

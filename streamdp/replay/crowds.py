@@ -9,7 +9,7 @@ behind the vote with which they are due, in the order in which the keys' blocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp, sqrt
 
@@ -20,26 +20,18 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import Standing
-from streamdp.core.evidence.crowd import WIDTH, Crowd, cast, due, newest
+from streamdp.core.evidence.crowd import WIDTH, cast, due, newest
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
+from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.replay.crowd_worlds import BESIDE, STAGGERED, Kind, World
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-FLOOR = Fraction(1, 20)
-"""λ, where nothing else is asked for."""
-
 _STREAM = "crowd"
 _STRUCTURES = 3
-
-
-def crowded(learner: Leader, floor: Fraction = FLOOR) -> Leader:
-    """The same learner with a crowd."""
-    crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor)
-    return replace(learner, crowd=crowd)
 
 
 @dataclass(frozen=True, slots=True)

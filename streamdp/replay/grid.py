@@ -108,7 +108,7 @@ def _play_part(summed: Summed, cells: Sequence[Cell], bench: Bench, part: Part) 
     slots, K = summed.slots[part.rows], len(summed.actions)
     dealer = Dealer(summed.rows, bench.randomness(), stream=bench.stream, seeds=part.seeds)
     waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
-    held = [_blank(waves[cell.leader.schedule], part, cell) for cell in cells]
+    held = [blank(len(waves[cell.leader.schedule]), part, cell) for cell in cells]
     remembered = [
         np.zeros((len(part.rows), len(part.seeds), cell.leader.memory.width), dtype=np.int64)
         for cell in cells
@@ -210,8 +210,9 @@ def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
     return sums.at(sums.places(rows, stops)) - sums.at(sums.places(rows, starts))
 
 
-def _blank(waves: _Waves, part: Part, cell: Cell) -> Actions:
-    shape = (len(waves) + 1, len(part.rows), len(part.seeds))
+def blank(blocks: int, part: Part, cell: Cell) -> Actions:
+    """Room for what a cell puts in force, before anything is."""
+    shape = (blocks + 1, len(part.rows), len(part.seeds))
     if np.prod(shape) > _MOST_ACTIONS_HELD:
         raise InvalidConfig(
             complaint(

@@ -35,6 +35,7 @@ from streamdp.replay.cells import (
     parse_candidate,
     schedules_of,
 )
+from streamdp.replay.crowd_cells import play_crowds
 from streamdp.replay.curves import Baselines, Curves, baselines, curves
 from streamdp.replay.cuts import Bench, CutPlan, report_points
 from streamdp.replay.following import Contest, Result, contests, could_differ, result_of
@@ -174,9 +175,10 @@ def replay_log(
     compared = tuple(contest for contest in work.contests if _worth(contest, summed, question))
     cells = work.cells(compared)
     told = watcher.stage("learners", len(cells)) if watcher else None
-    found = curves(summed, cells, question.bench, base)
+    found = curves(summed, [each for each in cells if not each.crowded], question.bench, base)
     if told is not None:
         told(len(cells))
+    found += _crowds(log, [each for each in cells if each.crowded], summed, question, base, watcher)
     answers = {each.cell: Answer(each.cell, each, _charge(each.cell, summed)) for each in found}
     for cell in work.running_cells:
         tell = watcher.stage(cell.name, log.slots) if watcher else None
@@ -197,6 +199,23 @@ def replay_log(
             for contest in compared
         ),
     )
+
+
+def _crowds(
+    log: Log,
+    cells: Sequence[Cell],
+    summed: Summed,
+    question: Question,
+    base: Baselines,
+    watcher: Watcher | None,
+) -> list[Curves]:
+    """The curves of cells whose keys learn from each other."""
+    if not cells:
+        return []
+    tell = watcher.stage("crowds", len(cells) * log.slots) if watcher else None
+    bench = question.bench
+    course = play_crowds(log, cells, summed, bench, progress=tell)
+    return curves(summed, cells, bench, base, course=course)
 
 
 def _worth(contest: Contest, summed: Summed, question: Question) -> bool:
@@ -340,6 +359,13 @@ def costs(log: Log, question: Question) -> Sequence[str]:
             f"{', '.join(dict.fromkeys(redrawn))}: draws every event anew for each of"
             f" {len(question.seeds)} seeds, {duration(seconds)}"
         )
+    crowds = [cell.name for cell in work.asked if cell.crowded]
+    if crowds:
+        seconds = len(crowds) * values * len(question.seeds) / ENGINE_A_SECOND
+        told.append(
+            f"{', '.join(dict.fromkeys(crowds))}: the engine itself, once for each of"
+            f" {len(question.seeds)} seeds and each ε, {duration(seconds)}"
+        )
     for cell in work.running_cells:
         seconds = values / FOLLOWED_A_SECOND
         if seconds >= WORTH_SAYING:
@@ -349,6 +375,9 @@ def costs(log: Log, question: Question) -> Sequence[str]:
 
 REDRAWN_A_SECOND = 2.0e7
 """Losses drawn anew and summed in a second, on one core of 2024; for estimates only."""
+
+ENGINE_A_SECOND = 1.0e7
+"""Losses that the engine takes in a second where keys come in turn, likewise."""
 
 FOLLOWED_A_SECOND = 2.0e7
 """Losses looked at in a second by the running follow-the-leader, likewise."""

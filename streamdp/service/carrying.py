@@ -113,6 +113,7 @@ def heritage(
                 gone += of_key
         opened |= places.keys() | source.withheld
         gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
+        gone += [entries.prior(number, epoch=epoch) for number in source.priors]
         if source.learner is not None and not carried:
             gone.append(entries.learner(epoch=epoch))
         gone_of.append(gone)

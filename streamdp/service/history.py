@@ -28,12 +28,12 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, Key
+from streamdp.core.events import OPENING, CrowdPrior, Key
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
 from streamdp.service.policy_history import MOST_BLOCKS, PolicyHistory
-from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, EpochMark
+from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, PriorLine
 from streamdp.wire.published import decode_ledger
 
 NEWEST_LINES = 100_000
@@ -143,6 +143,7 @@ class PartitionHistory:
     latest: dict[str, Sum] = field(default_factory=dict)
     curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
     whole: bool = True  # whether the first line heard was the ledger's first
+    prior: CrowdPrior | None = None  # the newest that was heard, where the stream has a crowd
 
 
 class Told:
@@ -178,8 +179,10 @@ class Told:
             if record.partition not in self.partitions:
                 self.partitions[record.partition] = PartitionHistory(whole=record.offset == 0)
             self._advance(record.partition, line.epoch)
-            if not isinstance(line, EpochMark):
+            if isinstance(line, Charge):
                 self._charge(record.partition, record.key, line)
+            elif isinstance(line, PriorLine):
+                self._prior(record.partition, line)
 
     @property
     def whole(self) -> bool:
@@ -234,9 +237,20 @@ class Told:
                 del self.keys[place]
             part.curves.clear()
             part.latest.clear()
-            part.highest_now = Fraction(0)
+            part.highest_now, part.prior = Fraction(0), None
             part.blocks = part.longest_block = part.last_slot = 0
         part.epoch = epoch
+
+    def _prior(self, number: int, line: PriorLine) -> None:
+        """Keep the newest; the ledger is read, not trusted."""
+        part = self.partitions[number]
+        try:
+            told = line.prior()
+        except StateMismatch:
+            self.refused += 1
+            return
+        if line.epoch == part.epoch:
+            part.prior = told
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
         part = self.partitions[number]

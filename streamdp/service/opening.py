@@ -39,7 +39,7 @@ from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.lines import Charge, LedgerLine, ordinal_of
+from streamdp.wire.lines import Charge, EpochMark, LedgerLine, PriorLine, ordinal_of
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import (
     Checkpoint,
@@ -301,7 +301,7 @@ def _anew(
         published.append(saved.checkpoint.lines_published)
         recorded.append(saved.checkpoint.lines_recorded)
     if line is not None:
-        known.append(line.last_offset + 1 if isinstance(line, Charge) else line.next_offset)
+        known.append(line.next_offset if isinstance(line, EpochMark) else line.last_offset + 1)
         commits.append(_published_by(line))
         published.append(ordinal_of(line) or 0)
     _check_end(partition, taken, max(known))
@@ -422,8 +422,9 @@ def _published_by(line: LedgerLine) -> int:
 
     A charge waits for the commit after the one that recorded it.
     """
-    recorded_by = line.commit_seq if isinstance(line.commit_seq, int) else 0
-    return recorded_by + (line.schema == 1 and isinstance(line, Charge))
+    if isinstance(line, PriorLine) or not isinstance(line.commit_seq, int):
+        return 0
+    return line.commit_seq + (line.schema == 1 and isinstance(line, Charge))
 
 
 def _named(line: LedgerLine) -> str:

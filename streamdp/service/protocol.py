@@ -25,8 +25,8 @@ from functools import partial
 
 from msgspec import UNSET
 
-from streamdp.core.engine import Ages, Engine, Rebuilding, recorded
-from streamdp.core.errors import TransportLost, complaint
+from streamdp.core.engine import Ages, CrowdStanding, Engine, Rebuilding, recorded
+from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
@@ -45,11 +45,14 @@ from streamdp.wire.state import (
     EpochLearner,
     Recorded,
     Remark,
+    SavedPrior,
+    SavedState,
     encode_checkpoint,
     encode_learner,
     encode_remark,
     encode_withheld,
 )
+from streamdp.wire.state_version import CROWD_VERSION, VERSION
 
 _MOST_GONE = 20_000
 """Entries that one cut takes away at most, so that a transaction stays short."""
@@ -118,6 +121,7 @@ class Restoring:
             if continues
             else {},
             ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
+            crowd=_crowd(saved) if continues else None,
         )
 
     @property
@@ -185,6 +189,15 @@ class Restoring:
         charge that wait was looked at by `open_partition`.)
         """
         return min(engine.open_since(), engine.position)
+
+
+def _crowd(saved: SavedState) -> CrowdStanding | None:
+    """How far the crowd was, where there is one."""
+    point = saved.checkpoint
+    if point is None or point.votes is UNSET:
+        return None
+    priors = [each.prior for _, each in sorted(saved.now.priors.items())]
+    return CrowdStanding(point.votes, tuple(priors))
 
 
 def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
@@ -265,7 +278,15 @@ class PartitionWork:
 
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
-        for each in sorted(opening.saved.releases.values(), key=self._order):
+        saved = opening.saved
+        priors = [
+            each for each in saved.now.priors.values() if each.ordinal > opening.lines_published
+        ]
+        recorded: list[Recorded | SavedPrior] = [*saved.releases.values(), *priors]
+        for each in sorted(recorded, key=self._order):
+            if isinstance(each, SavedPrior):
+                self._tell(each)
+                continue
             identity = each.release.identity
             place = release_entry(identity)
             gone = each.release.last_offset < saved_at.get(identity.key, 0)
@@ -283,6 +304,12 @@ class PartitionWork:
             else:
                 self._keep(identity.key, place)
 
+    def _tell(self, prior: SavedPrior) -> None:
+        """A prior that was recorded is published by the next cut; its entry stays."""
+        place = self._entries.prior(prior.prior.number, epoch=prior.epoch)
+        self._waiting.entries.append(Entry(None, place, b"", prior.ledger, None, stays=True))
+        self._waiting.held.append(False)
+
     def read(self, records: Records) -> Records:
         """What need be kept of records that have come until they are absorbed."""
         if self.spec.quarantine is not None:
@@ -291,6 +318,15 @@ class PartitionWork:
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
+        if mode is Mode.SHADOW and self.spec.lines.crowd:
+            raise InvalidConfig(
+                complaint(
+                    f"partition {self.partition}",
+                    "a crowd needs votes that readers see: nobody could compute priors from others",
+                    expected="mode live or fallback",
+                    got="shadow",
+                )
+            )
         position = self.engine.position
         for part in records:
             check_goes_on(part, position=position)
@@ -379,7 +415,7 @@ class PartitionWork:
         for releases, mode in drawn:
             ordinal = self._lines_recorded + 1
             entries += record_all(releases, lines=self.spec.lines, mode=mode, ordinal=ordinal)
-            self._lines_recorded += len(releases)
+            self._lines_recorded += len(releases) + len(releases.priors)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
@@ -421,6 +457,8 @@ class PartitionWork:
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
         """Published releases whose saved row is past them need not be kept any more."""
         for entry, held in zip(publishing.entries, publishing.held, strict=True):
+            if entry.stays:
+                continue
             if held:
                 self._tombstones.append(entry.place)
             else:
@@ -443,8 +481,11 @@ class PartitionWork:
         return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
 
     def _checkpoint(self) -> Checkpoint:
-        ages = self.engine.ages()
+        ages, crowd = self.engine.ages(), self.engine.crowd()
+        version = VERSION if crowd is None else CROWD_VERSION
         return Checkpoint(
+            version=version,
+            min_reader=version,
             next_offset=self.committed,
             low_water=self.low_water,
             rows=self.engine.rows,
@@ -459,6 +500,7 @@ class PartitionWork:
             input_id=self._input_id,
             last_record=self._newest.last_record(),
             ages=UNSET if ages is None else SavedAges(**ages._asdict()),
+            votes=UNSET if crowd is None else crowd.votes,
         )
 
     @property
@@ -466,8 +508,10 @@ class PartitionWork:
         """The stream's epoch, where the partition has one of its own."""
         return None if self._epoch == self.spec.epoch else self.spec.epoch
 
-    def _order(self, recorded: Recorded) -> tuple[int, int, int, int]:
+    def _order(self, recorded: Recorded | SavedPrior) -> tuple[int, int, int, int]:
         """Releases in the order in which they were drawn, also where no ordinal says it."""
+        if isinstance(recorded, SavedPrior):
+            return recorded.ordinal, 0, 0, 0
         release = recorded.release
         kinds = (OPENING, *self.spec.lines.kinds, *(each.name for each in self.spec.estimates))
         kind = kinds.index(release.kind) if release.kind in kinds else len(kinds)

@@ -166,6 +166,7 @@ class StreamSpec:
             observes="feedback" if isinstance(self.learner, PolicyLearner) else "losses",
             learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             schedule=written(self.learner.schedule),
+            crowd=crowd_name(self.learner),
         )
 
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
@@ -244,6 +245,13 @@ class StreamSpec:
 def mechanism(learner: Learner) -> str:
     """How the releases of a learner are drawn, in a word."""
     return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
+
+
+def crowd_name(learner: Learner) -> str:
+    """How priors follow from votes, by name; "" where a learner has no crowd."""
+    if isinstance(learner, PolicyLearner) or learner.crowd is None:
+        return ""
+    return learner.crowd.name
 
 
 def told(learner: PolicyLearner) -> str:

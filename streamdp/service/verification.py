@@ -16,7 +16,8 @@ What is held against the ledgers of the streams that were given:
    (`streamdp.wire.retracing`).
 8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
    lines put in force, and nothing was told that no line tells of (`told`).
-9. What openings carry over is what was public of the key's newest learner (`successions`).
+9. Priors follow from the votes before them, and each draw names the newest (`crowd_lines`).
+10. What openings carry over is what was public of the key's newest learner (`successions`).
 10. Requests with their outcomes, over all topics that were assembled from them, stay within their
    budget, and none was assembled again (`assembled`).
 
@@ -40,6 +41,7 @@ from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
+from streamdp.service.crowd_lines import CrowdLines
 from streamdp.service.standings import Follower
 from streamdp.service.successions import Succession
 from streamdp.wire.lines import (
@@ -50,6 +52,8 @@ from streamdp.wire.lines import (
     Charge,
     EpochMark,
     InForce,
+    LedgerLine,
+    PriorLine,
     from_base64,
     ordinal_of,
 )
@@ -140,6 +144,7 @@ class _Part:
     told: dict[Identity, _Told] = field(default_factory=dict)  # to readers, by lines to come
     compared: Compared = field(default_factory=Compared)
     succession: Succession = field(default_factory=Succession)
+    crowd: CrowdLines = field(default_factory=CrowdLines)
 
 
 class Verification:
@@ -306,7 +311,7 @@ class Verification:
         self.violations.append(f"{where}: {what}")
 
 
-def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
+def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
     """What is wrong with a line, given those before it in its partition."""
     yield from _numbered(part, line)
     if line.epoch < part.epoch:
@@ -316,11 +321,16 @@ def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
             yield f"epoch {line.epoch} begins at {line.next_offset}, but {part.last} was read"
         part.epoch, part.position = line.epoch, line.next_offset
         part.learners.clear()
+        part.crowd = CrowdLines()
         part.succession.begin(line.epoch, None if line.carries is UNSET else line.carries)
         return
     if part.epoch and line.epoch > part.epoch:
         yield f"epoch {line.epoch} begins without a mark"
     part.epoch = max(part.epoch, line.epoch)
+    if isinstance(line, PriorLine):
+        yield from part.crowd.told(line)
+        return
+    yield from part.crowd.read(line)
     if line.first_offset < part.position:
         yield f"record {line.first_offset} is read again, epoch {line.epoch} began after it"
     part.last = max(part.last, line.last_offset)
@@ -329,7 +339,7 @@ def _follows(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
     yield from _tiles(part, line)
 
 
-def _numbered(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
+def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:
     """Whether the line is the one after the line before it."""
     ordinal = ordinal_of(line)
     if ordinal is not None:
@@ -339,6 +349,7 @@ def _numbered(part: _Part, line: Charge | EpochMark) -> Iterator[str]:
         return
     if part.ordinal:
         yield f"a line without an ordinal after line {part.ordinal}"
+    assert not isinstance(line, PriorLine), "its schema has ordinals"
     commit_seq = line.commit_seq if isinstance(line.commit_seq, int) else 0
     if commit_seq < part.commit_seq:
         yield f"commit_seq falls from {part.commit_seq} to {commit_seq}"

@@ -14,6 +14,8 @@ input with an engine of its own. What it holds against a partition:
 5. Whoever looked at uncommitted data never saw two different releases of one identity.
 6. Each policy of a feedback stream is the one that follows from the released sums before it.
 7. Whatever was drawn, a feedback stream's counts are those of the input's headers, block by block.
+8. With a crowd priors have the numbers 1, 2, 3 … in each epoch, each draw was told the newest that
+   stands before it, and nobody ever saw two different priors of one number.
 """
 
 from __future__ import annotations
@@ -26,16 +28,18 @@ from msgspec import UNSET
 
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
-from streamdp.core.events import OPENING, Identity
+from streamdp.core.events import OPENING, CrowdPrior, Identity, Release
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
     ENDS_BLOCK,
     ActionLine,
     CarriedOver,
     Charge,
+    EpochMark,
     InForce,
     LedgerLine,
     PolicyLine,
+    PriorLine,
     from_base64,
     ordinal_of,
 )
@@ -65,6 +69,7 @@ def judge(evidence: Evidence) -> list[str]:
         *_policies(charges, records),
         *_tiles(charges),
         *_numbered(lines),
+        *_told_priors(lines),
         *_one_face([*evidence.seen, *(record.value for record in evidence.ledger)]),
     ]
 
@@ -76,10 +81,14 @@ def judge_fold(
     charged: list[bytes] = []
     told: list[bytes] = []
     for batch in log:
-        for release in engine.apply_batch(batch):
+        releases = engine.apply_batch(batch)
+        made = dict(zip(releases.prior_places, releases.priors, strict=True))
+        for place, release in enumerate(releases, start=1):
             charged.append(lines.ledger(release, mode=Mode.LIVE, ordinal=len(charged) + 1))
             shown = lines.action(release, mode=Mode.LIVE)
             told += [] if shown is None else [shown]
+            if place in made:
+                charged.append(_of_prior(lines, made[place], release, ordinal=len(charged) + 1))
     topics = [("ledger", charged, evidence.ledger)]
     if lines.observes == "feedback":
         topics.append(("actions topic", told, evidence.actions))
@@ -89,6 +98,18 @@ def judge_fold(
         for topic, expected, records in topics
         for at in _first_difference(expected, [record.value for record in records], whole=whole)
     ]
+
+
+def _of_prior(lines: Lines, prior: CrowdPrior, behind: Release, *, ordinal: int) -> bytes:
+    """The ledger's line of a prior that was made behind a release."""
+    identity, last = behind.identity, behind.last_offset
+    return lines.prior(
+        prior,
+        partition=identity.partition,
+        epoch=identity.epoch,
+        last_offset=last,
+        ordinal=ordinal,
+    )
 
 
 def _first_difference(expected: list[bytes], found: list[bytes], *, whole: str) -> list[int]:
@@ -199,7 +220,7 @@ def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
     last, commit = 0, 0
     for line in lines:
         ordinal = ordinal_of(line)
-        if ordinal is None and isinstance(line.commit_seq, int):
+        if ordinal is None and not isinstance(line, PriorLine) and line.commit_seq is not UNSET:
             if last or line.commit_seq < commit:
                 yield f"commit {line.commit_seq} of schema 1 after line {last}, commit {commit}"
             commit = max(commit, line.commit_seq)
@@ -208,11 +229,31 @@ def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
         last = ordinal or last
 
 
+def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:
+    """Whether each draw of a crowd was told the newest prior before it (rule 8)."""
+    newest = 0
+    for line in lines:
+        if isinstance(line, EpochMark):
+            newest = 0
+        elif isinstance(line, PriorLine):
+            if line.number != newest + 1:
+                yield f"prior {line.number} where {newest + 1} was due"
+            newest = line.number
+        elif line.prior is not UNSET and line.prior != (0 if line.carried else newest):
+            yield f"{line.identity}: drawn under prior {line.prior}, where {newest} is the newest"
+
+
 def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
-    """No identity was ever seen with two different releases."""
+    """No identity was ever seen with two different releases, nor a prior's number with two."""
     faces: dict[Identity, object] = {}
+    priors: dict[tuple[int, int], PriorLine] = {}
     for value in lines:
         line = decode_ledger(value)
+        if (
+            isinstance(line, PriorLine)
+            and priors.setdefault((line.epoch, line.number), line) != line
+        ):
+            yield f"prior {line.number} of epoch {line.epoch}: seen with two different values"
         if not isinstance(line, Charge):
             continue
         drawn = (line.index, line.units, line.withheld, line.sums, line.shown)

@@ -9,6 +9,7 @@ share a key, whatever is in names and record keys:
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
     ["home",0,"withheld",2,"fr"]         epoch, key: what is in force there was shown to nobody
+    ["home",0,"prior",2,7]               epoch, number: a prior, as its ledger line
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
@@ -33,6 +34,7 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "row": (int, object),  # epoch, key
     "learner": (int,),  # epoch
     "withheld": (int, object),  # epoch, key
+    "prior": (int, int),  # epoch, number
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -69,6 +71,10 @@ class Entries:
     def learner(self, *, epoch: int) -> bytes:
         """Where it is said what the rows of an epoch mean."""
         return _encode([self.stream, self.partition, "learner", epoch])
+
+    def prior(self, number: int, *, epoch: int) -> bytes:
+        """Where a prior is."""
+        return _encode([self.stream, self.partition, "prior", epoch, number])
 
     def withheld(self, key: Key, *, epoch: int) -> bytes:
         """Where it is said that the newest of a key was withheld."""

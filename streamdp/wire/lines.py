@@ -13,13 +13,16 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, SUMS, BlockSums, Identity, Key
+from streamdp.core.events import ACTION, SUMS, BlockSums, CrowdPrior, Identity, Key
 
 ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
 
 LEDGER_SCHEMA = 2
-"""Of the ledger's. Lines of schema 1 have `commit_seq` where those of schema 2 have `ordinal`."""
+"""Of the ledger's, but for priors. Lines of schema 1 have `commit_seq` in place of `ordinal`."""
+
+PRIOR_SCHEMA = 3
+"""Of priors, and the newest that is read: who knows no priors must not go on as if all was read."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -147,6 +150,14 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     memory: (
         Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
     ) = UNSET
+    crowd: (
+        Annotated[str, Meta(description="How priors follow from the votes of a partition's keys.")]
+        | UnsetType
+    ) = UNSET
+    prior: (
+        Annotated[int, Meta(ge=0, description="The prior that it was drawn under; 0: none.")]
+        | UnsetType
+    ) = UNSET
     learner: (
         Annotated[
             str, Meta(description="Of a feedback stream: recipe and options of its policies.")
@@ -238,7 +249,34 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
 
 
-LedgerLine = Charge | EpochMark
+class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"):
+    """What a partition's votes say to whoever draws next: a line of the ledger, before its use."""
+
+    schema: Annotated[int, Meta(ge=3, description="Version of this schema.")]
+    stream: str
+    partition: Natural
+    epoch: Natural
+    input: Annotated[str, Meta(description="The input topic.")]
+    crowd: Annotated[str, Meta(description="How it follows from the votes.")]
+    number: Positive
+    after: Annotated[int, Meta(ge=1, description="How many votes the partition had released.")]
+    last_offset: Annotated[int, Meta(ge=0, description="The record behind which it was made.")]
+    ordinal: Ordinal
+    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
+    version: Annotated[str, Meta(description="Version of the library.")]
+    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
+    gap: Annotated[int, Meta(ge=0, description="Which of the crowd's gaps fitted best.")]
+    bonuses: Annotated[
+        str, Meta(description="base64 of K little-endian int64: noise units in parts of 2^20.")
+    ]
+
+    def prior(self) -> CrowdPrior:
+        """The prior that the line tells."""
+        told = from_base64(self.bonuses, "prior")
+        return CrowdPrior(self.number, self.after, self.gap, told)
+
+
+LedgerLine = Charge | EpochMark | PriorLine
 
 
 class PersonsCap(Struct, frozen=True, kw_only=True):

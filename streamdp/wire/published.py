@@ -48,10 +48,11 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Key, Release
+from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, CrowdPrior, Key, Release
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
+    PRIOR_SCHEMA,
     ActionLine,
     Assembled,
     CarriedOver,
@@ -62,6 +63,7 @@ from streamdp.wire.lines import (
     LedgerLine,
     Named,
     PolicyLine,
+    PriorLine,
     key_bytes,
 )
 
@@ -102,6 +104,7 @@ class Lines:
     observes: Literal["losses", "feedback"] = "losses"
     learner: str = ""  # of a feedback stream: what its policies and noise follow from
     schedule: str = ""  # of the learner's blocks, in writing
+    crowd: str = ""  # the name of the learner's, if it has one
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -195,6 +198,29 @@ class Lines:
         )
         return _encode(line)
 
+    def prior(
+        self, prior: CrowdPrior, *, partition: int, epoch: int, last_offset: int, ordinal: int
+    ) -> bytes:
+        """The ledger's line of a prior; its length is a function of K and of public counts."""
+        line = PriorLine(
+            schema=PRIOR_SCHEMA,
+            stream=self.stream,
+            partition=partition,
+            epoch=epoch,
+            input=self.input,
+            crowd=self.crowd,
+            number=prior.number,
+            after=prior.after,
+            last_offset=last_offset,
+            ordinal=ordinal,
+            digest=self.digest,
+            version=self.version,
+            seeded=self.seeded,
+            gap=prior.gap,
+            bonuses=b64encode(prior.told).decode(),
+        )
+        return _encode(line)
+
     def _named(self, release: Release, *, schema: int) -> dict[str, Any]:
         """What both lines say first: the identity, and what was read."""
         stream, partition, key, epoch, born, block, kind = release.identity
@@ -218,7 +244,9 @@ class Lines:
 
     def _mechanism(self, release: Release) -> str:
         if release.kind == OPENING:
-            return "uniform" if release.carried is None else CARRIED
+            if release.carried is not None:
+                return CARRIED
+            return self.mechanism if self.crowd else "uniform"
         return self.mechanism if release.kind in self.kinds else "discrete_laplace"
 
     def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
@@ -245,6 +273,9 @@ class Lines:
         if release.kind not in (OPENING, ACTION):
             return self._estimated(release)
         memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
+        if self.crowd:
+            assert release.prior is not None, "a learner with a crowd is told a prior"
+            memory |= {"crowd": self.crowd, "prior": release.prior}
         if mode is Mode.SHADOW:
             return {"withheld": True, **memory}, 0
         drawn: dict[str, Any] = {**memory, "index": value, "action": self.actions[value]}
@@ -289,7 +320,11 @@ def decode_in_force(value: bytes) -> InForce:
 
 def decode_ledger(value: bytes) -> LedgerLine:
     """Read a record of a ledger topic, of this schema or of an earlier one."""
-    line = _decoded(_ledger_decoder, value, where="ledger line", newest=LEDGER_SCHEMA)
+    line = _decoded(_ledger_decoder, value, where="ledger line", newest=PRIOR_SCHEMA)
+    if isinstance(line, PriorLine):
+        return line
+    if line.schema > LEDGER_SCHEMA:
+        _refuse_newer(value, where="ledger line", newest=LEDGER_SCHEMA)
     numbered = line.commit_seq if line.schema == 1 else line.ordinal
     if numbered is UNSET:
         expected = "commit_seq" if line.schema == 1 else "ordinal"
@@ -357,7 +392,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
         raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
-    if not isinstance(line, EpochMark | Assembled):
+    if not isinstance(line, EpochMark | Assembled | PriorLine):
         _check_key(line, where=where)
     return line
 

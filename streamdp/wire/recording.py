@@ -19,6 +19,7 @@ from functools import lru_cache
 from hashlib import shake_128
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import (
@@ -26,12 +27,13 @@ from streamdp.core.events import (
     OPENING,
     SUMS,
     BlockSums,
+    CrowdPrior,
     Identity,
     Key,
     Release,
     Releases,
 )
-from streamdp.wire.entries import release_entry, written_key
+from streamdp.wire.entries import Entries, release_entry, written_key
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, key_field
 from streamdp.wire.state import encode_recorded, record
 
@@ -44,6 +46,7 @@ class Entry(NamedTuple):
     recorded: bytes  # the state entry's value
     ledger: bytes
     action: bytes | None
+    stays: bool = False  # a prior's entry stays as long as its epoch
 
     def __repr__(self) -> str:
         """Say where it goes, never what was drawn: it is not public yet, or never."""
@@ -55,19 +58,49 @@ def record_all(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) ->
     if lines.observes == "feedback":
         return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
     kinds: dict[int, _Kind] = {}
+    told = np.zeros_like(releases.value) if releases.prior is None else releases.prior
+    made = dict(zip(releases.prior_places, releases.priors, strict=True))
     standing = releases.value if releases.in_force is None else releases.in_force
-    rows = zip(_named(releases), releases.value.tolist(), standing.tolist(), strict=True)
-    entries = []
-    for at, ((key, code, *numbers), value, in_force) in enumerate(rows):
-        place = ordinal + at
+    columns = (releases.value, standing, told)
+    rows = zip(_named(releases), *(each.tolist() for each in columns), strict=True)
+    entries: list[Entry] = []
+    for at, ((key, code, *numbers), value, in_force, prior) in enumerate(rows):
+        _add_prior(entries, made.get(at), releases, at, lines=lines, ordinal=ordinal)
+        place = ordinal + len(entries)
         carried = releases.carried is not None and releases.kinds[code] == OPENING
         if carried or releases.kinds[code] not in (OPENING, ACTION):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
         if code not in kinds:
             kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
-        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place)))
+        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place), prior))
+    end = len(releases)
+    _add_prior(entries, made.get(end), releases, end, lines=lines, ordinal=ordinal)
     return entries
+
+
+def _add_prior(
+    entries: list[Entry],
+    prior: CrowdPrior | None,
+    releases: Releases,
+    place: int,
+    *,
+    lines: Lines,
+    ordinal: int,
+) -> None:
+    """The line of a prior that was made behind `place` releases, before a draw is told it."""
+    if prior is None:
+        return
+    partition, epoch = releases.partition, releases.epoch
+    line = lines.prior(
+        prior,
+        partition=partition,
+        epoch=epoch,
+        last_offset=int(releases.last_offset[place - 1]),
+        ordinal=ordinal + len(entries),
+    )
+    at = Entries(releases.stream, partition).prior(prior.number, epoch=epoch)
+    entries.append(Entry(None, at, line, line, None, stays=True))
 
 
 def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
@@ -120,8 +153,8 @@ def _plainly(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Ent
 
 
 _KEY = b"8b1d0c5e-a-mark-for-the-key"
-_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
-    7_905_316_482_000_000_000 + at for at in range(7)
+_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL, _PRIOR = (
+    7_905_316_482_000_000_000 + at for at in range(8)
 )
 
 
@@ -142,7 +175,9 @@ class _Kind:
         """Make the templates."""
         self._texts = _templates(self.releases, self.code, lines=self.lines, mode=self.mode)
 
-    def entry(self, key: Key, value: int, in_force: int, numbers: Sequence[int]) -> Entry:
+    def entry(
+        self, key: Key, value: int, in_force: int, numbers: Sequence[int], prior: int
+    ) -> Entry:
         """One release of this kind; the numbers: born, block, offsets, slots, ordinal."""
         ends = self._ends.get((value, in_force))
         if ends is None:
@@ -152,7 +187,8 @@ class _Kind:
         texts = self._texts
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
-        ledger = texts.ledger % (*named, ordinal) + ends[0]
+        told = (prior,) if self.lines.crowd else ()
+        ledger = texts.ledger % (*named, ordinal, *told) + ends[0]
         action = None if ends[1] is None else texts.action % named + ends[1]
         drawn = texts.drawn % (start, stop, first, last, ordinal, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
@@ -231,13 +267,17 @@ def _templates(
     epsilon, kind = Fraction(releases.charges[code]), releases.kinds[code]
     stream, partition, epoch = releases.stream, releases.partition, releases.epoch
     identity = Identity(stream, partition, _KEY, epoch, _BORN, _BLOCK, kind)
-    marked = Release(identity, 0, _START, _STOP, _FIRST, _LAST, epsilon, sums=sums, policy=policy)
+    prior = _PRIOR if lines.crowd else None
+    marked = Release(
+        identity, 0, _START, _STOP, _FIRST, _LAST, epsilon, sums=sums, policy=policy, prior=prior
+    )
     plain = _plainly(marked, lines=lines, mode=mode, ordinal=_ORDINAL)
     named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
     read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
     ordinal = (b"%d" % _ORDINAL, b"%d")
     of_arms = () if sums is None else tuple(_written(told) for told in (sums.gains, sums.shown))
     withheld, told = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
+    of_crowd = ((b"%d" % _PRIOR, b"%d"),) if lines.crowd else ()
     in_force = () if policy is None else (_written(policy),)
     drawn, _, _ = plain.recorded.partition(b'"value":')
     width = b'"value":%%-%dd}' % INTEGER_WIDTH
@@ -245,7 +285,7 @@ def _templates(
     return _Templates(
         place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
         drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
-        ledger=_template(ledger, (*named, *read, ordinal, *told)),
+        ledger=_template(ledger, (*named, *read, ordinal, *told, *of_crowd)),
         action=_template(action, (*named, *read, *in_force) if action else ()),
     )
 
@@ -266,7 +306,8 @@ def _ends(
 ) -> tuple[bytes, bytes | None]:
     """What follows the head of a ledger line and of an action of this value."""
     identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
-    release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
+    prior = 0 if lines.crowd else None
+    release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force, prior=prior)
     ledger = lines.ledger(release, mode=mode, ordinal=1)
     action = lines.action(release, mode=mode)
     return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]

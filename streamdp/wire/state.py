@@ -26,13 +26,22 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import OPENING, After, BlockSums, Carried, Identity, Key, Release
+from streamdp.core.events import (
+    OPENING,
+    After,
+    BlockSums,
+    Carried,
+    CrowdPrior,
+    Identity,
+    Key,
+    Release,
+)
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
     ActionLine,
@@ -41,24 +50,18 @@ from streamdp.wire.lines import (
     Natural,
     PolicyLine,
     Positive,
+    PriorLine,
     from_base64,
     ordinal_of,
 )
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
-
-VERSION = 2
-"""The layout that this library writes."""
-
-MIN_READER = 2
-"""The oldest layout version whose code may read what this library writes."""
+from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded, written_by
 
 LONG = 2**63 - 1
 """No number in an entry has more digits."""
 
 ESCAPED = b"\x01"
 """A byte that JSON writes with the most characters: \u0001."""
-
-Version = Annotated[int, Meta(ge=1)]
 
 
 class LastRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +104,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input_id: str | None = None  # of the input topic, where the transport knows one
     last_record: LastRecord | None = None
     ages: Ages | UnsetType = UNSET
+    votes: Natural | UnsetType = UNSET  # of streams with a crowd: how many were released
 
 
 class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,6 +160,16 @@ class Recorded:
     action: bytes | None = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class SavedPrior:
+    """A prior that is durable, and its ledger line."""
+
+    epoch: int
+    prior: CrowdPrior
+    ordinal: int
+    ledger: bytes = field(repr=False)
+
+
 @dataclass(slots=True)
 class EpochEntries:
     """What the state holds of one epoch's learners."""
@@ -164,6 +178,7 @@ class EpochEntries:
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
     withheld: set[Key] = field(default_factory=set)  # whose newest was shown to nobody
+    priors: dict[int, SavedPrior] = field(default_factory=dict)  # by number
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,24 +309,29 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         release = Release(
             identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy,
             carried=carried if kind == OPENING else None,
+            prior=LONG if lines.crowd else None,
         )  # fmt: skip
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
+    if lines.crowd:
+        told = CrowdPrior(LONG, LONG, LONG, bytes(8 * len(lines.actions)))
+        line = lines.prior(told, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
+        sizes.append(len(Entries(lines.stream, LONG).prior(LONG, epoch=LONG)) + len(line))
     return max(sizes)
 
 
 def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
     """Read a checkpoint entry's value."""
-    if _written_by(value) != 1:
-        return _decoded(_checkpoint_decoder, value, where=where)
-    old = _decoded(_first_checkpoint_decoder, value, where=where)
+    if written_by(value) != 1:
+        return decoded(_checkpoint_decoder, value, where=where)
+    old = decoded(_first_checkpoint_decoder, value, where=where)
     fields = {name: getattr(old, name) for name in old.__struct_fields__}
     return Checkpoint(**fields, lines_recorded=0, lines_published=0)
 
 
 def decode_owner(value: bytes, *, where: str = "owner") -> Owner:
     """Read an owner entry's value."""
-    return _decoded(_owner_decoder, value, where=where)
+    return decoded(_owner_decoder, value, where=where)
 
 
 def decode_recorded(identity: Identity, value: bytes) -> Recorded:
@@ -320,7 +340,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     parts = value.split(b"\n")
     if len(parts) != 3:
         raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
-    drawn = _decoded(_drawn_decoder, parts[0], where=where)
+    drawn = decoded(_drawn_decoder, parts[0], where=where)
     line = decode_ledger(parts[1])
     if not isinstance(line, Charge):
         raise _of_another(where)
@@ -336,6 +356,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         policy=_policy(parts[2]) if parts[2] else None,
         in_force=None if line.in_force is UNSET else line.in_force,
         carried=_carried(line, drawn),
+        prior=None if line.prior is UNSET else line.prior,
     )
     by_commit = None if drawn.commit_seq is UNSET else drawn.commit_seq
     ordinal = None if drawn.ordinal is UNSET else drawn.ordinal
@@ -345,6 +366,16 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     recorded = Recorded(release, ordinal, by_commit, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)
     return recorded
+
+
+def decode_prior(value: bytes, *, epoch: int, number: int, where: str) -> SavedPrior:
+    """Read a prior's entry, which is its ledger line."""
+    line = decode_ledger(value)
+    if not isinstance(line, PriorLine) or (line.epoch, line.number) != (epoch, number):
+        raise StateMismatch(
+            complaint(where, "damaged", expected=f"prior {number} of epoch {epoch}", got="another")
+        )
+    return SavedPrior(epoch, line.prior(), line.ordinal, value)
 
 
 def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -> SavedState:
@@ -370,7 +401,7 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
     if checkpoint is None:
         return SavedState(None, read_owner, EpochEntries(), {}, ())
     now = epochs.pop(checkpoint.epoch, EpochEntries())
-    _check_sequence(now.releases, checkpoint, where=where)
+    _check_sequence(now, checkpoint, where=where)
     older = _carried_from(now, epochs)
     stale = [place for epoch in sorted(epochs.keys() - older.keys()) for place in places_of[epoch]]
     return SavedState(checkpoint, read_owner, now, older, tuple(stale))
@@ -402,11 +433,13 @@ def _put(
 ) -> None:
     """Read one entry of an epoch."""
     if what == "learner":
-        into.learner = _decoded(_learner_decoder, value, where=where)
+        into.learner = decoded(_learner_decoder, value, where=where)
     elif what == "row":
         into.rows[read_key(rest[0], where=where)] = value
     elif what == "withheld":
         into.withheld.add(read_key(rest[0], where=where))
+    elif what == "prior":
+        into.priors[rest[0]] = decode_prior(value, epoch=epoch, number=rest[0], where=where)
     else:
         born, block, kind, key = rest
         key_ = read_key(key, where=where)
@@ -447,13 +480,6 @@ class _FirstCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     began_with: Positive
 
 
-class _Readers(Struct):
-    """What every versioned value says, whatever else it says."""
-
-    version: Version
-    min_reader: Version
-
-
 _encode = msgspec.json.Encoder().encode
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
 _first_checkpoint_decoder = msgspec.json.Decoder(_FirstCheckpoint)
@@ -461,49 +487,6 @@ _owner_decoder = msgspec.json.Decoder(Owner)
 _remark_decoder = msgspec.json.Decoder(Remark)
 _learner_decoder = msgspec.json.Decoder(EpochLearner)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)
-_readers_decoder = msgspec.json.Decoder(_Readers)
-
-Read = TypeVar("Read", Checkpoint, _FirstCheckpoint, Owner, EpochLearner, _Drawn)
-
-
-def _decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
-    """The value, or `StateMismatch`; what a decoder quotes is not passed on, this is trusted."""
-    try:
-        found = decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        _refuse_newer(value, where=where)
-        expected = f"layout version {VERSION}"
-        raise StateMismatch(
-            complaint(where, "damaged", expected=expected, got=f"{len(value)} bytes of another")
-        ) from None
-    if found.min_reader > VERSION:
-        _refuse_newer(value, where=where)
-    return found
-
-
-def _written_by(value: bytes) -> int | None:
-    """The layout version that a value says; None if it says none."""
-    try:
-        return _readers_decoder.decode(value).version
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
-def _refuse_newer(value: bytes, *, where: str) -> None:
-    """Say that a newer streamdp wrote this, if that is why it cannot be read."""
-    try:
-        readers = _readers_decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return
-    if readers.min_reader > VERSION:
-        raise StateMismatch(
-            complaint(
-                where,
-                "written by a newer streamdp, use that or a newer one",
-                expected=f"a layout that version {VERSION} can read",
-                got=f"version {readers.version}, for {readers.min_reader} and later",
-            )
-        )
 
 
 @lru_cache(maxsize=1024)
@@ -568,11 +551,11 @@ def _of_another(where: str) -> StateMismatch:
     return StateMismatch(complaint(where, "damaged", expected=expected, got="others"))
 
 
-def _check_sequence(
-    releases: Mapping[Identity, Recorded], checkpoint: Checkpoint, *, where: str
-) -> None:
+def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) -> None:
     """The releases that wait are those between the checkpoint's ordinals, each once."""
-    ordinals = sorted(each.ordinal for each in releases.values() if each.ordinal is not None)
+    releases = now.releases
+    found = [each.ordinal for each in releases.values() if each.ordinal is not None]
+    ordinals = sorted([*found, *(each.ordinal for each in now.priors.values())])
     waiting = [ordinal for ordinal in ordinals if ordinal > checkpoint.lines_published]
     due = range(checkpoint.lines_published + 1, checkpoint.lines_recorded + 1)
     if waiting != list(due):

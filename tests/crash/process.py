@@ -4,7 +4,8 @@
 
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
 ``wide`` draws from the system among many equal actions, so that a redraw would almost surely show,
-and has a memory, so that what is in force after a kill must follow from all votes before it.
+and has a memory, so that what is in force after a kill must follow from all votes before it, and a
+crowd, so that each draw after a kill must be told a prior that follows from all votes of all keys.
 The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
 system on Kafka, where a redraw of its sums would show to whoever looks at aborted data.
 The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL.
@@ -25,6 +26,7 @@ from typing import Any
 import streamdp as sd
 from streamdp.core.learners import earlier_learner_of
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
 from streamdp.service.loop import Service
@@ -94,7 +96,7 @@ class Place:
         )
         return [
             self._spec("fold", narrow, sd.SeededRandomness(7)),
-            self._spec("wide", wide, sd.SystemRandomness()),
+            self._spec("wide", crowded(wide), sd.SystemRandomness()),
             self._shown(),
         ]
 

@@ -220,7 +220,8 @@ class Scenario:
     def _counts(self, spec: StreamSpec, number: int, evidence: Evidence) -> list[str]:
         """As many releases as the input asks for, whatever was drawn."""
         batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
-        wanted = len(spec.engine(number).apply_batch(batch))
+        drawn = spec.engine(number).apply_batch(batch)
+        wanted = len(drawn) + len(drawn.priors)
         got = len(evidence.ledger)
         return [] if got == wanted else [f"{evidence.partition}: {got} lines, {wanted} expected"]
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -185,6 +185,7 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
 
     in_force = [each.in_force for each in some if each.in_force is not None]
     told = [each.told for each in some if each.told is not None]
+    before = accumulate(map(len, some), initial=0)
     prior = [each.prior for each in some if each.prior is not None]
     carried = {at: of for each in some for at, of in (each.carried or {}).items()}
     return replace(
@@ -195,6 +196,11 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
         carried=carried or None,
         prior=np.concatenate(prior) if prior else None,
         priors=tuple(prior for each in some for prior in each.priors),
+        prior_places=tuple(
+            first + place
+            for first, each in zip(before, some, strict=False)
+            for place in each.prior_places
+        ),
         born=column("born"),
         block=column("block"),
         kind=column("kind").astype(np.uint8),

@@ -257,7 +257,8 @@ class Engine:
             found = self._released(self._step(part, self._fresh, limit=self.limit, read=part))
             if self._crowd is not None:
                 votes = int(np.count_nonzero(found.kind == BLOCK_CODE))
-                found = replace(found, priors=self._crowd.released(votes))
+                made = self._crowd.released(votes)
+                found = replace(found, priors=made, prior_places=(len(found),) * len(made))
             released.append(found)
             if noting is not None:
                 noting(found)

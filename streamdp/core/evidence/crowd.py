@@ -155,6 +155,16 @@ class Crowd:
         """Prior 0, which favours nothing."""
         return CrowdPrior.of(0, after=0, gap=0, bonuses=np.zeros(self.actions, dtype=np.int64))
 
+    def believed(self, prior: CrowdPrior) -> Floats:
+        """K numbers that add up to 1: for which share of keys each action is thought the best.
+
+        >>> crowd = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
+        >>> crowd.believed(crowd.nothing).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+        """
+        believed: Floats = np.exp(prior.bonuses / (1 << POINT)) / self.actions
+        return believed
+
     def bonuses(self, prior: CrowdPrior, in_force: Ints) -> Ints:
         """What the next draws of some keys know beforehand: R × K, in units of 2**-20.
 

@@ -163,6 +163,16 @@ class Leader:
         return f"{self.recipe}({told}) of {len(self.actions)} actions"
 
 
+FLOOR = Fraction(1, 20)
+"""λ: the share of every prior that is even, where nothing else is asked for."""
+
+
+def crowded(learner: Leader, floor: Fraction = FLOOR) -> Leader:
+    """The same learner with a crowd."""
+    crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor)
+    return replace(learner, crowd=crowd)
+
+
 RECIPES: dict[str, Callable[..., Leader]] = {}
 """Every recipe by its name."""
 

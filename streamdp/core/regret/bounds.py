@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.crowd import POINT
 from streamdp.core.learners import Leader
 
 _Floats = NDArray[np.float64]
@@ -159,7 +160,8 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     (Hoeffding; differences lie in [−1, 1]), and otherwise noise and bonus must make up for it. So
     the block costs at most min over Δ* of Δ* + (K−1)·max_{x ≥ Δ*} x·p(x) a slot. A random prefix
     counts with its shortest length; resampling keeps means, ranges and independence. Where a memory
-    weighs votes against earlier ones nothing is proven, and a slot costs up to 1.
+    weighs votes against earlier ones nothing is proven, and a slot costs up to 1. With a crowd the
+    worst prior is supposed: the best action has the floor λ/K, and any other all the rest.
     """
     _check(len(learner.actions), gap=gap)
     slots, lengths = _played(learner, horizon)
@@ -198,7 +200,7 @@ def _costs(
     lowest = 1e-7 if gap is None else gap
     x = np.geomspace(lowest, 1, max(2, int(-100 * log(lowest)) + 2))
     theta = np.linspace(0.02, 0.98, 49)[:, None]
-    rate, bonus = float(learner.choose.rate), float(learner.bonus)
+    rate, bonus = float(learner.choose.rate), float(learner.bonus) + _against_the_best(learner)
     others = len(learner.actions) - 1
 
     def cost(n: int) -> float:
@@ -212,10 +214,21 @@ def _costs(
     return cost
 
 
+def _against_the_best(learner: Leader) -> float:
+    """By how much a prior may favour another action over the best, in noise units.
+
+    ln(π̃_j/π̃_*) ≤ ln(1 + K(1 − λ)/λ); two bonuses are rounded to the grid.
+    """
+    if learner.crowd is None:
+        return 0.0
+    floor = float(learner.crowd.floor)
+    return log(1 + len(learner.actions) * (1 - floor) / floor) + 2.0**-POINT
+
+
 def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
     """The theorems of the papers that are about exactly this learner."""
     actions, rate = len(learner.actions), float(learner.choose.rate)
-    if learner.schedule.name != "dyadic" or learner.bonus:
+    if learner.schedule.name != "dyadic" or learner.bonus or learner.crowd is not None:
         return []
     found = []
     if learner.window == "random_prefix" and learner.choose.name == "exponential":

@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners import Leader, Learner, PolicyLearner, earlier_learner_of, learner_of
 from streamdp.core.learners.feedback import feedback_learner_of
+from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
@@ -87,6 +88,7 @@ class Configuration:
         found = cls(path, tables, origins)
         check_assemblies(found)
         found.check_names()
+        found.check_crowds()
         found.check_budgets()
         check_pair_budgets(found)
         return found
@@ -181,7 +183,8 @@ class Configuration:
         stream, actions = self.stream(name), self.actions(name)
         with self._within(name):
             if stream.observes == "losses":
-                return learner_of(_options(stream.learner), actions=actions)
+                learner = learner_of(_options(stream.learner), actions=actions)
+                return learner if stream.crowd == "off" else crowded(learner)
             # here: streams of losses need not load the papers' bandit learners
             from streamdp.core.learners.bandits import refuse_in_blocks
 
@@ -191,7 +194,7 @@ class Configuration:
     def _earlier(self, name: str) -> Leader | None:
         """What a stream's table meant before the default recipe changed, if it names none."""
         stream = self.stream(name)
-        if stream.observes != "losses":
+        if stream.observes != "losses" or stream.crowd != "off":
             return None
         return earlier_learner_of(_options(stream.learner), actions=self.actions(name))
 
@@ -300,6 +303,22 @@ class Configuration:
                         complaint(where, "a name twice", expected="distinct topics", got=taken)
                     )
                 derived[_plain(name)] = name
+
+    def check_crowds(self) -> None:
+        """Refuse crowds whose priors nobody could compute again."""
+        for name, stream in self.tables.streams.items():
+            if stream.crowd == "off":
+                continue
+            if stream.observes != "losses":
+                what, expected = "is for votes", 'observes = "losses"'
+                got = f'observes = "{stream.observes}"'
+            elif stream.mode is Mode.SHADOW:
+                what = "needs votes that readers see: nobody could compute priors from others"
+                expected, got = 'mode = "live" or "fallback"', 'mode = "shadow"'
+            else:
+                continue
+            where = self._where(name, "crowd")
+            raise InvalidConfig(complaint(where, what, expected=expected, got=got))
 
     def check_budgets(self) -> None:
         """Refuse streams that together charge a topic more than its budget."""

@@ -218,6 +218,9 @@ class StreamTable(BaseModel):
     carry: bool = Field(
         default=True, description="begin an epoch with what is public of the one before"
     )
+    crowd: Literal["off", "partition"] = Field(
+        default="off", description="whether the keys of a partition learn from each other's votes"
+    )
     mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
     fallback_action: str | None = Field(
         default=None, description="what readers use where there is no action"

@@ -12,12 +12,17 @@ from itertools import pairwise
 from math import isnan
 from typing import Any
 
+import numpy as np
+
 from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.crowd import Crowd
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
+from streamdp.core.learners import Leader
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
 from streamdp.service.about import NO_FALLBACK, About
@@ -29,6 +34,9 @@ from streamdp.service.status import StreamStatus
 
 CONFIDENCE = 0.95
 """Of the intervals of an experiment: of all arms and all looks together."""
+
+MOST_BEST = 5
+"""Actions of a crowd's prior that the page names."""
 
 MOST_ACTIONS = 100
 """Actions that the page names; of more only those with most keys."""
@@ -128,8 +136,40 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "blocks": sum(part.blocks for part in told.partitions.values()),
         "ledger_whole": told.whole,  # else more blocks may have been finished, by other keys
         "estimates": [_estimate(each.name, told) for each in about.estimates],
+        "crowd": _crowd(about, told),
         **_running(knowledge, about),
     }
+
+
+def _crowd(about: About, told: Told) -> list[dict[str, Any]] | None:
+    """What the keys of each partition know of new ones; None of a stream without a crowd.
+
+    Only priors among the lines that were read: after a start of a very long ledger that may be
+    none until the next one is made.
+    """
+    learner = about.learner
+    crowd = learner.crowd if isinstance(learner, Leader) else None
+    if crowd is None:
+        return None
+    return [
+        {
+            "partition": number,
+            "prior": part.prior.number,
+            "votes": part.prior.after,
+            "best": _best(learner.actions, crowd, part.prior),
+        }
+        for number, part in sorted(told.partitions.items())
+        if part.prior is not None and part.epoch == about.epoch_of(number)
+    ]
+
+
+def _best(actions: Sequence[str], crowd: Crowd, prior: CrowdPrior) -> list[dict[str, Any]]:
+    """The actions that are thought the best of most keys, with that share of the keys."""
+    if len(prior.told) != 8 * len(actions):  # the ledger is read, not trusted
+        return []
+    shares = crowd.believed(prior)
+    best = np.argsort(-shares, kind="stable")[:MOST_BEST].tolist()
+    return [{"action": actions[each], "share": float(shares[each])} for each in best]
 
 
 def _running(knowledge: Knowledge, about: About) -> dict[str, Any]:

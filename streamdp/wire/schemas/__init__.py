@@ -18,6 +18,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
+    PRIOR_SCHEMA,
     ActionLine,
     Assembled,
     LedgerLine,
@@ -44,7 +45,7 @@ _VERSIONS = {
     "outcome": 1,
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
-    "ledger": LEDGER_SCHEMA,
+    "ledger": PRIOR_SCHEMA,
     "assembly": LEDGER_SCHEMA,
 }
 
@@ -63,7 +64,7 @@ _TITLES = {
     "outcome": "What came of a request: one of these, as the assembly's mode says.",
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
-    "ledger": "What a release cost the events that it read, or the beginning of an epoch.",
+    "ledger": "What a release cost the events that it read, the beginning of an epoch, or a prior.",
     "assembly": "Which requests may become events: a line of an assembly's ledger.",
 }
 

@@ -1,0 +1,264 @@
+"""Do priors live through crashes with the draws that are told them, and onto the ledger?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec import UNSET
+
+import streamdp as sd
+from streamdp.core.engine import CrowdStanding
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import CrowdPrior
+from streamdp.service import protocol
+from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.spec import StreamSpec
+from streamdp.service.verification import Verification
+from streamdp.testing.judge import judge
+from streamdp.wire import state_version
+from streamdp.wire.lines import Charge, PriorLine
+from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.state import SavedState, read_state
+from tests.carrying import (
+    leader,
+    live,
+    openings,
+    remembers,
+    store_of,
+    stream,
+    through_crashes,
+    verified,
+)
+from tests.crowded import crowded
+from tests.protocol_model import Store, evidence, fold, restore, settle
+
+LEADERS = [leader, remembers]
+
+
+def lines_of(store: Store) -> list[Charge | PriorLine]:
+    """Openings, votes and priors, in the order of the ledger."""
+    lines = [decode_ledger(each.value) for each in store.ledger]
+    return [line for line in lines if isinstance(line, Charge | PriorLine)]
+
+
+@pytest.mark.parametrize("make", LEADERS)
+def test_does_each_draw_name_the_newest_prior_on_the_ledger(make) -> None:  # type: ignore[no-untyped-def]
+    """A prior's line comes before the first that names it; whoever has the ledger computes it."""
+    learner = crowded(make())
+    store, of = store_of(learner), stream(learner)
+    for stop in (7, 8, 40, 120):
+        live(store, of, stop)
+    newest = 0
+    for line in lines_of(store):
+        if isinstance(line, PriorLine):
+            newest += 1
+            assert line.number == newest
+        elif line.kind in ("opening", "action"):
+            assert line.prior == newest
+    assert newest > 10
+    assert verified(store, of) == []
+
+
+@pytest.mark.parametrize("make", LEADERS)
+@pytest.mark.parametrize("seed", range(4))
+def test_is_a_life_with_crashes_the_life_without(make, seed: int) -> None:  # type: ignore[no-untyped-def]
+    """Whatever is lost: the same priors, the same releases, each line once."""
+    learner = crowded(make())
+    calm, stormy, of = store_of(learner), store_of(learner), stream(learner)
+    live(calm, of, 120)
+    assert through_crashes(stormy, of, seed) > 0
+    assert [each.value for each in stormy.ledger] == [each.value for each in calm.ledger]
+    assert verified(stormy, of) == []
+    for store in (calm, stormy):
+        assert judge(evidence(store)) == []
+        assert fold(store, of, whole="whole") == []
+
+
+def made_anew(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: who takes a partition keeps the count of votes and forgets the newest prior."""
+    plain = protocol._crowd
+
+    def forgetful(saved: SavedState) -> CrowdStanding | None:
+        known = plain(saved)
+        if known is None or len(known.priors) < 2:
+            return known
+        newest = known.priors[-1]
+        uniform = CrowdPrior.of(
+            newest.number, after=newest.after, gap=0, bonuses=np.zeros(3, np.int64)
+        )
+        return replace(known, priors=(*known.priors[:-1], uniform))
+
+    patch.setattr(protocol, "_crowd", forgetful)
+
+
+def told_before_durable(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: a prior is published by the cut that records it; after a crash it is another."""
+    cut = PartitionWork.cut
+
+    def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
+        made = cut(self, now=now, pace=pace)
+        priors = [each for each in self._waiting.entries if each.stays]
+        ledger = [*made.commit.ledger, *((None, each.ledger) for each in priors)]
+        return replace(made, commit=replace(made.commit, ledger=ledger))
+
+    patch.setattr(PartitionWork, "cut", early)
+
+
+@pytest.mark.parametrize("break_it", [made_anew, told_before_durable])
+def test_is_a_broken_prior_caught(break_it, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """By the judge, or by whoever computes the ledger again."""
+    learner = crowded(leader())
+    store, of = store_of(learner), stream(learner)
+    break_it(monkeypatch)
+    for stop in (30, 60, 90, 120):
+        live(store, of, stop)
+    assert judge(evidence(store)) + verified(store, of) != []
+
+
+def test_is_a_vote_that_nobody_sees_refused() -> None:
+    """A crowd of withheld votes could be computed by nobody."""
+    learner = crowded(leader())
+    store, of = store_of(learner), stream(learner)
+    with pytest.raises(InvalidConfig, match="a crowd needs votes that readers see"):
+        live(store, of, 30, mode=Mode.SHADOW)
+    live(store, of, 30, mode=Mode.FALLBACK)
+    assert verified(store, of) == []
+
+
+def test_does_an_epoch_begin_behind_a_prior_where_the_state_is_lost() -> None:
+    """The ledger's last line may be a prior's: it says which record was read (P11)."""
+    learner = crowded(leader())
+    store = store_of(learner)
+    for stop in range(10, 60):
+        live(store, stream(learner), stop)
+        last = lines_of(store)[-1]
+        if isinstance(last, PriorLine):
+            break
+    assert isinstance(last, PriorLine)
+    store.state.clear()
+    store.group = None
+    work = restore(store, stream(learner, epoch=2))
+    assert work.engine.position == last.last_offset + 1
+    settle(store, work)
+    live(store, stream(learner, epoch=2), 120)
+    assert verified(store, stream(learner, epoch=2)) == []
+
+
+def test_does_a_running_stream_need_an_epoch_to_get_a_crowd_and_to_lose_it() -> None:
+    """Digest, rows and lines without a crowd are those of before, and with one they are others."""
+    plain, with_one = leader(), crowded(leader())
+    assert stream(plain).digest != stream(with_one).digest
+    store = store_of(plain)
+    live(store, stream(plain), 40)
+    with pytest.raises(sd.StateMismatch, match="needs a new epoch"):
+        restore(store, stream(with_one))
+    live(store, stream(with_one, epoch=2), 80)
+    assert [line.carried is not UNSET for line in openings(store, 2).values()] == [True] * 3
+    with pytest.raises(sd.StateMismatch, match="needs a new epoch"):
+        restore(store, stream(plain, epoch=2))
+    live(store, stream(plain, epoch=3), 120)
+    assert verified(store, stream(plain, epoch=3)) == []
+    assert not [entry for entry in store.state if b'"prior"' in entry]
+    assert read_state(store.state, stream="home", partition=0).checkpoint.version == 2  # type: ignore[union-attr]
+
+
+def test_would_the_version_before_refuse_a_crowd_s_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on without priors: it is told that a newer one wrote this, and to use that."""
+    learner = crowded(leader())
+    store = store_of(learner)
+    live(store, stream(learner), 40)
+    monkeypatch.setattr(state_version, "NEWEST", 2)
+    with pytest.raises(sd.StateMismatch, match="written by a newer streamdp"):
+        restore(store, stream(learner, epoch=2))
+
+
+def test_is_a_state_whose_priors_are_damaged_refused() -> None:
+    """An entry of another prior, or a line in the place of a prior that is none."""
+    learner = crowded(leader())
+    for wrong in (b'"number":9', b'"epoch":9'):
+        store = store_of(learner)
+        live(store, stream(learner), 40)
+        place = b'["home",0,"prior",1,2]'
+        name = wrong.split(b":")[0]
+        before = re.search(name + rb":\d+", store.state[place])
+        assert before is not None
+        store.state[place] = store.state[place].replace(before[0], wrong)
+        with pytest.raises(sd.StateMismatch, match="expected prior 2 of epoch 1"):
+            restore(store, stream(learner))
+    store.state.pop(place)
+    with pytest.raises(sd.StateMismatch, match=r"priors on record|prior is missing"):
+        restore(store, stream(learner))
+
+
+def test_are_a_ledger_s_draws_held_against_its_priors() -> None:
+    """A draw that names another prior, an unknown crowd, a prior that was left out."""
+    learner = crowded(leader())
+    store, of = store_of(learner), stream(learner)
+    live(store, of, 60)
+
+    lines = [decode_ledger(each.value) for each in store.ledger]
+    priors = [at for at, line in enumerate(lines) if isinstance(line, PriorLine)]
+    drawn = next(at for at, line in enumerate(lines) if at > 30 and isinstance(line, Charge))
+
+    def found(*, drop: int | None = None, **change: object) -> str:
+        verification = Verification()
+        for place, record in enumerate(store.ledger):
+            if place == drawn and change:
+                line = msgspec.json.decode(record.value) | change
+                record = replace(record, value=msgspec.json.encode(line))
+            verification.read(of.topics, [record] if place != drop else [])
+        return "\n".join(verification.violations)
+
+    assert "was drawn under prior 0 where" in found(prior=0)
+    assert "another crowd than before" in found(crowd="crowd of none")
+    assert "is missing, due behind record" in found(drop=priors[3])
+
+
+def changed(store: Store, of: StreamSpec, at: int, **change: object) -> list[str]:
+    """What is wrong with the ledger once a field of the at-th prior's line is another."""
+    verification = Verification()
+    places = [
+        place
+        for place, each in enumerate(store.ledger)
+        if isinstance(decode_ledger(each.value), PriorLine)
+    ]
+    for place, record in enumerate(store.ledger):
+        if place == places[at]:
+            line = msgspec.json.decode(record.value) | change
+            record = replace(record, value=msgspec.json.encode(line))
+        verification.read(of.topics, [record])
+    return verification.violations
+
+
+def test_is_another_prior_than_the_votes_make_a_violation() -> None:
+    """By another bonus, another count of votes, another number, or another crowd."""
+    learner = crowded(leader())
+    store, of = store_of(learner), stream(learner)
+    live(store, of, 120)
+    told = [line for line in lines_of(store) if isinstance(line, PriorLine)]
+    assert changed(store, of, 3) == []
+    assert "does not follow" in changed(store, of, 3, bonuses=told[4].bonuses)[0]
+    assert "none was due" in changed(store, of, 3, after=99)[0]
+    assert "was due" in changed(store, of, 3, number=9)[0]
+    assert "another crowd" in changed(store, of, 3, crowd=told[3].crowd.replace("1/20", "1/2"))[0]
+
+
+@pytest.mark.parametrize("carry", [True, False])
+def test_does_an_epoch_begin_with_a_crowd_of_its_own(carry: bool) -> None:
+    """Its priors are numbered anew, and those of the epoch before leave the state."""
+    learner = crowded(leader())
+    store = store_of(learner)
+    live(store, stream(learner), 60)
+    live(store, stream(learner, epoch=2, carry=carry), 120)
+    live(store, stream(learner, epoch=2, carry=carry), 120)
+    told = [(line.epoch, line.number) for line in lines_of(store) if isinstance(line, PriorLine)]
+    of_each = [[number for at, number in told if at == epoch] for epoch in (1, 2)]
+    assert [numbers == list(range(1, len(numbers) + 1)) for numbers in of_each] == [True, True]
+    assert len(of_each[1]) > 5
+    assert verified(store, stream(learner, epoch=2, carry=carry)) == []
+    priors = [entry for entry in store.state if b'"prior"' in entry]
+    assert len(priors) == len(of_each[1])
