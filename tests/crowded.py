@@ -9,13 +9,14 @@ from fractions import Fraction
 import numpy as np
 
 import streamdp as sd
-from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key, Release
+from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key, Release, Releases
 from streamdp.core.evidence.crowd import Crowd, cast, due, newest
 
 
-def crowded(learner: sd.Leader, *, floor: str = "1/20") -> sd.Leader:
-    """The same learner with a crowd."""
-    crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, Fraction(floor))
+def crowded(learner: sd.Leader, *, floor: str = "1/20", donates: int = 0) -> sd.Leader:
+    """The same learner with a crowd, whose keys donate blocks of fewer slots."""
+    rate, bonus = learner.choose.rate, learner.bonus
+    crowd = Crowd(len(learner.actions), rate, bonus, Fraction(floor), donates)
     return replace(learner, crowd=crowd)
 
 
@@ -28,20 +29,25 @@ class Outsider:
     priors: dict[int, CrowdPrior] = field(default_factory=dict)
     kept: dict[Key, np.ndarray] = field(default_factory=dict)
     in_force: dict[Key, int] = field(default_factory=dict)
+    pooled: list[np.ndarray] = field(default_factory=list)
 
-    def read(self, releases: Iterable[Release]) -> None:
+    def read(self, releases: Iterable[Release], pooled: Iterable[Releases] = ()) -> None:
         """Each record's releases together: a prior is made behind the record that makes it due."""
         crowd = self.learner.crowd
         assert crowd is not None
         self.priors.setdefault(0, crowd.nothing)
-        told = list(releases)
+        votes = {id(vote): vote for each in pooled for vote in each}
+        told = sorted([*releases, *votes.values()], key=lambda each: each.last_offset)
         for at, release in enumerate(told):
-            if release.kind in (OPENING, ACTION):
+            if id(release) in votes:
+                self.votes += 1
+                self.pooled = [self._vote(crowd, release, prior=0, stayed=False), *self.pooled[:63]]
+            elif release.kind in (OPENING, ACTION):
                 self._one(crowd, release)
             last = at + 1 == len(told) or told[at + 1].last_offset != release.last_offset
             if last and self.votes >= due(self.priors[len(self.priors) - 1].after):
-                votes = newest(np.array(list(self.kept.values())))
-                made = crowd.made(votes, self.priors, after=self.votes)
+                kept = newest(np.array([*self.kept.values(), *self.pooled]))
+                made = crowd.made(kept, self.priors, after=self.votes)
                 self.priors[made.number] = made
 
     def _one(self, crowd: Crowd, release: Release) -> None:
@@ -50,11 +56,17 @@ class Outsider:
             self.kept.pop(release.key, None)
         else:
             self.votes += 1
-            self.kept[release.key] = cast(
-                crowd,
-                prior=np.array([release.prior]),
-                stayed=np.array([self.in_force[release.key] == release.value]),
-                vote=np.array([release.value]),
-                length=np.array([release.stop - release.start]),
-            )[0]
+            stayed = self.in_force[release.key] == release.value
+            self.kept[release.key] = self._vote(crowd, release, prior=release.prior, stayed=stayed)
         self.in_force[release.key] = release.standing
+
+    def _vote(self, crowd: Crowd, release: Release, *, prior: int, stayed: bool) -> np.ndarray:
+        """What is kept of one vote."""
+        told: np.ndarray = cast(
+            crowd,
+            prior=np.array([prior]),
+            stayed=np.array([stayed]),
+            vote=np.array([release.value]),
+            length=np.array([release.stop - release.start]),
+        )[0]
+        return told

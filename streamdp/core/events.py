@@ -30,6 +30,8 @@ Key = bytes | None
 OPENING = "opening"
 ACTION = "action"
 SUMS = "sums"
+DONATED = "donated"
+"""Of a block whose slots went to the pool (`core.evidence.donation`): nothing was drawn from it."""
 
 NO_ARM = -1
 """`FeedbackBatch.played` of a slot that names no known action: it is in no arm's count or sum."""
@@ -296,6 +298,10 @@ class Releases(Sequence[Release]):
     priors: tuple[CrowdPrior, ...] = ()  # those that were made behind some of them
     prior_places: tuple[int, ...] = ()  # behind how many of them each was made
     actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
+    pooled: tuple[Releases, ...] = ()  # votes of the pool, of which no key is
+    donated: tuple[Releases, ...] = ()
+    """Blocks that were donated, of the kind `donated`: nothing was drawn from them. The charge is
+    what each of their slots pays for the pool's vote over it."""
 
     def __len__(self) -> int:
         """How many releases."""

@@ -108,6 +108,20 @@ def tariff(
     return charges
 
 
+def check_estimates(estimates: Sequence[Estimate], *, shortest: int) -> None:
+    """Refuse an estimate of a donated block: it would be charged beside the pool's vote."""
+    early = next((each for each in estimates if each.min_length < shortest), None)
+    if early is not None:
+        raise InvalidConfig(
+            complaint(
+                f"estimate.{early.name}.min_length",
+                "of blocks that are donated",
+                expected=f"at least {shortest}",
+                got=early.min_length,
+            )
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Charges:
     """What was charged, by key. Public: it follows from slot numbers.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import CrowdPrior, Key
 from streamdp.core.evidence.crowd import WIDTH, Crowd, cast, due, newest
 
+if TYPE_CHECKING:
+    from streamdp.core.engine.pooling import Pool
+
 Ints = NDArray[np.int64]
 
 
@@ -38,6 +42,7 @@ class CrowdStanding:
 
     votes: int  # how many were released
     priors: tuple[CrowdPrior, ...]  # all, by number from 1 on
+    pool: bytes = field(default=b"", repr=False)  # its row, where keys donate; NOT PRIVATE
 
 
 @dataclass(slots=True)
@@ -46,6 +51,7 @@ class PartitionCrowd:
 
     crowd: Crowd
     bank: Bank = field(repr=False)
+    pool: Pool | None = None  # of what its keys donate
     votes: int = 0
     priors: dict[int, CrowdPrior] = field(default_factory=dict, repr=False)
     away: dict[Key, Ints] = field(default_factory=dict, repr=False)  # newest votes of dropped rows
@@ -64,9 +70,10 @@ class PartitionCrowd:
         """How many votes must have been released when the next prior is made."""
         return due(self.current.after)
 
-    def standing(self) -> CrowdStanding:
-        """For a checkpoint."""
-        return CrowdStanding(self.votes, tuple(self.priors.values())[1:])
+    def standing(self, position: int) -> CrowdStanding:
+        """For a checkpoint at this position."""
+        pool = b"" if self.pool is None else self.pool.standing(position)
+        return CrowdStanding(self.votes, tuple(self.priors.values())[1:], pool)
 
     def begin(self, standing: CrowdStanding) -> None:
         """Go on from a checkpoint."""
@@ -97,7 +104,7 @@ class PartitionCrowd:
 
     def parts(self, batch: Batch, plan: Plan) -> Iterator[Batch]:
         """The batch cut behind the records with which priors are due."""
-        offsets, votes, last = np.sort(_ends(plan)), self.votes, self.due
+        offsets, votes, last = np.sort(self._ends(plan)), self.votes, self.due
         cuts = []
         while last - votes <= len(offsets):
             cut = offsets[last - votes - 1]
@@ -120,6 +127,8 @@ class PartitionCrowd:
         kept = self.bank.remembered[: len(self.bank), -WIDTH:].astype(np.int64)
         if self.away:
             kept = np.concatenate([kept, np.stack(list(self.away.values()))])
+        if self.pool is not None:
+            kept = np.concatenate([kept, self.pool.votes()])
         made = self.crowd.made(newest(kept), self.priors, after=self.votes)
         self.priors[made.number] = made
         return (made,)
@@ -144,8 +153,10 @@ class PartitionCrowd:
         """A key has a new learner: what the one before voted counts no more."""
         self.away.pop(key, None)
 
-
-def _ends(plan: Plan) -> Ints:
-    """The offsets of the records that end blocks."""
-    segments, closes = plan.segments, plan.segments.closes
-    return plan.offset_at(segments.begin[closes] + segments.length[closes] - 1)
+    def _ends(self, plan: Plan) -> Ints:
+        """The offsets of the records that end blocks from which votes are drawn."""
+        segments, closes = plan.segments, plan.segments.closes
+        if self.pool is not None and plan.gives is not None:
+            closes = closes & ~plan.gives
+        ends = plan.offset_at(segments.begin[closes] + segments.length[closes] - 1)
+        return ends if self.pool is None else np.concatenate([ends, self.pool.ends(plan)])

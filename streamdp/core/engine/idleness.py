@@ -176,7 +176,7 @@ def known_of(
 
 def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
     """Releases of several parts of a batch, one after the other."""
-    some = [each for each in released if len(each)]
+    some = [each for each in released if len(each) or each.donated or each.pooled]
     if len(some) < 2:
         return some[0] if some else nothing
 
@@ -201,6 +201,8 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
             for first, each in zip(before, some, strict=False)
             for place in each.prior_places
         ),
+        pooled=tuple(pooled for each in some for pooled in each.pooled),
+        donated=tuple(donated for each in some for donated in each.donated),
         born=column("born"),
         block=column("block"),
         kind=column("kind").astype(np.uint8),

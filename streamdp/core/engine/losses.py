@@ -69,11 +69,13 @@ class LossBlocks:
         assert isinstance(batch, LossBatch)
         losses, windows = batch.losses, self._windows(plan)
         counted = np.clip(windows - segments.into, 0, segments.length)
+        if plan.gives is not None and not self._estimates and self._not_private is None:
+            return self._added_by_the_kept(plan, losses, counted, windows)
         if self._learner.resample == "bernoulli":
             losses = self._resampled(plan, losses)
         sums, nulls = self._adder.sums(losses, plan.grouped, segments.begin, counted)
         if not self._estimates and self._not_private is None:
-            return _Added(self, sums, None, None, windows)
+            return _Added(self, sums, None, None, windows, plan.gives)
         totals = sums
         if self._learner.resample != "none" or self._learner.window == "random_prefix":
             totals, nulls = self._adder.sums(
@@ -82,7 +84,17 @@ class LossBlocks:
         if self._not_private is not None:
             self._not_private.latest_nulls = nulls
         in_order = nulls[plan.grouped.places(np.arange(len(nulls)))].astype(np.int64)
-        return _Added(self, sums, totals, np.add.reduceat(in_order, segments.begin), windows)
+        nulls_of = np.add.reduceat(in_order, segments.begin)
+        return _Added(self, sums, totals, nulls_of, windows, plan.gives)
+
+    def _added_by_the_kept(
+        self, plan: Plan, losses: NDArray[np.float32], counted: Ints, windows: Ints
+    ) -> _Added:
+        """The sums of the segments that are not donated; nobody looks at the others'."""
+        kept = np.ones(len(counted), dtype=np.bool_) if plan.gives is None else ~plan.gives
+        begin = plan.segments.begin[kept]
+        sums, _ = self._adder.sums(losses, plan.grouped, begin, counted[kept])
+        return _Added(self, sums, None, None, windows, plan.gives, np.cumsum(kept) - 1)
 
     def _windows(self, plan: Plan) -> Ints:
         """How many slots of each segment's block count; drawn where the block begins here."""
@@ -106,16 +118,19 @@ class LossBlocks:
 
     def _advance(self, added: _Added, which: Ints, rows: Ints) -> None:
         bank = self._bank
+        if added.totals is not None and added.nulls is not None:
+            self._watch(rows, added.totals[which], added.nulls[which])
+        if added.gives is not None:
+            kept = ~added.gives[which]
+            which, rows = which[kept], rows[kept]
         if self._learner.window == "random_prefix":
             bank.window[rows] = added.windows[which]
-        bank.sums[rows] += added.counted[which]
-        if added.totals is not None and added.nulls is not None:
-            self._total(rows, added.totals[which], added.nulls[which])
+        bank.sums[rows] += added.counted[which if added.at is None else added.at[which]]
+        if self._estimates and added.totals is not None and added.nulls is not None:
+            bank.totals[rows] += added.totals[which]
+            bank.nulls[rows] += added.nulls[which]
 
-    def _total(self, rows: Ints, totals: Ints, nulls: Ints) -> None:
-        if self._estimates:
-            self._bank.totals[rows] += totals
-            self._bank.nulls[rows] += nulls
+    def _watch(self, rows: Ints, totals: Ints, nulls: Ints) -> None:
         if self._not_private is not None:
             self._not_private.observe(rows, self._bank.action[rows].astype(np.int64), totals, nulls)
 
@@ -172,6 +187,8 @@ class _Added:
     totals: Ints | None  # S × K, where somebody looks at them
     nulls: Ints | None  # S
     windows: Ints  # S: how many slots of its block count
+    gives: NDArray[np.bool_] | None  # S: which are donated, and add nothing to their rows
+    at: Ints | None = None  # S: where `counted` holds a segment, if only those that are kept
 
     def advance(self, which: Ints, rows: Ints) -> None:
         """Add these segments to their rows."""

@@ -31,7 +31,7 @@ from streamdp.core import snapshot
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine import feedback
-from streamdp.core.engine.charges import Charges, tariff
+from streamdp.core.engine.charges import Charges, check_estimates, tariff
 from streamdp.core.engine.crowding import CrowdStanding, PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.idleness import Ages, Idleness, Leaving, joined, known_of
@@ -39,28 +39,12 @@ from streamdp.core.engine.layout import remembered, row_layout
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Batch, Plan, check, check_keys, plan
+from streamdp.core.engine.pooling import Pool, stream_of
 from streamdp.core.engine.quiet import Quiet, QuietFeedback
-from streamdp.core.engine.waves import (
-    BLOCK_CODE,
-    Applier,
-    Blocks,
-    Wave,
-    column,
-    priors_of,
-    told_of,
-)
+from streamdp.core.engine.releasing import Releasing
+from streamdp.core.engine.waves import BLOCK_CODE, Applier, Blocks, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import (
-    ACTION,
-    NO_ARM,
-    OPENING,
-    SUMS,
-    Carried,
-    FeedbackBatch,
-    Key,
-    LossBatch,
-    Releases,
-)
+from streamdp.core.events import NO_ARM, Carried, FeedbackBatch, Key, LossBatch, Releases
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_float32, as_vector, centred_gains
 from streamdp.core.learners import Leader, Learner, PolicyLearner
@@ -125,7 +109,6 @@ class Engine:
         self.slots_refused = 0
         self._heritage = {} if heritage is None else heritage
         self._halfway = False
-        self._nothing = self._no_releases()
         self._tariff = tariff(learner, self.estimates, budget=share)
         self._ledger = None if share is None else Ledger(share)
         windowed = isinstance(learner, Leader) and learner.window == "random_prefix"
@@ -141,8 +124,13 @@ class Engine:
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
         self._leaving = Leaving()
+        self._releasing = Releasing(
+            stream=stream, partition=partition, epoch=epoch, learner=learner,
+            estimates=self.estimates, bank=self._bank,
+        )  # fmt: skip
+        self._pool = self._pool_of(learner, budget=share, randomness=randomness)
         crowd = learner.crowd if isinstance(learner, Leader) else None
-        self._crowd = None if crowd is None else PartitionCrowd(crowd, self._bank)
+        self._crowd = None if crowd is None else PartitionCrowd(crowd, self._bank, self._pool)
         self._fresh = Fresh(
             stream, partition, epoch, learner, self.estimates, randomness,
             self._heritage, withheld, self._crowd,
@@ -154,6 +142,20 @@ class Engine:
             bank=self._bank,
             fresh=self._fresh,
         )
+
+    def _pool_of(
+        self, learner: Learner, *, budget: Fraction | None, randomness: Randomness
+    ) -> Pool | None:
+        """The learner of what keys donate; None where they donate nothing."""
+        pooled = learner.pool if isinstance(learner, Leader) else None
+        if pooled is None or not isinstance(learner, Leader) or learner.crowd is None:
+            return None
+        check_estimates(self.estimates, shortest=learner.crowd.donates)
+        engine = Engine(
+            stream=stream_of(self.stream), partition=self.partition, epoch=self.epoch,
+            learner=pooled, budget=budget, randomness=randomness,
+        )  # fmt: skip
+        return Pool(engine, schedule=learner.schedule, crowd=learner.crowd)
 
     def _blocks(self, not_private: NotPrivate | None) -> Blocks:
         """What the learner's blocks accumulate and release."""
@@ -237,7 +239,9 @@ class Engine:
         check(batch, learner=self.learner, position=self.position)
         self._check_whole()
         if self._idleness is None and self._crowd is None:
-            released = self._released(self._step(batch, self._fresh, limit=self.limit, read=batch))
+            released = self._releasing.of(
+                self._step(batch, self._fresh, limit=self.limit, read=batch)
+            )
             if noting is not None:
                 noting(released)
         else:
@@ -254,15 +258,17 @@ class Engine:
         self._halfway = True
         released = []
         for part in self._parts(batch):
-            found = self._released(self._step(part, self._fresh, limit=self.limit, read=part))
+            found = self._releasing.of(self._step(part, self._fresh, limit=self.limit, read=part))
             if self._crowd is not None:
-                votes = int(np.count_nonzero(found.kind == BLOCK_CODE))
+                pooled = () if self._pool is None else self._pool.released()
+                votes = int(np.count_nonzero(found.kind == BLOCK_CODE)) + sum(map(len, pooled))
                 made = self._crowd.released(votes)
-                found = replace(found, priors=made, prior_places=(len(found),) * len(made))
+                places = (len(found),) * len(made)
+                found = replace(found, pooled=pooled, priors=made, prior_places=places)
             released.append(found)
             if noting is not None:
                 noting(found)
-        return joined(released, nothing=self._nothing)
+        return joined(released, nothing=self._releasing.nothing)
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
         """Each part, once rows are dropped that go before it."""
@@ -385,7 +391,7 @@ class Engine:
 
     def crowd(self) -> CrowdStanding | None:
         """How far the crowd is, for a checkpoint; None without one."""
-        return None if self._crowd is None else self._crowd.standing()
+        return None if self._crowd is None else self._crowd.standing(self.position)
 
     def reach(self, time: int) -> None:
         """Let time reach this: of records that are in no batch, for their keys get no learner."""
@@ -416,6 +422,8 @@ class Engine:
         bank, rows = self._bank, slice(len(self._bank))
         begun = bank.slots[rows] >= self.learner.schedule.starts(bank.block[rows])
         last = self.position if end is None else end
+        if self._pool is not None:
+            last = self._pool.open_since(end=last)
         return int(bank.first_offset[rows][begun].min(initial=last))
 
     @property
@@ -460,11 +468,13 @@ class Engine:
     def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
         """The way of every slot that begins or ends anything, and of all batches of several."""
         planned = self._plan(batch, draws, limit=limit)
-        ends = np.flatnonzero(planned.segments.closes)
+        charged = np.flatnonzero(planned.charged)
         self._grow_ledger(len(self._bank) + len(planned.new))
-        self._book(planned.segment_rows[ends], planned.segments.block[ends])
+        self._book(planned.segment_rows[charged], planned.segments.block[charged])
         self._halfway = True
         waves = list(self._applier.apply(planned, draws))
+        if self._pool is not None and draws is self._fresh:
+            self._pool.take(planned)
         self._forget_heritage(batch.keys[key] for key in planned.new.tolist())
         self.slots_refused += planned.refused
         return waves
@@ -472,9 +482,10 @@ class Engine:
     def _plan(self, batch: Batch, draws: Draws, *, limit: int) -> Plan:
         """What a batch brings, which nothing has changed for yet."""
         away = NOBODY if self._idleness is None else self._idleness.away
-        return plan(
+        found = plan(
             self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
         )
+        return found if self._pool is None else self._pool.marked(found)
 
     def _forget_heritage(self, opened: Iterable[Key]) -> None:
         """What keys carried over is in their rows now; they may leave, and carry over, again."""
@@ -518,59 +529,8 @@ class Engine:
             stops = schedule.starts(np.minimum(ended[accounts], end))
             starts = np.full_like(stops, schedule.start(begin))
             self._ledger.book(accounts, starts, stops, epsilon=epsilon)
-
-    def _released(self, waves: Sequence[Wave]) -> Releases:
-        """Releases in the order of the records that ended their blocks."""
-        if not waves:
-            return self._nothing
-        codes = np.repeat(
-            np.array([wave.code for wave in waves], dtype=np.uint8),
-            [len(wave.rows) for wave in waves],
-        )
-        order = np.lexsort((codes, column(waves, "block"), column(waves, "place")))
-        rows = column(waves, "rows")[order]
-        return replace(
-            self._nothing,
-            keys=[self._bank.keys[row] for row in rows.tolist()],
-            born=self._bank.born[rows],
-            block=column(waves, "block")[order],
-            kind=codes[order],
-            value=column(waves, "value")[order],
-            start=column(waves, "start")[order],
-            stop=column(waves, "stop")[order],
-            first_offset=column(waves, "first_offset")[order],
-            last_offset=column(waves, "last_offset")[order],
-            in_force=column(waves, "in_force")[order] if self._remembers else None,
-            told=told_of(waves, order),
-            carried=next((wave.carried for wave in waves if wave.carried), None),
-            prior=None if self._crowd is None else priors_of(waves)[order],
-        )
-
-    @property
-    def _remembers(self) -> bool:
-        """Whether another action than the newest vote may be in force."""
-        return isinstance(self.learner, Leader) and self.learner.remembers
-
-    def _no_releases(self) -> Releases:
-        """What a batch releases in which no block ends: columns of no length."""
-        none, charge = np.zeros(0, dtype=np.int64), self.learner.charge or Fraction(0)
-        observes_losses = isinstance(self.learner, Leader)
-        return Releases(
-            stream=self.stream,
-            partition=self.partition,
-            epoch=self.epoch,
-            kinds=(
-                OPENING,
-                ACTION if observes_losses else SUMS,
-                *(estimate.name for estimate in self.estimates),
-            ),
-            charges=(Fraction(0), charge, *(estimate.epsilon for estimate in self.estimates)),
-            actions=self.learner.actions if observes_losses else (),
-            keys=(),
-            kind=none.astype(np.uint8),
-            born=none, block=none, value=none, start=none, stop=none, first_offset=none,
-            last_offset=none,
-        )  # fmt: skip
+        if self._pool is not None:
+            self._book(*self._pool.begun(self._bank))
 
 
 def _check_parts(learner: object, randomness: object) -> None:

@@ -39,6 +39,7 @@ class Plan:
     born: Ints  # and where
     carried: dict[int, Carried]  # what they carry over, by their places in `new`
     refused: int  # how many slots were of keys beyond the limit
+    gives: NDArray[np.bool_] | None = None  # S: which segments are donated; None: no learner does
 
     @property
     def segment_rows(self) -> Ints:
@@ -57,6 +58,23 @@ class Plan:
         slots = np.empty_like(numbers)
         slots[grouped.order] = numbers
         return slots
+
+    @property
+    def charged(self) -> NDArray[np.bool_]:
+        """The segments with which a block is charged: its last one; its first, if it is donated."""
+        closes = self.segments.closes
+        return (
+            closes if self.gives is None else np.where(self.gives, self.segments.into == 0, closes)
+        )
+
+    @property
+    def gifts(self) -> Ints:
+        """Where in the batch the donated slots stand, in the order of the log."""
+        assert self.gives is not None, "asked by the pool alone"
+        begin, length = self.segments.begin[self.gives], self.segments.length[self.gives]
+        ends = np.cumsum(length)
+        at = np.arange(int(length.sum())) + np.repeat(begin - (ends - length), length)
+        return np.sort(self.grouped.places(at))
 
     def offset_at(self, places: Ints) -> Ints:
         """The offset of the records at these places of the grouped order."""

@@ -32,6 +32,7 @@ from streamdp.core.engine.draws import FromRecord, Recorded, recorded
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
 from streamdp.core.engine.plan import Batch, check, only
+from streamdp.core.engine.pooling import NO_SLOT, POOL_KEY
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import OPENING, Key, Release
 from streamdp.core.schedule import LAST_SLOT
@@ -95,7 +96,7 @@ class Rebuilding:
         batch = engine._timed(batch)
         wanted = only(batch, self._wanted(batch))
         waves = engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
-        for release in engine._released(waves):
+        for release in engine._releasing.of(waves):
             self._check_records(release)
         engine._halfway = False
 
@@ -116,6 +117,9 @@ class Rebuilding:
         engine.position = position
         if engine._crowd is not None:
             engine._crowd.begin(self._crowd)
+        if engine._pool is not None:
+            _check_pool(self._crowd.pool, rows=len(engine))
+            _go_on(engine._pool.engine, self._crowd.pool, position=position)
         self._go_on_in_time()
         engine.slots_refused = 0
         return engine
@@ -211,6 +215,28 @@ class Rebuilding:
         for at in np.flatnonzero(rows < 0).tolist():
             since[at] = self._born.get(batch.keys[at], CLEAN)
         return np.asarray(batch.offsets >= since[batch.index], dtype=np.bool_)
+
+
+def _check_pool(saved: bytes, *, rows: int) -> None:
+    """Keys that have rows may have donated slots: then the pool is part of the checkpoint."""
+    if rows and not saved:
+        raise StateMismatch(
+            complaint(
+                "rebuild: pool", "not saved", expected="the one at the checkpoint", got="none"
+            )
+        )
+
+
+def _go_on(pool: Engine, saved: bytes, *, position: int) -> None:
+    """The pool from its checkpoint: it is saved with each, so no record is read again for it."""
+    rows = [(POOL_KEY, saved)] if saved and saved != NO_SLOT else []
+    rebuilding = Rebuilding(pool, rows=rows, releases={})
+    for valid_at in rebuilding.valid_at().values():
+        if valid_at != position:
+            raise StateMismatch(
+                complaint("rebuild: pool", "of another checkpoint", expected=position, got=valid_at)
+            )
+    rebuilding.finish(position=position, rows=len(rows))
 
 
 def _seen(engine: Engine, rows: Sequence[tuple[Key, bytes]], ages: Ages | None) -> Ints:

@@ -28,6 +28,9 @@ OPENING_CODE, BLOCK_CODE, ESTIMATE_CODE = 0, 1, 2
 """Codes of the kinds: an opening; a block's action or sums; estimate i has code 2 + i. Releases of
 one record come in this order."""
 
+DONATED_CODE = 255
+"""Of blocks that were donated: nothing was drawn from them."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Wave:
@@ -164,10 +167,21 @@ class Applier:
         bank.slots[rows] += segments.length[which]
         added.advance(which, rows)
         ends = which[segments.closes[which]]
+        if plan.gives is not None:
+            given, ends = ends[plan.gives[ends]], ends[~plan.gives[ends]]
+            if len(given):
+                yield self._given(plan, given)
         if len(ends):
             ended = self._ended(plan, ends)
             yield from self._blocks.close(ended, draws)
             bank.block[ended.rows] += 1
+
+    def _given(self, plan: Plan, ends: Ints) -> Wave:
+        """Donated blocks that these segments end: their keys' actions stay in force."""
+        ended = self._ended(plan, ends)
+        self._bank.block[ended.rows] += 1
+        nothing = np.zeros_like(ended.rows)
+        return ended.wave(DONATED_CODE, nothing, nothing)
 
     def _ended(self, plan: Plan, ends: Ints) -> Ended:
         """The blocks that these segments end."""

@@ -73,7 +73,9 @@ _GROWTH = 20
 _EXACT = r"(\d{1,30}(?:/[1-9]\d{0,29})?)"
 
 _NAME = re.compile(
-    rf"crowd of (\d{{1,7}}) actions at rate {_EXACT} bonus {_EXACT} floor {_EXACT}", re.ASCII
+    rf"crowd of (\d{{1,7}}) actions at rate {_EXACT} bonus {_EXACT} floor {_EXACT}"
+    r"(?: donating below (\d{1,13}))?",
+    re.ASCII,
 )
 
 
@@ -127,17 +129,19 @@ class Crowd:
     rate: Fraction  # ρ: noise units for each unit of loss
     bonus: Fraction  # c: what the action in force has beside the prior, in noise units
     floor: Fraction  # λ
+    donates: int = 0  # blocks of fewer slots are donated (`evidence.donation`); 0: none
 
     def __post_init__(self) -> None:
         """Refuse what gives no bounded prior, and a bonus that the grid does not hold."""
         on_grid = (self.bonus * (1 << POINT)).denominator == 1
-        if not (self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1 and on_grid):
+        sound = self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1 and self.donates >= 0
+        if not (sound and on_grid):
             raise InvalidConfig(
                 complaint(
                     "crowd",
                     "no crowd",
                     expected="2 actions or more, a rate above 0, a floor of 0 < λ ≤ 1 and"
-                    " a bonus in units of 2**-20",
+                    " a bonus in units of 2**-20, and a length of blocks that is not below 0",
                     got=self.name,
                 )
             )
@@ -145,10 +149,11 @@ class Crowd:
     @property
     def name(self) -> str:
         """What the ledger calls it; `named` makes it again."""
-        return (
+        told = (
             f"crowd of {self.actions} actions at rate {self.rate} bonus {self.bonus}"
             f" floor {self.floor}"
         )
+        return f"{told} donating below {self.donates}" if self.donates else told
 
     @property
     def nothing(self) -> CrowdPrior:
@@ -226,8 +231,8 @@ def named(name: str) -> Crowd:
         raise InvalidConfig(
             complaint("crowd", "unknown", expected="a name that this version writes", got=name)
         )
-    rate, bonus, floor = (Fraction(each) for each in found.groups()[1:])
-    return Crowd(int(found[1]), rate, bonus, floor)
+    rate, bonus, floor = (Fraction(each) for each in found.groups()[1:4])
+    return Crowd(int(found[1]), rate, bonus, floor, int(found[5] or 0))
 
 
 @dataclass(frozen=True, slots=True)

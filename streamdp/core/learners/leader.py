@@ -28,6 +28,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.evidence.crowd import POINT, Crowd
+from streamdp.core.evidence.donation import NewestVotes, pool_schedule
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
 
@@ -101,6 +102,40 @@ class Leader:
                     got=f"{self.choose.name} and {crowd.name}",
                 )
             )
+        if crowd.donates:
+            self._check_donation(crowd.donates)
+
+    def _check_donation(self, shortest: int) -> None:
+        """Refuse to donate what is no plain sum of slots, and every block that there is."""
+        whole = self.window == "whole" and self.resample == "none"
+        longest = self.schedule.longest
+        if whole and self.private and (longest is None or longest >= shortest):
+            return
+        raise InvalidConfig(
+            complaint(
+                self.recipe,
+                "a donation that it cannot make",
+                expected=f"a private learner whose blocks count as a whole, some of {shortest}"
+                " slots or more",
+                got=f"window {self.window}, resample {self.resample}, blocks of at most {longest}",
+            )
+        )
+
+    @property
+    def pool(self) -> Leader | None:
+        """The learner of the slots that keys donate; None where they donate none.
+
+        Its draws know nothing beforehand, so that its votes are evidence of losses alone.
+        """
+        if self.crowd is None or not self.crowd.donates:
+            return None
+        return replace(
+            self,
+            schedule=pool_schedule(self.crowd.donates),
+            bonus=Fraction(0),
+            memory=NewestVotes(),
+            crowd=None,
+        )
 
     @property
     def private(self) -> bool:

@@ -1,0 +1,108 @@
+"""From the waves of a batch to its releases, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.bank import Bank
+from streamdp.core.engine.waves import DONATED_CODE, Wave, column, priors_of, told_of
+from streamdp.core.events import ACTION, DONATED, OPENING, SUMS, Releases
+from streamdp.core.learners import Leader, Learner
+from streamdp.core.regret import Estimate
+
+Ints = NDArray[np.int64]
+
+
+class Releasing:
+    """What the releases of one engine say of it, and of the rows of its bank."""
+
+    __slots__ = ("_bank", "_crowded", "_remembers", "nothing")
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        partition: int,
+        epoch: int,
+        learner: Learner,
+        estimates: Sequence[Estimate],
+        bank: Bank,
+    ) -> None:
+        losses = learner if isinstance(learner, Leader) else None
+        self._bank = bank
+        self._remembers = losses is not None and losses.remembers
+        self._crowded = losses is not None and losses.crowd is not None
+        none, charge = np.zeros(0, dtype=np.int64), learner.charge or Fraction(0)
+        self.nothing = Releases(
+            stream=stream,
+            partition=partition,
+            epoch=epoch,
+            kinds=(
+                OPENING,
+                SUMS if losses is None else ACTION,
+                *(estimate.name for estimate in estimates),
+            ),
+            charges=(Fraction(0), charge, *(estimate.epsilon for estimate in estimates)),
+            actions=() if losses is None else learner.actions,
+            keys=(),
+            kind=none.astype(np.uint8),
+            born=none, block=none, value=none, start=none, stop=none, first_offset=none,
+            last_offset=none,
+        )  # fmt: skip
+        """What a batch releases in which no block ends: columns of no length."""
+
+    def of(self, waves: Sequence[Wave]) -> Releases:
+        """Releases in the order of the records that ended their blocks."""
+        if not waves:
+            return self.nothing
+        given = [wave for wave in waves if wave.code == DONATED_CODE]
+        if not given:
+            return self._drawn(waves)
+        drawn = self._drawn([wave for wave in waves if wave.code != DONATED_CODE])
+        return replace(drawn, donated=(self._donated(given),))
+
+    def _drawn(self, waves: Sequence[Wave]) -> Releases:
+        if not waves:
+            return self.nothing
+        codes = np.repeat(
+            np.array([wave.code for wave in waves], dtype=np.uint8),
+            [len(wave.rows) for wave in waves],
+        )
+        order = np.lexsort((codes, column(waves, "block"), column(waves, "place")))
+        return replace(
+            self._columns(waves, order),
+            kind=codes[order],
+            in_force=column(waves, "in_force")[order] if self._remembers else None,
+            told=told_of(waves, order),
+            carried=next((wave.carried for wave in waves if wave.carried), None),
+            prior=priors_of(waves)[order] if self._crowded else None,
+        )
+
+    def _donated(self, waves: Sequence[Wave]) -> Releases:
+        """Blocks that were donated, and what the pool charges their slots."""
+        order = np.lexsort((column(waves, "block"), column(waves, "place")))
+        return replace(
+            self._columns(waves, order),
+            kinds=(DONATED,),
+            charges=self.nothing.charges[1:2],
+            kind=np.zeros(len(order), dtype=np.uint8),
+        )
+
+    def _columns(self, waves: Sequence[Wave], order: Ints) -> Releases:
+        rows = column(waves, "rows")[order]
+        return replace(
+            self.nothing,
+            keys=[self._bank.keys[row] for row in rows.tolist()],
+            born=self._bank.born[rows],
+            block=column(waves, "block")[order],
+            value=column(waves, "value")[order],
+            start=column(waves, "start")[order],
+            stop=column(waves, "stop")[order],
+            first_offset=column(waves, "first_offset")[order],
+            last_offset=column(waves, "last_offset")[order],
+        )

@@ -1,0 +1,101 @@
+"""Donation: what short blocks give to a learner that all keys of a partition share, the *pool*.
+
+A block of fewer than 4/ε slots says next to nothing about its own key: its vote is noise, and yet
+each of its events is charged ε. So such a block is *donated*: its key draws nothing at its end and
+keeps its action in force, and its slots are slots of the pool instead.
+
+1. *Which blocks.* Those of fewer than `shortest_kept` slots. A block's length follows from its
+   number, the number from the slot: which slots are donated is as public as slot numbers are.
+2. *The pool* is one more learner of the partition. Its slots are the donated slots of all keys in
+   the order of the log. Its blocks grow from 1 slot to `POOL` times the length below which blocks
+   are donated, and then stay so long: each is one release, a vote, of what is best for many keys
+   together. Its draws are told nothing beforehand, so that what it votes is evidence of the losses
+   alone; no prior and no action in force has a bonus. It opens with nothing and nobody is told what
+   it votes but the crowd.
+3. *The charge.* A donated slot enters one draw, that of the pool's block that it lies in, and is
+   charged for it once. The pool's blocks tile the donated slots.
+4. *What it is for.* The pool's newest `NEWEST` votes count in the crowd's next prior, each as the
+   vote of a key of its own, drawn under prior 0.
+
+Privacy: the pool is a learner like others, over slots that no other learner counts: a changed event
+moves one block of it, or one block of its key. All else is a function of releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.evidence.memory import Ints, Standing
+from streamdp.core.schedule import Schedule, geometric
+
+NEWEST = 64
+"""How many of the pool's votes count: what was best long ago is no evidence for ever."""
+
+POOL = 16
+"""How many times as long as a block must be to be kept, the pool's blocks become: 64/ε slots, in
+which a gap of .1 between two actions is worth 3 noise units."""
+
+_RATIO = Fraction(5, 2)
+
+
+def shortest_kept(rate: Fraction) -> int:
+    """The least length of a block that is not donated: 4/ε slots, for ρ = ε/2.
+
+    >>> shortest_kept(Fraction(1, 4)), shortest_kept(Fraction(3, 20))
+    (8, 14)
+    """
+    return ceil(2 / rate)
+
+
+def pool_schedule(shortest: int) -> Schedule:
+    """The blocks of the pool, where blocks below this length are donated.
+
+    >>> pool_schedule(8).lengths(np.arange(7)).tolist()
+    [1, 3, 7, 16, 40, 98, 128]
+    """
+    return geometric(_RATIO, POOL * shortest)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestVotes:
+    """The pool's memory: its newest votes, the last one first, each as its number plus 1."""
+
+    @property
+    def name(self) -> str:
+        """What it is called where it counts: in the fingerprint of the pool's row."""
+        return f"newest {NEWEST} votes"
+
+    @property
+    def width(self) -> int:
+        """One number for each vote."""
+        return NEWEST
+
+    @property
+    def since(self) -> int:
+        """Every vote counts."""
+        return 1
+
+    def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
+        """The oldest vote goes, the newest comes."""
+        kept = np.concatenate([votes[:, None] + 1, standing.remembered[:, :-1]], axis=1)
+        return Standing(votes, kept)
+
+    def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
+        """No vote yet."""
+        return np.zeros((len(actions), NEWEST), dtype=np.int64)
+
+
+def votes_of(kept: NDArray[np.int32] | Ints, block: int, schedule: Schedule) -> tuple[Ints, Ints]:
+    """The votes that the pool keeps before this block of its schedule, and their blocks' lengths.
+
+    >>> votes, lengths = votes_of(np.array([3, 1, 0]), 2, pool_schedule(8))
+    >>> votes.tolist(), lengths.tolist()
+    ([2, 0], [3, 1])
+    """
+    votes = kept[kept > 0].astype(np.int64) - 1
+    return votes, schedule.lengths(block - 1 - np.arange(len(votes)))

@@ -1,0 +1,243 @@
+"""Does one event move what keys and their pool release by its charge at most?
+
+Two keys' learners donate to a pool. They are run through the shipped engine under transcripts of
+all their draws, and under every content of one record; between records the engine is saved and made
+again from its saves. A transcript's probability is the product of the laws of its draws, each from
+the sums and the prior that the engine handed to that draw. Nothing is assumed about which event
+reaches which draw: that is what is being checked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streamdp as sd
+from streamdp.audit.transcripts import TOLERANCE
+from streamdp.core.engine import Rebuilding
+from streamdp.core.engine.losses import LossBlocks
+from streamdp.core.engine.machine import Engine
+from streamdp.core.engine.plan import Plan
+from streamdp.core.engine.pooling import Pool
+from streamdp.core.events import DONATED, Key, LossBatch
+from streamdp.core.evidence.donation import shortest_kept
+from tests.crowded import crowded
+from tests.test_crowd_audit import Forced
+from tests.test_rebuild import Recorder
+
+EPSILON = Fraction(2)
+TWO = ("a", "b")
+VERTICES = np.array(list(product((0, 1), repeat=2)), np.float32)
+KEYS: tuple[Key, ...] = (b"x", b"y")
+BASE = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 1], [0, 1], [1, 0], [0, 1],
+                 [1, 0], [0, 1]], np.float32)  # fmt: skip
+"""Records of two keys in turn. Blocks are 1, 2, 1, 2 slots, and those of 1 are donated: the pool
+gets slots 1 and 4 of either key (records 0, 1, 6, 7), and its blocks are 1 and 3 slots. The draws:
+an opening of x, the pool's vote, an opening of y, votes of x and y, the pool's vote, votes of both.
+"""
+
+
+def new_engine(choose: Forced | None = None) -> Engine:
+    """An engine whose keys donate blocks of one slot."""
+    plain = sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="restarting 3")
+    learner = crowded(plain, donates=shortest_kept(plain.choose.rate))
+    if choose is not None:
+        learner = replace(learner, choose=choose)
+    return Engine(
+        stream="home", partition=0, learner=learner, budget="4",
+        randomness=sd.SeededRandomness(1),
+    )  # fmt: skip
+
+
+def record(at: int, vector: NDArray[np.float32]) -> LossBatch:
+    """One record, of the two keys in turn."""
+    return LossBatch([KEYS[at % 2]], np.zeros(1, np.int64), vector[None], np.array([at]))
+
+
+def rebuilt(recorder: Recorder, losses: NDArray[np.float32], choose: Forced) -> Engine:
+    """The engine again, from what was saved and the records since."""
+    machine = recorder.machine
+    rebuilding = Rebuilding(
+        new_engine(choose), rows=list(recorder.rows.items()), releases=recorder.releases,
+        crowd=machine.crowd(),
+    )  # fmt: skip
+    for at in range(machine.low_water(), machine.position):
+        rebuilding.feed(record(at, losses[at]))
+    return rebuilding.finish(position=machine.position, rows=machine.rows)
+
+
+def forced(
+    losses: NDArray[np.float32], script: tuple[int, ...], crashes: Set[int] = frozenset()
+) -> list[float]:
+    """The log-probabilities of a run's draws; it is made again before some records."""
+    choose = Forced(new_engine().learner.choose, script)  # type: ignore[union-attr]
+    recorder = Recorder(new_engine(choose))
+    for at, vector in enumerate(losses):
+        if at in crashes:
+            recorder.machine = rebuilt(recorder, losses, choose)
+        recorder.step(record(at, vector), saves=at % 2)
+    assert len(choose.logs) == len(script)
+    return choose.logs
+
+
+def worst(
+    varied: int, scripts: Iterator[tuple[int, ...]], crashes: Set[int] = frozenset()
+) -> float:
+    """The largest log-ratio that the content of one record makes, over these transcripts."""
+    ratio = 0.0
+    for script in scripts:
+        logs = []
+        for vertex in VERTICES:
+            losses = BASE.copy()
+            losses[varied] = vertex
+            logs.append(sum(forced(losses, script, crashes)))
+        ratio = max(ratio, max(logs) - min(logs))
+    return ratio
+
+
+def transcripts() -> Iterator[tuple[int, ...]]:
+    """Every way that the pool's votes can go, and a key's."""
+    for pool, x, again in product((0, 1), repeat=3):
+        yield (0, pool, 1, x, 1 - x, again, 1 - x, x)
+
+
+@pytest.mark.parametrize("varied", [0, 1, 7, 2, 11])
+def test_does_an_event_cost_its_charge_at_most(varied: int) -> None:
+    """Donated or not, with saves and rebuilds before and behind it: once ε, and no less."""
+    ratio = worst(varied, transcripts(), crashes={1, 5, 7, 9})
+    assert 0.5 < ratio <= EPSILON + TOLERANCE
+
+
+def counted_in_its_own_block_too(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: a donated slot is also added to its key's sums."""
+    plain = LossBlocks.added
+
+    def added(self: LossBlocks, plan: Plan) -> object:
+        return plain(self, replace(plan, gives=None))
+
+    patch.setattr(LossBlocks, "added", added)
+
+
+def given_again_by_a_rebuild(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the pool gets the slots of records that a rebuild reads again."""
+    feed, finish = Rebuilding.feed, Rebuilding.finish
+    again: list[Plan] = []
+
+    def feeding(self: Rebuilding, batch: LossBatch) -> None:
+        again.append(self._engine._plan(batch, self._record, limit=9))
+        feed(self, batch)
+
+    def finishing(self: Rebuilding, *, position: int, rows: int) -> Engine:
+        engine = finish(self, position=position, rows=rows)
+        while engine._pool is not None and again:
+            engine._pool.engine.position = 0
+            engine._pool.take(again.pop())
+        return engine
+
+    patch.setattr(Rebuilding, "feed", feeding)
+    patch.setattr(Rebuilding, "finish", finishing)
+
+
+def test_is_a_slot_that_its_own_key_counts_too_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would reach the pool's vote and its key's."""
+    counted_in_its_own_block_too(monkeypatch)
+    assert worst(0, transcripts()) > EPSILON + 0.5
+
+
+def test_is_a_slot_that_a_rebuild_gives_again_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would count twice in one vote: a row was saved before the pool was."""
+    assert worst(1, transcripts(), crashes={2}) <= EPSILON + TOLERANCE
+    given_again_by_a_rebuild(monkeypatch)
+    assert worst(1, transcripts(), crashes={2}) > EPSILON + 0.3
+
+
+def lines(machine: Engine) -> tuple[Counter[tuple[Key, int]], list[sd.Release]]:
+    """How often a line charges each slot of each key, over all records; the pool's votes."""
+    charged: Counter[tuple[Key, int]] = Counter()
+    votes: list[sd.Release] = []
+    for at, vector in enumerate(BASE):
+        released = machine.apply_batch(record(at, vector))
+        votes += [vote for each in released.pooled for vote in each]
+        for line in (*released, *(line for each in released.donated for line in each)):
+            if line.kind in ("action", DONATED):
+                charged.update((line.key, slot) for slot in range(line.start, line.stop))
+    return charged, votes
+
+
+def sound(machine: Engine) -> bool:
+    """Whether lines and ledger charge each slot ε once, and the pool each donated slot."""
+    try:
+        charged, votes = lines(machine)
+    except sd.BudgetExceeded:
+        return False
+    slots = {(key, slot) for key in KEYS for slot in range(1, 7)}
+    once = all(machine.ledger.spent(key, slot=slot) == EPSILON for key, slot in slots)
+    tiled = [(vote.start, vote.stop, vote.epsilon) for vote in votes]
+    pool = machine._pool
+    assert pool is not None
+    booked = [pool.engine.ledger.spent(b"", slot=slot) == EPSILON for slot in range(1, 5)]
+    right = charged == Counter(slots) and tiled == [(1, 2, EPSILON), (2, 5, EPSILON)]
+    return once and right and all(booked)
+
+
+def charged_twice(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: a donated block is booked where it begins and where it ends."""
+    plain = Engine._book
+
+    def book(self: Engine, accounts: NDArray[np.int64], blocks: NDArray[np.int64]) -> None:
+        plain(self, accounts, blocks)
+        crowd = getattr(self.learner, "crowd", None)
+        if crowd is not None and crowd.donates:
+            given = self.learner.schedule.lengths(blocks) < crowd.donates
+            plain(self, accounts[given], blocks[given])
+
+    patch.setattr(Engine, "_book", book)
+
+
+def charged_never(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: only blocks from which their own key draws are booked."""
+    plain = Plan.charged.fget  # type: ignore[attr-defined]
+
+    def charged(self: Plan) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = plain(replace(self, gives=None))
+        return found if self.gives is None else found & ~self.gives
+
+    patch.setattr(Plan, "charged", property(charged))
+
+
+@pytest.mark.parametrize("break_it", [None, charged_twice, charged_never])
+def test_is_a_donated_slot_charged_once(
+    break_it: Callable[[pytest.MonkeyPatch], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not twice, and not never, in the ledger and in the lines; a draw follows its charge."""
+    if break_it is not None:
+        break_it(monkeypatch)
+    assert sound(new_engine()) == (break_it is None)
+
+
+def test_is_a_donated_slot_charged_before_the_pool_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its own block has not ended: the pool may draw from its first slot."""
+    seen: list[Fraction] = []
+    plain = Pool.take
+
+    def take(self: Pool, plan: Plan) -> None:
+        if len(plan.gifts):
+            seen.append(machine.ledger.spent(b"x", slot=1))
+        plain(self, plan)
+
+    monkeypatch.setattr(Pool, "take", take)
+    learner = crowded(
+        sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="capped 4"), donates=3
+    )
+    machine = Engine(
+        stream="home", partition=0, learner=learner, budget="2", randomness=sd.SeededRandomness(1)
+    )
+    machine.apply_batch(record(0, BASE[0]))
+    assert seen == [EPSILON]
