@@ -2,6 +2,7 @@
 #   make example a shop on a real Kafka that learns from clicks
 #   make demo    see it work          make check   the fast loop: format, lint, types, imports, quick tests
 #   make test    everything           make bench   the benchmarks      make soak   crashes and chance, for long
+#   make docs    the API documentation, in build/api
 # PYTHON=python3.12 picks the interpreter, VENV=folder where the environment lives.
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,7 +21,7 @@ SETUP := $(PYTHON) requirements/environment.py $(VENV)
 # suite, and every process that these start, compiles all that it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo example test check bench soak broker python runtime tools lint style types wheel quickstart compiled quick suite
+.PHONY: demo example test check docs bench soak broker python runtime tools lint style types wheel quickstart compiled quick suite
 
 demo: runtime
 	$(BIN)/streamdp demo
@@ -75,6 +76,12 @@ soak: tools
 
 broker: tools
 	@$(BIN)/python -m streamdp.testing
+
+# Made from docstrings; fails if a link in it leads nowhere.
+docs: python
+	@$(SETUP) docs
+	rm -rf build/api
+	$(BIN)/python docs/api.py build/api
 
 lint: style types
 

@@ -1,12 +1,12 @@
 """Makes the virtual environment that the Makefile works in, from the hashed locks.
 
-    python requirements/environment.py .venv runtime|broker|test|bench|peers
+    python requirements/environment.py .venv runtime|broker|test|docs|bench|peers
 
 `runtime` is what users get, and quick; `broker` is that and what lends a Kafka; `test` is that and
-every tool of the suite; `bench` adds what benchmarks compare with in one process. The locks agree
-on what they share, so each of these contains those before it. `peers` holds systems to measure
-beside streamdp and not streamdp: they need other versions of what it stands on, hence an
-environment of their own.
+every tool of the suite; `docs` and `bench` each add to `test`: what builds the API documentation,
+and what benchmarks compare with in one process. The locks agree on what they share. `peers` holds
+systems to measure beside streamdp and not streamdp: they need other versions of what it stands on,
+hence an environment of their own.
 
 Each package is checked against its hash. A stamp in the environment tells what it was made from:
 nothing is done while that holds, another interpreter makes it anew, and a changed lock or
@@ -32,13 +32,14 @@ LOCKS = {
     "runtime": ("runtime.lock", "build.lock"),
     "broker": ("broker.lock", "build.lock"),
     "test": ("test.lock",),
+    "docs": ("docs.lock",),
     "bench": ("bench.lock",),
     "peers": ("peers.lock",),
 }
 CONTAINED_IN = {
-    "runtime": ("broker", "test", "bench"),
-    "broker": ("test", "bench"),
-    "test": ("bench",),
+    "runtime": ("broker", "test", "docs", "bench"),
+    "broker": ("test", "docs", "bench"),
+    "test": ("docs", "bench"),
 }
 
 

@@ -14,6 +14,8 @@ lock() { # name, then what to lock
 
 lock bench pyproject.toml requirements/build.in --extra bench "$@"
 lock test pyproject.toml requirements/build.in --extra test --constraint requirements/bench.lock "$@"
+lock docs pyproject.toml requirements/build.in requirements/docs.in --extra test \
+	--constraint requirements/bench.lock "$@"
 lock runtime pyproject.toml --extra compression --constraint requirements/bench.lock "$@"
 lock broker pyproject.toml --extra compression --extra broker --constraint requirements/bench.lock "$@"
 lock build requirements/build.in --constraint requirements/bench.lock "$@"

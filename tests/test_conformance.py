@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 ACTIONS = ("a", "b", "c")
 EXAMPLES = Path(__file__).parent / "examples"
-README = (Path(__file__).parent.parent / "README.md").read_text()
+CONTRIBUTING = (Path(__file__).parent.parent / ".github" / "CONTRIBUTING.md").read_text()
 
 
 @pytest.fixture(autouse=True)
@@ -91,8 +91,8 @@ def test_do_the_commands_know_a_newcomers_learner(newcomer: Callable[..., sd.Lea
         assert "tracking_leader" in result.stdout
 
 
-def test_does_the_readme_say_how_in_eight_steps() -> None:
-    steps = README.partition("## Adding a learner")[2].partition("\n## ")[0]
+def test_does_contributing_say_how_in_eight_steps() -> None:
+    steps = CONTRIBUTING.partition("## Adding a learner")[2].partition("\n## ")[0]
     numbered = [line for line in steps.splitlines() if line[:2] in {f"{n}." for n in range(1, 9)}]
     assert len(numbered) == 8
     assert "tests/examples/tracking_leader.py" in steps

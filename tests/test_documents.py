@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from docs.api import broken_links, modules
 from streamdp.core.learners import RECIPES
 from streamdp.core.learners.feedback.learner import FEEDBACK_RECIPES
 from streamdp.service.view import Reason
 from tests.documents import ROOT, Story, blocks, needs_broker
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "deploy" / "RUNBOOK.md", ROOT / "CHANGELOG.md"]
+LINKED = [
+    *PAGES,
+    *sorted((ROOT / ".github").rglob("*.md")),
+    ROOT / "deploy" / "RUNBOOK.md",
+    ROOT / "CHANGELOG.md",
+]
 HERE = [page for page in PAGES if not needs_broker(page.read_text())]
 
 
@@ -58,6 +64,11 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if not target.exists() or missing_anchor:
             broken.append(link)
     assert broken == []
+
+
+def test_the_readme_is_short() -> None:
+    """A stranger reads it in ten minutes; tables are on pages of their own."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
@@ -105,8 +116,8 @@ def test_has_the_reference_every_argument_of_every_recipe(
     assert told.keys() == recipes.keys()
 
 
-def test_the_numbers_of_the_readme_name_a_command_that_exists() -> None:
-    measured = (ROOT / "README.md").read_text().partition("\n### Measured\n")[2]
+def test_the_measured_numbers_name_a_command_that_exists() -> None:
+    measured = (ROOT / "docs" / "speed.md").read_text().partition("\n## Measured\n")[2]
     scripts = re.findall(r"`(tests/bench/\w+\.py)`", measured.partition("\n## ")[0])
     assert scripts
     assert [name for name in scripts if not (ROOT / name).is_file()] == []
@@ -179,3 +190,27 @@ def test_does_what_a_test_starts_hear_ctrl_c() -> None:
     """Also where the suite itself runs in the background of a shell."""
     asked = "import signal; raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
+# -- the API documentation -------------------------------------------------------------------------
+
+
+def test_the_documentation_has_a_page_for_every_public_module() -> None:
+    """`make docs` makes them; a name that begins with an underscore has none."""
+    found = set(modules())
+    assert {"streamdp", "streamdp.core.learners.noisy_leader", "streamdp_adapters.kafka"} <= found
+    assert not any("._" in name for name in found)
+
+
+def test_a_link_of_the_documentation_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "streamdp").mkdir()
+    (tmp_path / "streamdp.html").write_text('<p id="Engine"><a href="streamdp/core.html#x">a</a>')
+    (tmp_path / "streamdp" / "core.html").write_text(
+        '<a href="../streamdp.html#Engine">well</a> <a href="https://example.org/">away</a>'
+        '<a href="../streamdp.html#Engines">no anchor</a> <a href="grid.html">no page</a>'
+    )
+    assert broken_links(tmp_path) == [
+        "streamdp.html: streamdp/core.html#x",
+        "streamdp/core.html: ../streamdp.html#Engines",
+        "streamdp/core.html: grid.html",
+    ]

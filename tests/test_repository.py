@@ -108,6 +108,7 @@ def test_the_locks_agree_with_each_other() -> None:
     assert locked("runtime").items() <= locked("test").items()
     assert locked("build").items() <= locked("test").items()
     assert locked("test").items() <= locked("bench").items()
+    assert locked("test").items() <= locked("docs").items()
 
 
 def test_the_locks_are_in_step_with_the_project() -> None:
@@ -117,6 +118,7 @@ def test_the_locks_are_in_step_with_the_project() -> None:
         "bench": [line for extra in extras.values() for line in extra],
         "test": extras["test"],
         "build": PROJECT["build-system"]["requires"],
+        "docs": (ROOT / "requirements" / "docs.in").read_text().splitlines(),
     }
     for name, lines in wanted.items():
         pins = locked(name)
@@ -229,7 +231,7 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "check", "bench", "soak"])
+@pytest.mark.parametrize("target", ["demo", "test", "check", "docs", "bench", "soak"])
 def test_the_makefile_refuses_an_old_python_in_plain_words(target: str, tmp_path: Path) -> None:
     old = tmp_path / "python2"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 2.7.18" && exit 0\nexit 1\n')

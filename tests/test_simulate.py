@@ -27,7 +27,7 @@ from streamdp.replay.simulate import (
 )
 from streamdp.replay.unprotected import BLOCK, TRACKERS
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+LEARNING = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
 SMALL = Instance("small", (0.2, 0.5, 0.4))
 SLOTS, RUNS = 150, 600
 
@@ -93,7 +93,7 @@ def test_are_runs_the_same_again_and_common_to_all() -> None:
 
 
 def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
-    """Geometric mean over five instances and four ε, as the README's table at fewer runs."""
+    """Geometric mean over five instances and four ε, as in docs/learning.md at fewer runs."""
     candidates = (DEFAULT, *PAPERS)
     outcomes = simulate(
         parse_candidates(candidates), parse_epsilons("0.1,0.5,1,4"), bench=Bench(runs=100)
@@ -194,14 +194,14 @@ def test_does_a_growing_learner_stay_blind_and_a_remembering_one_follow() -> Non
     assert growing > 3000
 
 
-def test_does_the_readme_show_the_commands_own_tables() -> None:
+def test_does_the_page_on_learning_show_the_commands_own_tables() -> None:
     """Header and learners of both tables; the numbers are those of more runs."""
     text = run("--markdown")
     headers = [line for line in text.splitlines() if line.startswith(("| learner", "| ε"))]
     assert len(headers) == 2
-    assert all(line in README for line in headers)
-    assert "streamdp simulate --runs 2000 --markdown" in README
-    shown = re.search(r"remembering_leader`\*\* \(default\) \|.* ([\d.]+) ± [\d.]+ \|\n", README)
+    assert all(line in LEARNING for line in headers)
+    assert "streamdp simulate --runs 2000 --markdown" in LEARNING
+    shown = re.search(r"remembering_leader`\*\* \(default\) \|.* ([\d.]+) ± [\d.]+ \|\n", LEARNING)
     assert shown is not None
     assert float(shown[1]) <= 0.96
 

@@ -1,8 +1,8 @@
 """What crosses the core's boundary: batches of losses or feedback in, releases out. Frozen values.
 
-A *slot* is one time step of one learner, numbered from 1. A *block* is a run of consecutive
-slots, numbered from 0. A release is named by its *identity* (stream, partition, key, epoch,
-born, block, kind) everywhere: in ledger, state, seed, ETag and judge.
+A *slot* is the place of one event in its learner, numbered from 1. A *block* is a run of
+consecutive slots, numbered from 0. A release is named by its *identity* (stream, partition, key,
+epoch, born, block, kind) everywhere: in ledger, state, seed, ETag and judge.
 
 Kinds: ``opening`` (block 0, no slots, drawn when a key appears, or carried over from the learner
 that the key had before, charge 0), ``action`` (drawn at

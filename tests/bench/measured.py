@@ -1,4 +1,4 @@
-"""The measured numbers of README and docs/feedback.md, made from what the benchmarks wrote.
+"""The measured numbers of docs/speed.md and docs/feedback.md, made from what the benchmarks wrote.
 
     make bench                                # writes bench-results/*.json
     python tests/bench/measured.py [--write]
@@ -131,7 +131,7 @@ def results(names: Iterable[str]) -> dict[str, Any]:
 
 
 def tables() -> Iterator[str]:
-    """The README's two tables as Markdown, line by line."""
+    """The two tables of docs/speed.md as Markdown, line by line."""
     told = results(TABLES)
     if not told:
         return
@@ -178,7 +178,7 @@ def _ratio(row: Mapping[str, Any] | None) -> str:
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
-    "README.md": tables,
+    "docs/speed.md": tables,
     "docs/feedback.md": feedback,
 }
 

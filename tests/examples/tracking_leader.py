@@ -1,8 +1,7 @@
 """Permute-and-flip on blocks that stop growing: gives up the horizon-free theorem to track drift.
 
-Privacy: ε-DP for replacing one event. Sensitivity: a replaced vector moves the difference of two
-actions' sums by at most 2. Why: each block's selection is permute-and-flip at rate ε/2, and no slot
-belongs to two blocks (McKenna & Sheldon 2020, Theorem 1).
+Privacy: ε-DP for replacing one event. Sensitivity: 2, of the difference of two actions' sums. Why:
+each block's selection is permute-and-flip at rate ε/2, and no slot belongs to two blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,15 @@ from streamdp.core.selection import PermuteAndFlip
 def tracking_leader(
     *, actions: Sequence[str], epsilon: str | Fraction | int, longest: str | int = 512
 ) -> Leader:
-    """Blocks of at most `longest` slots."""
+    """Permute-and-flip on blocks that stop growing.
+
+    Privacy: ε-DP for replacing one event.
+    Arguments: `longest` is the length of the longest block, in slots.
+    Reference: McKenna & Sheldon 2020, Theorem 1.
+
+    >>> tracking_leader(actions=["a", "b"], epsilon="1", longest=4).schedule.longest
+    4
+    """
     exact = parse_epsilon(epsilon, "learner.epsilon")
     return Leader(
         actions=read_actions(actions),

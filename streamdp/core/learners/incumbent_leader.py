@@ -1,13 +1,13 @@
-"""The default: permute-and-flip on whole blocks of ratio 5/2, with a bonus for the action in force.
+"""Permute-and-flip on whole blocks of ratio 5/2, with a bonus for the action in force.
 
 Privacy: ε-DP for replacing one event. Sensitivity: a replaced vector moves the difference of two
 actions' sums by at most 2. Why: each block's selection is permute-and-flip at rate ε/2 (report
 noisy max with exponential noise of scale 2/ε), and the bonus depends on an earlier release only,
 so it is the same for neighbours given the transcript.
 
-In simulations over many instances it had the least regret of all recipes (the README's table; the
-command `streamdp simulate` makes it again). No horizon-free theorem is claimed for it: the one
-for report-noisy-max on dyadic blocks (Wu & Wang 2026, Theorem 11) covers the same mechanism
+Where the best action never changes it has the least regret of all recipes without a memory (see
+docs/learning.md; `streamdp simulate` makes it again). No horizon-free theorem is claimed for it:
+the one for report-noisy-max on dyadic blocks (Wu & Wang 2026, Theorem 11) covers the same mechanism
 without the bonus.
 """
 
