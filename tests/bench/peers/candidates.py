@@ -125,7 +125,7 @@ async def kafka_streams(place: Place, *, processes: int = 1) -> Candidate:
     await create(place.bootstrap, _outputs(group))
     target = _KAFKA_STREAMS / "target"
     commands = [
-        [_java(), _HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        [java_of(), _HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
          "-cp", f"{target}/running-sums.jar:{target}/libraries/*", "RunningSums",
          place.bootstrap, group, place.topic, _outputs(group), place.kind,
          str(place.input.actions), str(place.folder / f"{group}-{at}"), str(_CACHE_BYTES)]
@@ -171,7 +171,7 @@ def has_quix() -> bool:
     return PEERS in os.environ
 
 
-def _java() -> str:
+def java_of() -> str:
     """The Java that Maven runs on."""
     found = shutil.which("java")
     assert found is not None, "Maven does not run without Java"
