@@ -30,7 +30,7 @@ from streamdp.client import (
     looped,
 )
 from streamdp.client.requests import outcome_record, request_record
-from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.core.errors import InvalidConfig, TransportLost, Unreached
 from streamdp.ports import Headers, Key, Producer, StreamTopics, Technology, Value
 from streamdp.testing.memory import Memory
 from streamdp.testing.memory_log import MemoryLog
@@ -272,6 +272,38 @@ def test_is_a_batch_that_was_given_up_counted_and_never_sent_again() -> None:
             assert (told.written, told.lost, told.waiting) == (0, 2, 0)
             assert told.trouble == "no answer"
         assert producer.sent["requests"] == [1, 1]
+
+    asyncio.run(run())
+
+
+def test_is_nothing_lost_as_long_as_no_broker_answers() -> None:
+    """Nothing was sent, so it is tried again, in order; what waits beyond its room is refused."""
+
+    class Asleep(Stuck):
+        """Answers from the third attempt on."""
+
+        attempts = 0
+
+        async def send(self, topic: str, records: Any, **more: Any) -> None:
+            self.attempts += 1
+            if self.attempts < 3:
+                raise Unreached("no broker answers")
+            await super().send(topic, records, **more)
+
+    async def run() -> None:
+        producer = Asleep()
+        async with loop_on(producer, pause=0.0, most_waiting=2) as loop:
+            for _ in range(2):
+                loop.choose(b"k")
+            while producer.attempts < 1:
+                await asyncio.sleep(0)
+            told = loop.condition.requests
+            assert (told.written, told.lost, told.waiting) == (0, 0, 2)
+            loop.choose(b"k")
+            await loop.flush()
+            told = loop.condition.requests
+            assert (told.written, told.lost, told.waiting) == (2, 1, 0)
+        assert producer.sent["requests"] == [2]
 
     asyncio.run(run())
 

@@ -14,7 +14,8 @@
    how their writing goes, moves no request: requests are public, outcomes are not.
 3. A record is written at most once. When a broker's answer does not come within the producer's own
    retries, the batch is given up and counted in `condition`, never sent again: a second copy of a
-   request would take a slot of its own, and one of an outcome would count twice under `SUM`.
+   request would take a slot of its own, and one of an outcome would count twice under `SUM`. Where
+   nothing was sent yet, because no broker answers, the batch waits and is tried again.
 4. A full queue refuses records of its own kind and counts them. What is shown never depends on it.
 5. What cannot be an outcome is refused where it is handed over, and is never written.
 
@@ -48,7 +49,7 @@ from streamdp.assembly.contents import Asked, Reward, Said
 from streamdp.assembly.public import PERSON_HEADER, REQUEST_HEADER
 from streamdp.client.answers import Why
 from streamdp.client.choosing import Choice
-from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.core.errors import InvalidConfig, StreamdpError, Unreached, complaint
 from streamdp.ports import Headers, Key, Producer, Value
 from streamdp.wire.feedback import ACTION_HEADER
 
@@ -115,7 +116,7 @@ class Written:
     waiting: int
     written: int
     lost: int  # given up, or refused because too many waited
-    trouble: str  # why the latest one was lost, in words
+    trouble: str  # why the latest one was lost, or waits, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class Loop:
         return LoopCondition(self._requests.condition, self._outcomes.condition)
 
     async def flush(self) -> None:
-        """Wait until what was handed over is durable or given up."""
+        """Wait until what was handed over is durable or given up, also while no broker answers."""
         await asyncio.gather(self._requests.flush(), self._outcomes.flush())
 
     def flush_within(self, seconds: float) -> bool:
@@ -273,7 +274,7 @@ class _Queue:
         self._waiting: deque[Record] = deque()
         self._put = self._settled = 0  # records that were handed over, and that were dealt with
         self._written = self._lost = 0
-        self._trouble = ""
+        self._trouble = self._said = ""
         self._stirred = asyncio.Event()
         self._moved = asyncio.Event()
         self._events: asyncio.AbstractEventLoop | None = None
@@ -338,6 +339,8 @@ class _Queue:
                         failed, producer = producer, None
                         await failed.close()
                         await asyncio.sleep(self._pause)
+                    else:
+                        self._said = ""
         finally:
             if producer is not None:
                 await producer.close()
@@ -347,12 +350,24 @@ class _Queue:
             count = min(_BATCH, len(self._waiting))
             return [self._waiting.popleft() for _ in range(count)]
 
+    def _return(self, batch: Sequence[Record], trouble: str) -> None:
+        """Let a batch wait at its place in the order, and say so once."""
+        with self._lock:
+            self._waiting.extendleft(reversed(batch))
+            self._trouble = trouble
+        if trouble != self._said:
+            _logger.warning("records wait to be written: %s", trouble)
+        self._said = trouble
+
     async def _sent(self, producer: Producer, batch: Sequence[Record]) -> bool:
-        """Whether a batch was written."""
+        """Whether a batch was written; one that nobody could have heard of waits again."""
         records = [(key, value) for key, value, _ in batch]
         trouble = ""
         try:
             await producer.send(self._topic, records, headers=[pairs for *_, pairs in batch])
+        except Unreached as error:
+            self._return(batch, str(error))
+            return False
         except StreamdpError as error:
             trouble = str(error)
         except Exception as error:  # what a technology raises beyond its own errors

@@ -9,6 +9,7 @@
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
         ├── Occupied      another process has the port or the file: end, and be started again
         ├── Fenced        another process owns the partition now: leave it alone
+        ├── Unreached     nothing answered and nothing was asked for: trying again repeats nothing
         └── DiskFull      make room, then retry: nothing that was durable is lost
 
 A message says where, what, expected and got. It never carries a loss, a sum or a payload.
@@ -49,6 +50,10 @@ class Occupied(TransportLost):
 
 class Fenced(TransportLost):
     """Another process has taken the partition; this one must leave it alone."""
+
+
+class Unreached(TransportLost):
+    """Nothing answered, so nothing was sent: to try again cannot do anything twice."""
 
 
 class DiskFull(TransportLost):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaProducer
 
+from streamdp.core.errors import TransportLost, Unreached
 from streamdp.ports import Headers, Key, Value, check_bytes
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.partitioners import PARTITIONERS, Partitioner
@@ -46,8 +47,8 @@ class KafkaProducer:
         those of the null key of one call to any one partition.
         """
         check_bytes(topic, records, headers)
+        count = await self._reached(topic)
         with troubles.translated(f"topic {topic}"):
-            count = await self._count(topic)
             if partition is not None and not 0 <= partition < count:
                 raise no_such_partition(topic, partition, count=count)
             out = Outbox(await self._connected())
@@ -66,6 +67,16 @@ class KafkaProducer:
         if self._producer is not None:
             producer, self._producer = self._producer, None
             await troubles.stop(producer)
+
+    async def _reached(self, topic: str) -> int:
+        """How many partitions the topic has, of a cluster that answers; nothing is sent yet."""
+        try:
+            with troubles.translated(f"topic {topic}"):
+                count = await self._count(topic)
+                await self._connected()
+        except TransportLost as error:
+            raise Unreached(str(error)) from error
+        return count
 
     async def _connected(self) -> AIOKafkaProducer:
         """The producer itself."""
