@@ -100,6 +100,18 @@ def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
     return known[stream]
 
 
+def chosen_assembly(configuration: Configuration, assembly: str) -> StreamTopics:
+    """The topics of the assembly that was named."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.service.config.assembling import topics_of
+
+    known = configuration.tables.assemblies
+    if assembly not in known:
+        expected = " or ".join(known) or "a table [assemblies.NAME]"
+        raise InvalidConfig(complaint("--assembly", "which?", expected=expected, got=assembly))
+    return topics_of(configuration, assembly)
+
+
 def narrowed(configuration: Configuration, stream: str | None) -> list[StreamTopics]:
     """The stream that was named, or all of them."""
     return configuration.topics() if stream is None else [chosen(configuration, stream)]

@@ -1,4 +1,4 @@
-"""``streamdp send``: write events to a stream's input, in the stream's own format.
+"""``streamdp send``: write events to a stream's input, or requests and outcomes to an assembly's.
 
 What is read: JSON, one event a line (``{"key": "fr", "losses": [0.1, 0.9]}``, losses as a list or
 by action, or only the list; of a feedback stream ``{"key": "fr", "action": "a", "reward": 1}``),
@@ -6,6 +6,9 @@ CSV with the actions' names as its header and maybe a column ``key`` (of a feedb
 columns ``action`` and ``reward``), or a NumPy file of rows; a key that is not UTF-8 is
 ``key_base64``. `_events` and `_feedback_events` have the rules. Each event is sent exactly once, in
 the order of its key; JSON of one width is a matter of the format (``padding = "fixed"``).
+
+With ``--assembly`` the lines are requests and outcomes (`_loop_records`), in any order: of each
+thousand the requests are sent first.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import typer
 
 from streamdp.cli._events import Event, events, refuse
 from streamdp.cli._feedback_events import Shown, shown_events
+from streamdp.cli._loop_records import Line, loop_records
 from streamdp.cli._printable import key_bytes
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
@@ -28,6 +32,7 @@ from streamdp.cli.common import (
     OneStream,
     SingleBroker,
     chosen,
+    chosen_assembly,
     load,
     opened,
     print_json,
@@ -35,7 +40,7 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from streamdp.ports import Headers, Technology
+    from streamdp.ports import Headers, StreamTopics, Technology
     from streamdp.wire.feedback import FeedbackFormat
     from streamdp.wire.formats import Format
 
@@ -48,7 +53,7 @@ class Sent(NamedTuple):
     """A record to send."""
 
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: Headers
 
 
@@ -62,6 +67,9 @@ def send(
         str, typer.Argument(help="Events: .csv, .npy, otherwise JSON lines; - is standard input.")
     ] = "-",
     stream: OneStream = None,
+    assembly: Annotated[
+        str | None, typer.Option(help="An assembly: the lines are requests and outcomes.")
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="The key of events that do not say theirs.")
     ] = None,
@@ -87,13 +95,29 @@ def send(
     echo '{"key": "fr", "losses": [0.1, 0.9, 0.3]}' | streamdp send --stream home
     echo '{"key": "fr", "action": "banner", "reward": 1}' | streamdp send --stream clicks
     streamdp send losses.npy --stream home --key fr --rows 256
+    echo '{"key": "fr", "request": "r-1", "action": "banner"}' | streamdp send --assembly clicks
+    echo '{"key": "fr", "request": "r-1", "reward": 1}' | streamdp send --assembly clicks
     """
     from asyncio import run
 
     configuration = load(config)
+    default = None if key is None else key_bytes(key)
+    if assembly is not None:
+        if stream is not None or as_it_is or rows != 1:
+            refuse("--assembly", "goes alone", "neither --stream, --rows nor --as-it-is", "one")
+        topics = chosen_assembly(configuration, assembly)
+        technology = opened(configuration, single_broker)
+        table = configuration.tables.assemblies[assembly]
+        with _opened(file) as source:
+            read = loop_records(
+                file, source, mode=table.mode, actions=configuration.actions(table.stream),
+                key=default,
+            )  # fmt: skip
+            counts = run(_sent_to_both(technology, topics, read, partition))
+        _tell_both(topics, counts, as_json)
+        return
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
-    default = None if key is None else key_bytes(key)
     with _opened(file) as source:
         if as_it_is:
             records: Iterable[Sent] = (Sent(default, line.rstrip(b"\r\n"), []) for line in source)
@@ -132,6 +156,49 @@ async def _sent(
     finally:
         await producer.close()
     return count
+
+
+async def _sent_to_both(
+    technology: Technology,
+    topics: StreamTopics,
+    lines: Iterable[Line],
+    partition: int | None,
+) -> dict[str, int]:
+    """Send requests and outcomes, those of each piece before these; how many of each."""
+    from streamdp.core.errors import InvalidConfig
+
+    producer = technology.producer()
+    counts = {topics.input: 0, topics.beside: 0}
+    try:
+        for piece in _pieces(lines, BATCH):
+            for topic in counts:
+                records = [each.record for each in piece if each.outcome == (topic != topics.input)]
+                if not records:
+                    continue
+                with reaching():
+                    await producer.send(
+                        topic,
+                        [(key, value) for key, value, _ in records],
+                        headers=[headers for *_, headers in records],
+                        partition=partition,
+                    )
+                counts[topic] += len(records)
+    except InvalidConfig as error:
+        before = sum(counts.values())
+        raise InvalidConfig(f"{error} ({before} records were sent before)") from None
+    finally:
+        await producer.close()
+    return counts
+
+
+def _tell_both(topics: StreamTopics, counts: dict[str, int], as_json: bool) -> None:
+    requests, outcomes = counts[topics.input], counts[topics.beside]
+    if as_json:
+        print_json({"requests": requests, "outcomes": outcomes})
+    else:
+        typer.echo(
+            f"{requests} requests sent to {topics.input}, {outcomes} outcomes to {topics.beside}"
+        )
 
 
 def _pieces(items: Iterable[T], size: int) -> Iterator[list[T]]:

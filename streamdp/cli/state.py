@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ from streamdp.cli.common import (
     OneStream,
     SingleBroker,
     chosen,
+    chosen_assembly,
     load,
     opened,
     print_json,
@@ -23,8 +26,11 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.ports import Partition, StreamTopics, Taken, Technology
+    from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.spec import StreamSpec
     from streamdp.wire.state import SavedState
+
+    Told = Callable[[Partition, Taken, bool], dict[str, Any]]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,26 +43,42 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     stream: OneStream = None,
+    assembly: Annotated[
+        str | None, typer.Option(help="An assembly of requests and outcomes, in place of a stream.")
+    ] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Which one; without it all.")] = None,
     content: Annotated[
-        bool, typer.Option("--not-private", help="Also sums of the saved rows. NOT PRIVATE.")
+        bool,
+        typer.Option(
+            "--not-private",
+            help="Also sums of the saved rows, or how far outcomes reach. NOT PRIVATE.",
+        ),
     ] = False,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is durable of a stream's partitions, fencing nobody.
+    """Say what is durable of a stream's or an assembly's partitions, fencing nobody.
 
     Positions, epochs, numbers of learners, of commits and of recorded releases: no content. With
-    --not-private also what learners have summed up.
+    --not-private also what learners have summed up, and how far the outcomes of an assembly reach.
 
-    Example: streamdp state inspect --stream home --partition 0
+    Examples:
+    streamdp state inspect --stream home --partition 0
+    streamdp state inspect --assembly clicks
     """
     configuration = load(config)
-    topics = chosen(configuration, stream)
-    spec = configuration.spec(topics.stream, seeds=_any_seed())
+    told: Told
+    if assembly is None:
+        topics = chosen(configuration, stream)
+        spec = configuration.spec(topics.stream, seeds=_any_seed())
+        told = partial(_told, spec)
+    else:
+        topics = chosen_assembly(configuration, assembly)
+        (joined,) = (each for each in configuration.assemblies() if each.name == assembly)
+        told = partial(_told_assembly, joined)
     technology = opened(configuration, single_broker)
-    found = wait_for(lambda: _inspect(technology, topics, spec, partition, content))
+    found = wait_for(lambda: _inspect(technology, topics, told, partition, content))
     if content:
         warn_of_content()
     print_json(found) if as_json else _print(found)
@@ -72,7 +94,7 @@ def _any_seed() -> Any:
 async def _inspect(
     technology: Technology,
     topics: StreamTopics,
-    spec: StreamSpec,
+    told: Told,
     partition: int | None,
     content: bool,
 ) -> list[dict[str, Any]]:
@@ -85,7 +107,7 @@ async def _inspect(
         found = []
         for number in numbers:
             place = Partition(topics.stream, number)
-            found.append(_told(spec, place, await tools.peek(topics, number), content))
+            found.append(told(place, await tools.peek(topics, number), content))
         return found
     finally:
         await tools.close()
@@ -131,6 +153,45 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
         if point.votes is not UNSET:
             told["checkpoint"] |= {"votes": point.votes, "priors": len(saved.now.priors)}
     return labelled({**told, "rows": _rows(spec, saved)}) if content else told
+
+
+def _told_assembly(
+    spec: AssemblySpec, place: Partition, taken: Taken, content: bool
+) -> dict[str, Any]:
+    """One partition of an assembly, in public words: of outcomes nothing, unless asked."""
+    from streamdp.service.assembling.saved import POINT, entries, read_point
+    from streamdp.wire.unprotected import labelled
+
+    point = read_point(place, taken)
+    null = b"" if point is None else entries(point.epoch)
+    own = [at for at in taken.state if null and (at == null or at.startswith(null + b":"))]
+    told: dict[str, Any] = {
+        "partition": str(place),
+        "requests": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
+        "checkpoint": None,
+        "owner": taken.owner,
+        "keys_with_counts": len(own),
+        "stale_entries": len([at for at in taken.state if at != POINT]) - len(own),
+        "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
+    }
+    if point is not None:
+        told["checkpoint"] = {
+            "next_request": int(point.requests),
+            "read_again_from": int(point.history),
+            "declared": point.declared,
+            "lines": point.lines,
+            "epoch": point.epoch,
+            "configuration": "same" if point.digest == spec.digest else "another",
+            "not_yet_events": max(0, taken.end_offset - int(point.requests)),
+            "headroom": int(point.history) - taken.first_offset,
+        }
+    if not content:
+        return told
+    reach: dict[str, Any] = {"first_offset": taken.beside_first, "end_offset": taken.beside_end}
+    if point is not None:
+        reach |= {"read_again_from": int(point.outcomes)}
+        reach |= {"headroom": int(point.outcomes) - taken.beside_first}
+    return labelled({**told, "outcomes": reach})
 
 
 def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:

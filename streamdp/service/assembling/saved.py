@@ -70,10 +70,11 @@ class Opened:
 
 def entry_of(key: Key, *, epoch: int) -> bytes:
     """Where a key's counts are kept."""
-    return _entries(epoch) + (b"" if key is None else b":" + key)
+    return entries(epoch) + (b"" if key is None else b":" + key)
 
 
-def _entries(epoch: int) -> bytes:
+def entries(epoch: int) -> bytes:
+    """How the places of an epoch's counts begin."""
     return b"%b %d" % (_COUNTS, epoch)
 
 
@@ -109,7 +110,7 @@ def open_assembly(
 
 
 def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) -> Opened:
-    point, line = _point(partition, taken), _line(spec, partition, taken)
+    point, line = read_point(partition, taken), _line(spec, partition, taken)
     if point is None:
         return _without_point(spec, partition, taken, line, past)
     _check_inputs(partition, taken, point)
@@ -137,7 +138,7 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
         )
     _check_ledger(partition, point, line)
     _check_retained(partition, taken, positions)
-    null, head = _entries(spec.epoch), _entries(spec.epoch) + b":"
+    null, head = entries(spec.epoch), entries(spec.epoch) + b":"
     counts: dict[Key, bytes] = {
         (None if place == null else place[len(head) :]): value
         for place, value in taken.state.items()
@@ -150,7 +151,8 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
     )
 
 
-def _point(partition: Partition, taken: Taken) -> _Point | None:
+def read_point(partition: Partition, taken: Taken) -> _Point | None:
+    """The checkpoint, if there is one; or halt."""
     value = taken.state.get(POINT)
     if value is None:
         return None
@@ -214,7 +216,7 @@ def _anew(
     The checkpoint knows it to the last; only where there is none, or one that was rolled back, is
     the ledger's word needed, which reaches further.
     """
-    point = _point(partition, taken)
+    point = read_point(partition, taken)
     whole = point is not None and (line is None or line.ordinal <= point.lines)
     told = 0 if line is None or whole else line.stop
     known = max(position, taken.group_offset or 0, told)

@@ -1,0 +1,141 @@
+"""The requests and outcomes of a file, read strictly: JSON lines, for an assembly to join.
+
+    {"key": "fr", "request": "r-1", "action": "coats", "pscore": 0.4, "person": "p-31"}
+    {"key": "fr", "request": "r-1", "reward": 1}
+
+A line that says what came (``reward``, ``item``, ``categories`` or ``truth``, as the assembly's
+mode has it) is an outcome. Any other is a request, with what its mode asks: the ``action`` that was
+shown, ``items`` or ``predictions`` by action. ``pscore`` and ``person`` may be left out. The rules
+are those of `_events`: nothing is repaired, and what is wrong is told with file and line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from streamdp.cli._events import KEYS, kind, lines, names, read_key, refuse
+from streamdp.cli._printable import word
+
+if TYPE_CHECKING:
+    from streamdp.assembly.contents import Asked, Said
+    from streamdp.client.requests import Record, Request
+
+ASKS = {"feedback": "action", "rankers": "items", "categories": None, "errors": "predictions"}
+SAYS = {"feedback": "reward", "rankers": "item", "categories": "categories", "errors": "truth"}
+_BESIDE = ("pscore", "person")  # what a request may have in any mode, and an action
+
+
+class Line(NamedTuple):
+    """A record, and whether it is an outcome."""
+
+    outcome: bool
+    record: Record
+
+
+def loop_records(
+    file: str, source: BinaryIO, *, mode: str, actions: Sequence[str], key: bytes | None
+) -> Iterator[Line]:
+    """The records of a file; `key` is of those that do not say theirs."""
+    from streamdp.client.requests import Request
+    from streamdp.core.errors import InvalidConfig
+
+    for where, text in lines(file, source):
+        if not text.strip():
+            continue
+        told = _members(where, text, mode)
+        own = read_key(where, told) if any(name in told for name in KEYS) else key
+        try:
+            of = Request(own, _text(where, told, "request"))
+            if SAYS[mode] in told:
+                yield Line(True, _outcome(of, told[SAYS[mode]], mode))
+            else:
+                yield Line(False, _request(where, of, told, mode, actions))
+        except InvalidConfig as error:
+            if str(error).startswith(where):
+                raise
+            raise InvalidConfig(f"{where}: {error}") from None
+
+
+def _members(where: str, text: str, mode: str) -> dict[str, Any]:
+    """A line's members, of which nobody is unknown."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        refuse(where, "is not JSON", "a request or an outcome a line", "another")
+    if not isinstance(told, dict):
+        refuse(where, "is no record", "an object with key and request", kind(_plain(told)))
+    asks, says = ASKS[mode], SAYS[mode]
+    common = ("request", *KEYS)
+    allowed = (
+        [*common, says] if says in told else [*common, "action", *_BESIDE, *filter(None, [asks])]
+    )
+    for name in told:
+        if name not in allowed:
+            refuse(where, "unknown member", names(dict.fromkeys(allowed)), word(name))
+    if says not in told and asks is not None and asks not in told:
+        refuse(where, f"needs {asks} (a request) or {says} (an outcome)", "one", "none")
+    return told
+
+
+def _outcome(of: Request, value: Any, mode: str) -> Record:
+    from streamdp.assembly.contents import Chosen, Reward, Right, Truth
+    from streamdp.client.requests import outcome_record
+
+    kinds: dict[str, type[Said]] = {
+        "feedback": Reward, "rankers": Chosen, "categories": Right, "errors": Truth,
+    }  # fmt: skip
+    return outcome_record(of, kinds[mode](value))
+
+
+def _request(
+    where: str, of: Request, told: dict[str, Any], mode: str, actions: Sequence[str]
+) -> Record:
+    from streamdp.client.requests import PROPENSITY_HEADER, request_record
+    from streamdp.wire.feedback import ACTION_HEADER
+
+    content = _asked(where, told, mode, actions)
+    person = _text(where, told, "person") if "person" in told else None
+    key, value, headers = request_record(of, content=content, person=person)
+    more: list[tuple[str, bytes | None]] = []
+    if "action" in told:
+        _check_known(where, [_text(where, told, "action")], actions)
+        more.append((ACTION_HEADER, told["action"].encode()))
+    if "pscore" in told:
+        pscore = told["pscore"]
+        if isinstance(pscore, bool) or not isinstance(pscore, int | float) or not 0 < pscore <= 1:
+            refuse(f"{where}: pscore", "is no probability", "above 0 and at most 1", "another")
+        more.append((PROPENSITY_HEADER, repr(float(pscore)).encode()))
+    return key, value, [*headers, *more]
+
+
+def _asked(where: str, told: dict[str, Any], mode: str, actions: Sequence[str]) -> Asked | None:
+    from streamdp.assembly.contents import Lists, Predictions
+
+    asks = ASKS[mode]
+    if asks in (None, "action"):
+        return None
+    given = told[asks]
+    _check_known(where, given if isinstance(given, dict) else [], actions)
+    return Lists(given) if asks == "items" else Predictions(given)
+
+
+def _check_known(where: str, given: Any, actions: Sequence[str]) -> None:
+    for action in given:
+        if action not in actions:
+            refuse(where, "unknown action", names(actions), word(action))
+
+
+def _text(where: str, told: dict[str, Any], name: str) -> str:
+    if name not in told:
+        refuse(where, f"needs {name}", "the id that request and outcomes share", "none")
+    value = told[name]
+    if not isinstance(value, str):
+        refuse(f"{where}: {name}", "is not usable", "text", kind(_plain(value)))
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """As `kind` knows it: any number is a float there."""
+    return float(value) if type(value) is int else value

@@ -1,0 +1,119 @@
+"""Does `send --assembly` write what `client.Loop` writes, and refuse what it cannot, by line?"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamdp.cli._loop_records import Line, loop_records
+from streamdp.client import Choice, Chosen, Lists, Predictions, Request, Right, Truth, Why
+from streamdp.client.requests import Record, outcome_record, request_record
+from streamdp.core.errors import InvalidConfig
+from streamdp.service.config import Configuration
+from tests.assembling_shop import configured
+from tests.calling import Streamdp
+from tests.test_loop_client import rows
+
+ACTIONS = ("grid", "list")
+R1 = Request(b"fr", "r1")
+
+
+def read(text: str | dict[str, Any], mode: str = "feedback") -> list[Line]:
+    """The records of lines."""
+    source = io.BytesIO((text if isinstance(text, str) else json.dumps(text)).encode())
+    return list(loop_records("f", source, mode=mode, actions=ACTIONS, key=b"any"))
+
+
+def one(mode: str, **members: Any) -> Record:
+    """The record of one line about the first request."""
+    (line,) = read({"key": "fr", "request": "r1", **members}, mode)
+    return line.record
+
+
+def test_is_a_line_the_record_that_the_client_writes() -> None:
+    """In every mode, a request and an outcome; members that are left out leave no header."""
+    lists = {"grid": ["x", "y"], "list": ["z"]}
+    guesses = {"grid": 3, "list": 2.5}
+    grid = Choice("grid", 0.25, Why.UNKNOWN_KEY)
+    shown = request_record(R1, choice=grid)
+    assert one("feedback", action="grid", pscore=0.25) == shown
+    assert one("feedback", reward=1) == outcome_record(R1, 1)
+    assert one("rankers", items=lists) == request_record(R1, content=Lists(lists))
+    assert one("rankers", item="x") == outcome_record(R1, Chosen("x"))
+    assert one("categories", person="p1") == request_record(R1, person="p1")
+    assert one("categories", categories=["list"]) == outcome_record(R1, Right(["list"]))
+    assert one("errors", predictions=guesses) == request_record(R1, content=Predictions(guesses))
+    assert one("errors", truth=2) == outcome_record(R1, Truth(2))
+    (line,) = read('{"request": "r1", "reward": 0}\n\n')
+    assert line == (True, outcome_record(Request(b"any", "r1"), 0))
+
+
+BAD: list[tuple[str, str, str]] = [
+    ("feedback", "nonsense", "line 1: is not JSON"),
+    ("feedback", "[" * 5000, "line 1: is not JSON"),
+    ("feedback", "[1]", "is no record; expected an object with key and request, got a list"),
+    ("feedback", "7", "is no record; expected an object with key and request, got a number"),
+    ("feedback", '{"action": "grid"}', "needs request; expected the id"),
+    ("feedback", '{"request": 7, "action": "grid"}', "request: is not usable"),
+    ("feedback", '{"request": "", "action": "grid"}', "f line 1: request id"),
+    ("feedback", '{"request": "r"}', "needs action (a request) or reward (an outcome)"),
+    ("feedback", '{"request": "r", "action": "gird"}', "unknown action; expected grid, list"),
+    ("feedback", '{"request": "r", "action": 1}', "action: is not usable"),
+    ("feedback", '{"request": "r", "reward": 1.5}', "f line 1: an outcome's reward"),
+    ("feedback", '{"request": "r", "reward": 1, "action": "grid"}', "unknown member"),
+    ("feedback", '{"request": "r", "item": "x"}', "unknown member"),
+    ("feedback", '{"request": "r", "action": "grid", "pscore": 0}', "pscore: is no probability"),
+    ("feedback", '{"request": "r", "action": "grid", "person": 3}', "person: is not usable"),
+    ("rankers", '{"request": "r", "items": {"gird": []}}', "unknown action; expected grid, list"),
+    ("rankers", '{"request": "r", "items": []}', "f line 1: a request's lists"),
+    ("errors", '{"request": "r", "truth": "1"}', "f line 1: an outcome's truth"),
+]
+
+
+@pytest.mark.parametrize(("mode", "line", "told"), BAD)
+def test_is_a_line_that_cannot_be_sent_refused(mode: str, line: str, told: str) -> None:
+    """With file and line, and never with what an outcome said."""
+    with pytest.raises(InvalidConfig) as refused:
+        read(line, mode)
+    message = str(refused.value)
+    assert told in message
+    assert message.startswith("f line 1")
+    assert "1.5" not in message
+
+
+def test_does_a_trial_need_no_code(streamdp: Streamdp, tmp_path: Path) -> None:
+    """Requests and outcomes of one file, each in its topic, where one partitioner sends them."""
+    transport = f'kind = "sqlite"\npath = "{tmp_path}/shop.db"\npartitions = 2'
+    path = configured(tmp_path, app="shop", transport=transport)
+    config = ("--config", str(path))
+    assert streamdp("topics", "create", *config).code == 0
+    lines = (
+        b'{"key": "fr", "request": "r1", "action": "grid", "person": "p1"}\n'
+        b'{"key": "fr", "request": "r1", "reward": 1}\n'
+        b'{"key": "fr", "request": "r2", "action": "list", "person": "p1"}\n'
+    )
+    told = streamdp("send", "--assembly", "clicks", *config, stdin=lines)
+    assert told.out == "2 requests sent to shop.requests, 1 outcomes to shop.outcomes\n"
+    more = streamdp("send", "--assembly", "clicks", "--json", *config, stdin=lines[:0])
+    assert more.json == {"requests": 0, "outcomes": 0}
+    technology = Configuration.load(path, {}).technology()
+    requests = asyncio.run(rows(technology, "shop.requests"))
+    assert [(key, dict(headers)["streamdp-request"]) for _, _, key, headers, _ in requests] == [
+        (b"fr", b"r1"), (b"fr", b"r2")
+    ]  # fmt: skip
+    (outcome,) = asyncio.run(rows(technology, "shop.outcomes"))
+    assert outcome[4] == b'{"reward":1.0}'
+    wrong = lines.splitlines(keepends=True)[0] + b"nonsense"
+    assert (
+        "line 2: is not JSON" in streamdp("send", "--assembly", "clicks", *config, stdin=wrong).err
+    )
+    for option in (["--rows", "2"], ["--as-it-is"], ["--stream", "home"]):
+        both = streamdp("send", "--assembly", "clicks", *option, *config, stdin=lines)
+        assert "goes alone" in both.err
+    unknown = streamdp("send", "--assembly", "views", *config, stdin=lines)
+    assert "--assembly: which?; expected clicks, got views" in unknown.err
