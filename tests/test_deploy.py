@@ -15,6 +15,7 @@ import yaml
 
 import streamdp
 from streamdp.cli.exit_codes import ExitCode
+from streamdp.service.config import Configuration
 from streamdp.service.config.tables import HttpTable
 from streamdp.service.http.child import RESERVED_PLACES
 from streamdp.service.http.door import SPARE_FILES
@@ -24,8 +25,10 @@ DEPLOY = ROOT / "deploy"
 TOOLS = Path(sys.executable).parent
 RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"
 RULE_TESTS = DEPLOY / "prometheus" / "streamdp.rules.test.yml"
-UNIT = DEPLOY / "systemd" / "streamdp.service"
+UNITS = [DEPLOY / "systemd" / f"{name}.service" for name in ("streamdp", "streamdp-assemble")]
+UNIT = UNITS[0]
 KUBERNETES = DEPLOY / "kubernetes"
+ASSEMBLE = DEPLOY / "kubernetes-assemble"
 RUNBOOK = (DEPLOY / "RUNBOOK.md").read_text()
 LARGEST_EXPOSURE = 1.5  # of 10, by `systemd-analyze security`; it was 1.2
 
@@ -52,9 +55,9 @@ def documents(path: Path) -> list[dict[str, Any]]:
     return [found for found in yaml.safe_load_all(path.read_text()) if found]
 
 
-def kinds() -> dict[str, dict[str, Any]]:
+def kinds(folder: Path = KUBERNETES) -> dict[str, dict[str, Any]]:
     """The Kubernetes objects by their kind."""
-    paths = [path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml"]
+    paths = [path for path in folder.glob("*.yaml") if path.name != "kustomization.yaml"]
     return {found["kind"]: found for path in paths for found in documents(path)}
 
 
@@ -178,7 +181,8 @@ def test_every_file_that_compose_mounts_exists() -> None:
 
 
 def test_every_kubernetes_object_keeps_to_its_schema() -> None:
-    paths = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
+    found = [*KUBERNETES.glob("*.yaml"), *ASSEMBLE.glob("*.yaml")]
+    paths = sorted(path for path in found if path.name != "kustomization.yaml")
     for version in ("1.31.0", "1.37.0"):
         accepted(TOOLS / "kubernetes-validate", "--strict", "-k", version, *paths)
 
@@ -199,8 +203,40 @@ def test_kustomize_builds_a_whole_that_keeps_to_the_schemas(tmp_path: Path) -> N
     assert volumes[1]["secret"]["secretName"] == objects["Secret"]["metadata"]["name"]
 
 
-def test_the_pods_have_no_rights() -> None:
-    pod = kinds()["Deployment"]["spec"]["template"]["spec"]
+@pytest.mark.system("kubectl")
+def test_kustomize_builds_what_assembles_around_one_configuration(tmp_path: Path) -> None:
+    """All processes read the folder's own file, whose topics and streams go together."""
+    home = tmp_path / "kubernetes"
+    shutil.copytree(KUBERNETES, home)
+    (home / "secrets").mkdir()
+    (home / "secrets" / "kafka-password").write_text("not a real one")
+    built = tmp_path / "built.yaml"
+    shutil.copytree(ASSEMBLE, tmp_path / ASSEMBLE.name)
+    built.write_text(accepted("kubectl", "kustomize", tmp_path / ASSEMBLE.name))
+    accepted(TOOLS / "kubernetes-validate", "--strict", built)
+    found = documents(built)
+    (config,) = [each for each in found if each["kind"] == "ConfigMap"]
+    assert config["data"] == {"streamdp.toml": (ASSEMBLE / "streamdp.toml").read_text()}
+    pods = {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in found
+        if each["kind"] == "Deployment"
+    }
+    assert set(pods) == {"streamdp", "streamdp-assemble"}
+    mounted = {pod["volumes"][0]["configMap"]["name"] for pod in pods.values()}
+    assert mounted == {config["metadata"]["name"]}
+    told = (ASSEMBLE / "streamdp.toml").read_text()
+    path = tmp_path / "streamdp.toml"
+    secret = home / "secrets" / "kafka-password"
+    path.write_text(told.replace("/run/secrets/streamdp/kafka-password", str(secret)))
+    (spec,) = Configuration.load(path, {}).assemblies()
+    partitions = tomllib.loads(told)["topics"][spec.topics.input]["partitions"]
+    assert kinds(ASSEMBLE)["Deployment"]["spec"]["replicas"] <= partitions
+
+
+@pytest.mark.parametrize("folder", [KUBERNETES, ASSEMBLE], ids=lambda folder: folder.name)
+def test_the_pods_have_no_rights(folder: Path) -> None:
+    pod = kinds(folder)["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
@@ -216,15 +252,16 @@ def test_the_pods_have_no_rights() -> None:
     }
 
 
-def test_no_pod_starts_with_a_configuration_that_needs_a_new_epoch() -> None:
+@pytest.mark.parametrize("folder", [KUBERNETES, ASSEMBLE], ids=lambda folder: folder.name)
+def test_no_pod_starts_with_a_configuration_that_needs_a_new_epoch(folder: Path) -> None:
     """An init container asks, with the same files and as few rights; readiness asks again."""
-    pod = kinds()["Deployment"]["spec"]["template"]["spec"]
+    pod = kinds(folder)["Deployment"]["spec"]["template"]["spec"]
     (check,), (service,) = pod["initContainers"], pod["containers"]
     assert check["args"] == ["check", "--with-state", *service["args"][1:]]
     for what in ("image", "securityContext", "volumeMounts"):
         assert check[what] == service[what]
     assert service["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    strategy = kinds()["Deployment"]["spec"]["strategy"]["rollingUpdate"]
+    strategy = kinds(folder)["Deployment"]["spec"]["strategy"]["rollingUpdate"]
     assert strategy["maxUnavailable"] == 0
 
 
@@ -236,11 +273,17 @@ def test_every_selector_finds_the_pods() -> None:
     assert objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
     assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "streamdp"
     assert "replicas" not in objects["Deployment"]["spec"]
+    beside = kinds(ASSEMBLE)
+    own = beside["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert beside["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == own
+    assert beside["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == own
+    assert own != labels  # or the service would send look-ups to who cannot answer
 
 
 def test_the_manifests_name_this_version() -> None:
-    (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
-    assert kustomization["images"] == [{"name": "streamdp", "newTag": streamdp.__version__}]
+    for folder in (KUBERNETES, ASSEMBLE):
+        (kustomization,) = documents(folder / "kustomization.yaml")
+        assert kustomization["images"] == [{"name": "streamdp", "newTag": streamdp.__version__}]
 
 
 def test_no_more_processes_than_partitions() -> None:
@@ -258,11 +301,11 @@ def test_no_secret_is_committed() -> None:
 # systemd
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """The unit with a command that exists on this machine."""
-    path = tmp_path / "streamdp.service"
-    path.write_text(UNIT.read_text().replace("/opt/streamdp/bin/streamdp", "/bin/true"))
+@pytest.fixture(params=UNITS, ids=lambda path: path.stem)
+def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A unit with a command that exists on this machine."""
+    path: Path = tmp_path / request.param.name
+    path.write_text(request.param.read_text().replace("/opt/streamdp/bin/streamdp", "/bin/true"))
     return path
 
 
@@ -283,12 +326,22 @@ def test_the_unit_is_hardened(unit: Path) -> None:
 
 
 def test_the_unit_does_not_restart_what_a_person_must_mend() -> None:
-    assert "RestartPreventExitStatus=2 4 5\n" in UNIT.read_text()
+    assert all("RestartPreventExitStatus=2 4 5\n" in unit.read_text() for unit in UNITS)
+
+
+def test_may_both_units_run_on_one_machine_with_one_configuration() -> None:
+    """What has to differ is said over it, in words that a configuration takes."""
+    first, second = (
+        set(re.findall(r"^Environment=(\w+)=", unit.read_text(), re.MULTILINE)) for unit in UNITS
+    )
+    assert second - first == {"STREAMDP__TRANSPORT__PASSWORD_FILE", "STREAMDP__HTTP__LISTEN"}
+    assert "streamdp assemble --config /etc/streamdp/streamdp.toml" in UNITS[1].read_text()
 
 
 def test_the_unit_allows_files_for_every_connection() -> None:
     """Its filter keeps the service from raising the limit itself."""
     (allowed,) = re.findall(r"^LimitNOFILE=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    assert f"LimitNOFILE={allowed}\n" in UNITS[1].read_text()
     assert int(allowed) >= HttpTable().most_connections + RESERVED_PLACES + SPARE_FILES
 
 
