@@ -10,16 +10,17 @@ import asyncio
 import json
 import random
 import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from streamdp.assembly.persons import Cap
 from streamdp.ports import Headers, Key, StreamTopics, Value
 from streamdp.service.config import Configuration
 from tests.assembly_model import Logs, Record, expected_events
-from tests.processes import Process
+from tests.processes import LONG, Process
 
 CONFIG = """
 app = "{app}"
@@ -62,6 +63,11 @@ format = "json"
 """
 SECRET = b"a secret of the tests"
 PARTITIONS = 2
+SKEW = (
+    400  # milliseconds by which an assembler's clock may be wrong: two differ by less than a grace
+)
+IDLE = 15  # requests, after which a partition falls idle, or is visited again
+HOMES: list[tuple[Key, int]] = [(b"fr", 0), (None, 0), (b"de", 1), (b"\xff\x00:", 1)]
 
 
 def configured(folder: Path, *, app: str, transport: str) -> Path:
@@ -79,6 +85,8 @@ class Shop:
     path: Path
     options: tuple[str, ...] = ()
     random: random.Random = field(default_factory=lambda: random.Random(3))
+    enough: bool = True  # whether visitors may stop coming when as many came as are wanted
+    visited: int = 0
 
     def __post_init__(self) -> None:
         """Open the technology as the command line would."""
@@ -91,32 +99,68 @@ class Shop:
         """One process."""
         return Process.start(*command, "--config", str(self.path), *self.options)
 
+    def start_skewed(self, *command: str) -> Process:
+        """One process with a clock that is wrong."""
+        skew = self.random.randrange(-SKEW, SKEW)
+        program = (
+            "import time; right = time.time_ns; "
+            f"time.time_ns = lambda: right() + {skew} * 1_000_000; "
+            "from streamdp.cli import main; main()"
+        )
+        return Process.start(
+            *command, "--config", str(self.path), *self.options,
+            program=(sys.executable, "-c", program),
+        )  # fmt: skip
+
     async def visit(self, *, count: int, rest: float) -> None:
-        """Requests, some with an id that was used, and clicks on any of them, in any order."""
+        """Requests, some with an id that was used, and clicks on any of them, in any order.
+
+        By turns one partition is idle, or none.
+        """
         producer = self.technology.producer()
-        sent: list[tuple[Key, bytes, int]] = []
-        for number in range(count):
-            key: Key
-            key, home = self.random.choice([(b"fr", 0), (b"de", 1)])
-            name = b"r%d" % self.random.randrange(number + 1)
+        sent: list[tuple[Key, Headers, int]] = []
+        stop = self.visited + count
+        while self.visited < stop or not self.enough:
+            idle = self.visited // IDLE % 3
+            key, home = self.random.choice([each for each in HOMES if each[1] != idle])
+            ids = self._ids()
             headers: Headers = [
-                ("streamdp-request", name),
+                *ids,
                 ("streamdp-person", b"p%d" % self.random.randrange(4)),
                 ("streamdp-action", self.random.choice([b"grid", b"list"])),
             ]
             topic = f"{self.app}.requests"
             await producer.send(topic, [(key, b"content")], headers=[headers], partition=home)
-            sent.append((key, name, home))
+            self.visited += 1
+            sent = [*sent[-9:], (key, ids, home)]
             for _ in range(self.random.randrange(3)):
-                key, name, home = self.random.choice(sent[-5:])
-                value = b'{"reward": %.2f}' % self.random.random()
-                if self.random.random() < 0.1:
-                    value = b"\xff nonsense"
-                clicked: Headers = [("streamdp-request", name)]
-                topic = f"{self.app}.outcomes"
-                await producer.send(topic, [(key, value)], headers=[clicked], partition=home)
+                key, ids, home = self.random.choice(sent)
+                topic, value = f"{self.app}.outcomes", self._outcome()
+                doubled = [(key, value)] * self.random.choice([1, 1, 2])
+                await producer.send(topic, doubled, headers=[ids] * len(doubled), partition=home)
             await asyncio.sleep(rest)
         await producer.close()
+
+    def _ids(self) -> Headers:
+        """The id's header as it should be, nine times of ten."""
+        wanted = ("streamdp-request", b"r%d" % self.random.randrange(self.visited + 1))
+        if self.random.random() < 0.9:
+            return [wanted]
+        return self.random.choice([[], [wanted, wanted], [("streamdp-request", None)]])
+
+    def _outcome(self) -> Value:
+        """What came, and one time of ten anything."""
+        if self.random.random() < 0.9:
+            return b'{"reward": %.2f}' % self.random.random()
+        wrong = [
+            None,
+            b"",
+            b"\xff nonsense",
+            b"[" * 5000,
+            b'{"reward": 1e999}',
+            b'{"reward": true}',
+        ]
+        return self.random.choice(wrong)
 
     async def column(self, topic: str, number: int) -> list[Record]:
         """What lies in a partition."""
@@ -148,39 +192,57 @@ class Shop:
             )
             events = await self.column("events", number)
             expected = expected_events(logs, spec.rules, Cap(2, 5, SECRET))
-            assert [(key, headers) for _, key, headers, _ in events] == [
-                (key, headers) for key, _, headers in expected
+            losses = [json.loads(value or b"") for _, value, _ in expected]
+            assert [(key, value, headers) for _, key, headers, value in events] == [
+                (key, spec.encode(loss), headers)
+                for (key, _, headers), loss in zip(expected, losses, strict=True)
             ]
-            losses = [_loss(value) for *_, value in events]
-            assert losses == [np.float32(json.loads(value or b"")[0]) for _, value, _ in expected]
             assert len({len(value or b"") for *_, value in events}) == 1
-            values |= set(losses)
+            values |= {loss for (loss,) in losses}
         assert len(values) > 4
 
 
-def _loss(value: Value) -> np.float32:
-    return np.float32(json.loads(value or b"")["loss"])
+async def killed(
+    shop: Shop,
+    *,
+    count: int,
+    times: int,
+    processes: int = 1,
+    rest: float = 0.05,
+    restart: Callable[[], None] | None = None,
+) -> Counter[str]:
+    """Visitors come while assemblers are killed; then they are let finish, and drained.
 
-
-async def killed(shop: Shop, *, count: int, times: int, processes: int = 1) -> None:
-    """Visitors come while assemblers are killed; then they are let finish, and drained."""
-    visits = asyncio.create_task(shop.visit(count=count, rest=0.05))
-    running = [shop.start("assemble") for _ in range(processes)]
+    Each fifth kill is the broker's, where there is one to `restart`. How often who was killed.
+    """
+    kills: Counter[str] = Counter()
+    shop.enough = False
+    visits = asyncio.create_task(shop.visit(count=count, rest=rest))
+    running = [shop.start_skewed("assemble") for _ in range(processes)]
     try:
-        for _ in range(times):
+        for number in range(times):
+            if restart is not None and number % 5 == 2:
+                await asyncio.sleep(shop.random.random())
+                await asyncio.to_thread(restart)
+                kills["broker"] += 1
+                continue
             victim = running.pop(0)
-            await asyncio.to_thread(victim.hear, "partition_running")
+            if number % 4 != 3:  # else in the middle of its start
+                await asyncio.to_thread(victim.hear, "partition_running")
             await asyncio.sleep(shop.random.random())
             victim.popen.send_signal(signal.SIGKILL)
             await asyncio.to_thread(victim.popen.wait)
-            running.append(shop.start("assemble"))
+            kills["assembler"] += 1
+            running.append(shop.start_skewed("assemble"))
+        shop.enough = True
         await visits
-        async with asyncio.timeout(60):
-            while await shop.assembled() < count:
+        async with asyncio.timeout(LONG):
+            while await shop.assembled() < shop.visited:
                 await asyncio.sleep(0.1)
         for process in running:
             await asyncio.to_thread(process.hear, "joined")
             assert await asyncio.to_thread(process.end) == 0
+        return kills
     finally:
         visits.cancel()
         for process in running:

@@ -54,6 +54,19 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -
     looked = streamdp("doctor", "--config", str(shop.path))
     assert looked.code == 0, looked
     assert "partition clicks/0: state: at request" in looked.out
+    place = ("state", "inspect", "--assembly", "clicks", "--config", str(shop.path))
+    seen = streamdp(*place, "--json").json[1]
+    point = seen["checkpoint"]
+    assert (point["configuration"], point["not_yet_events"], point["epoch"]) == ("same", 0, 1)
+    assert seen["requests"]["end_offset"] == point["next_request"] > 0
+    assert (seen["keys_with_counts"], seen["stale_entries"]) == (2, 0)
+    assert "outcomes" not in json.dumps(seen)  # how far these reach is for operators
+    unsafe = streamdp(*place, "--not-private", "--partition", "1")
+    assert "NOT PRIVATE" in unsafe.err
+    assert "outcomes" in unsafe.out
+    assert "expected clicks, got home" in streamdp(
+        "state", "inspect", "--assembly", "home", "--config", str(shop.path)
+    ).err  # fmt: skip
     assert "clicks/1     epoch 1: requests 0 …" in streamdp(
         "ledger", "show", "--config", str(shop.path)
     ).out  # fmt: skip

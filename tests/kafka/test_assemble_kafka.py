@@ -54,7 +54,7 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop) -> None:
     looked = call(shop, "doctor", "--sample", "200")
     assert looked.returncode in (0, 1), looked.stderr  # garbage among the newest is a problem
     assert "partition clicks/0: state: at request" in looked.stdout
-    assert f"keys of {shop.app}.requests and {shop.app}.outcomes: 2, each in one" in looked.stdout
+    assert f"keys of {shop.app}.requests and {shop.app}.outcomes: 4, each in one" in looked.stdout
 
 
 def test_are_topics_that_do_not_go_together_refused(shop: Shop) -> None:
