@@ -6,7 +6,7 @@ toml    begins with ``# NAME.toml``: the file is written. Otherwise it is a frag
         page's first file it must be a valid configuration (or name entry points, for a package).
 sh      every command is run and must end with 0. `streamdp run`, `assemble`, `serve` and `watch`
         stay, as in a terminal of their own, and are ended with the story; all but `watch` must then
-        have drained.
+        have drained. So does a program that says `# stays`, from when it says that it is listening.
 java    begins with ``// NAME.java``: the file is written, and run with the clients of Kafka.
 python  begins with ``# NAME.py``: the file is written. Otherwise it is run.
 sql     begins with ``-- NAME.db``: asked of that file, read-only; there must be an answer.
@@ -42,8 +42,11 @@ from streamdp.wire.schemas import schema
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 240.0  # seconds that anything may take
-STAYS = re.compile(r"(?:\w+=\S+ )*streamdp (run|assemble|serve|watch)\b(?!.*--once)")
+STAYS = re.compile(
+    r"(?:\w+=\S+ )*(?:streamdp (run|assemble|serve|watch)\b(?!.*--once)|python \S+  # stays)"
+)
 READY = {"run": "partition_running", "assemble": "partition_running", "serve": "http_listening"}
+READY["program"] = "listening"
 ELSEWHERE = {"make", ".", "docker", "pip"}
 """Commands that other tests run; that what they name is there is looked at here."""
 
@@ -81,7 +84,7 @@ class Running:
         self.lines: list[str] = []
         self._heard = threading.Condition()
         self._process = subprocess.Popen(
-            ["bash", "-c", command.replace("streamdp", "exec streamdp", 1)],
+            ["bash", "-c", re.sub(r"(streamdp|python) ", r"exec \1 ", command, count=1)],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -171,7 +174,7 @@ class Story:
             if words and words[0] in ELSEWHERE:
                 _check_elsewhere(words)
             elif stays := STAYS.match(command):
-                self._start(command, stays[1])
+                self._start(command, stays[1] or "program")
             elif words:
                 self.last = self._run(["bash", "-euo", "pipefail", "-c", command], command)
 

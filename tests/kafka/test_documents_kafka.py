@@ -37,6 +37,8 @@ def test_a_page_can_be_followed(
         "localhost:9092": broker.bootstrap,
         "127.0.0.1:8080": free_address(),
         "127.0.0.1:8081": free_address(),
+        "127.0.0.1:8000": (front := free_address()),
+        '"127.0.0.1", 8000': f'"127.0.0.1", {front.partition(":")[2]}',
         "shop": app,
         **{name: f"{app}-{name}" for name in inputs},
     }
