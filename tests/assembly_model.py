@@ -9,6 +9,7 @@ function of its seed, and not of what outcomes say.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -46,9 +47,10 @@ def reward(value: Value) -> float | None:
     """An outcome's reward."""
     try:
         number = json.loads(value or b"")["reward"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     usable = isinstance(number, int | float) and not isinstance(number, bool)
+    usable = usable and math.isfinite(number)
     return min(1.0, max(0.0, number)) if usable else None
 
 
@@ -58,16 +60,22 @@ def reward(value: Value) -> float | None:
 def expected_events(logs: Logs, rules: Rules, cap: Cap | None = None) -> list[Written]:
     """Every request's event, in order."""
     slots: Counter[Key] = Counter()
+    days: Counter[Key] = Counter()
     persons: Counter[tuple[Key, int, bytes]] = Counter()
     events: list[Written] = []
     for at, (time, key, headers, _) in enumerate(logs.requests):
         counts = True
         if cap is not None:
             person = _one(headers, "streamdp-person")
-            stretch, slots[key] = slots[key] // cap.slots, slots[key] + 1
-            if person is not None:
+            if cap.slots is None:
+                stretch = days[key] = max(days[key], time // 86_400_000)
+            else:
+                stretch, slots[key] = slots[key] // cap.slots, slots[key] + 1
+            there = {other for of, when, other in persons if (of, when) == (key, stretch)}
+            if person is not None and (person in there or len(there) < cap.persons):
                 persons[(key, stretch, person)] += 1
-            counts = person is not None and persons[(key, stretch, person)] <= cap.most
+            counted = 0 if person is None else persons[(key, stretch, person)]
+            counts = 1 <= counted <= cap.most
         loss = _loss(logs, at, time, rules) if counts else 0.5
         kept = [pair for pair in headers if pair[0] != "streamdp-person"]
         events.append((key, encode([loss]), kept))
@@ -139,6 +147,7 @@ class Story:
     cap: Cap | None = None
     crashes: float = 0.1
     most: int = 7
+    begin: int = 0  # the clock
     events: list[Written] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     crashed: int = 0
@@ -147,7 +156,7 @@ class Story:
         """To the end of the logs, and until every event has left."""
         random_ = random.Random(self.seed)
         durable, counted = Positions(0, 0, 0), dict[Key, bytes]()
-        now = 0
+        now = self.begin
         end = max(time for time, *_ in self.logs.requests + self.logs.outcomes)
         join = self._new(durable, counted)
         while True:

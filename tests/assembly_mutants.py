@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamdp.assembly.join import Event, Join, Positions, _Outcome, _Request
-from streamdp.assembly.persons import Persons
-from streamdp.assembly.public import Key
+from streamdp.assembly.join import Event, Join, Positions
+from streamdp.assembly.kept import Name, _parts
+from streamdp.assembly.persons import DAY, Persons, _Stretch
+from streamdp.assembly.public import Headers, Key
+from streamdp.assembly.recipes import Value
+
+
+class Seeing(Join):
+    """Can tell of an open request whether anything came of it."""
+
+    def _came(self, at: int) -> bool:
+        return self._kept.gains(self._kept.left + at) is not None
 
 
 class EmitsTwice(Join):
@@ -22,30 +30,30 @@ class EmitsTwice(Join):
         return replace(positions, requests=before, history=min(positions.history, before))
 
 
-class EmitsEarly(Join):
+class EmitsEarly(Seeing):
     """Lets a request leave because a click came."""
 
     def due(self, now: int, *, most: int) -> int:
         count = super().due(now, most=most)
-        while count < len(self._open) and self._open[count].gains is not None:
+        while count < self.open and self._came(count):
             count += 1
         return count
 
 
-class DropsTheSilent(Join):
+class DropsTheSilent(Seeing):
     """Drops a request for which nothing came."""
 
     def emit(self, count: int) -> list[Event]:
-        silent = [self._open[at].gains is None for at in range(count)]
+        silent = [not self._came(at) for at in range(count)]
         events = super().emit(count)
         return [event for event, none in zip(events, silent, strict=True) if not none]
 
 
-class OrdersByOutcomes(Join):
+class OrdersByOutcomes(Seeing):
     """Lets clicked requests go first."""
 
     def emit(self, count: int) -> list[Event]:
-        silent = [self._open[at].gains is None for at in range(count)]
+        silent = [not self._came(at) for at in range(count)]
         paired = sorted(zip(silent, super().emit(count), strict=True), key=lambda pair: pair[0])
         return [event for _, event in paired]
 
@@ -53,54 +61,66 @@ class OrdersByOutcomes(Join):
 class TakesPastTheDeadline(Join):
     """Counts the grace as a part of the window."""
 
-    def _offer(self, request: _Request, outcome: _Outcome) -> bool:
-        late = outcome.timestamp - request.timestamp - self._rules.window
-        kind = replace(outcome, timestamp=outcome.timestamp - max(0, min(late, 50)))
-        return super()._offer(request, kind)
+    def _offer(self, number: int, timestamp: int, value: Value) -> bool:
+        late = timestamp - self._rules.deadline(self._kept.time(number))
+        return super()._offer(number, timestamp - max(0, min(late, 50)), value)
 
 
 class CountsLateClicks(Join):
     """Takes whatever comes as long as the request is there."""
 
-    def _offer(self, request: _Request, outcome: _Outcome) -> bool:
-        deadline = self._rules.deadline(request.timestamp)
-        return super()._offer(request, replace(outcome, timestamp=min(outcome.timestamp, deadline)))
+    def _offer(self, number: int, timestamp: int, value: Value) -> bool:
+        deadline = self._rules.deadline(self._kept.time(number))
+        return super()._offer(number, min(timestamp, deadline), value)
 
 
 class ReusesClicks(Join):
     """Takes no notice of earlier requests of the same id."""
 
-    def _takes_after(self, name: tuple[Key, bytes], timestamp: int) -> int | None:
+    def _takes_after(self, until: int, timestamp: int) -> int | None:
         return timestamp - self._rules.window
 
 
 class TakesForBoth(Join):
     """Gives an outcome to every open request of its id."""
 
-    def _takes_after(self, name: tuple[Key, bytes], timestamp: int) -> int | None:
+    def _takes_after(self, until: int, timestamp: int) -> int | None:
         return timestamp - self._rules.grace
 
-    def _outcome(self, name: tuple[Key, bytes], outcome: _Outcome) -> None:
-        taken = [self._offer(request, outcome) for request in self._takers.get(name, ())]
-        if not any(taken):
-            super()._outcome(name, outcome)
+    def _outcome(self, name: Name, timestamp: int, value: Value) -> None:
+        number, taken = self._latest.get(name), False
+        while number is not None and number >= self._kept.left:
+            taken = self._offer(number, timestamp, value) or taken
+            number = self._again[number].before if number in self._again else None
+        if not taken:
+            super()._outcome(name, timestamp, value)
 
 
-class TellsInAHeader(Join):
+class TellsInAHeader(Seeing):
     """Derives a header from content."""
 
-    def _event(self, request: _Request) -> Event:
-        clicked = b"%d" % (request.gains is not None)
-        key, value, headers = super()._event(request)
+    def _event(self, number: int) -> Event:
+        clicked = b"%d" % self._came(0)
+        key, value, headers = super()._event(number)
         return key, value, [*headers, ("clicked", clicked)]
 
 
 class TellsThePerson(Join):
     """Writes the person into the event."""
 
-    def _event(self, request: _Request) -> Event:
-        key, value, _ = super()._event(request)
-        return key, value, request.headers
+    def _event(self, number: int) -> Event:
+        told = self._kept.record(number)[1]
+        key, value, _ = super()._event(number)
+        return key, value, told
+
+
+class TellsByItsLength(Seeing):
+    """Writes an event of which something came at its own length, unpadded."""
+
+    def _event(self, number: int) -> Event:
+        came = self._came(0)
+        key, value, headers = super()._event(number)
+        return key, value.rstrip() if came and value else value, headers
 
 
 class ReadsTooLittle(Join):
@@ -141,28 +161,43 @@ class IgnoresEarlyOutcomes(Join):
         return 1 << 62
 
 
+class _ById(dict[Name, Any]):
+    """Looks up by the id alone."""
+
+    def __getitem__(self, name: Name) -> Any:
+        return super().__getitem__(_parts(name)[1])
+
+    def __setitem__(self, name: Name, value: Any) -> None:
+        super().__setitem__(_parts(name)[1], value)
+
+    def __delitem__(self, name: Name) -> None:
+        super().__delitem__(_parts(name)[1])
+
+    def get(self, name: Name, default: Any = None) -> Any:
+        return super().get(_parts(name)[1], default)
+
+
 class JoinsAcrossKeys(Join):
     """Looks at the id alone."""
 
-    @staticmethod
-    def _name(key: Key, headers: Any) -> tuple[Key, bytes] | None:
-        return Join._name(None, headers)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._latest = _ById()
 
 
 class DefaultsTheNameless(Join):
     """Takes a request without an id for one that nobody has answered."""
 
-    def _event(self, request: _Request) -> Event:
-        if request.after is None:
-            self._left = request.offset + 1
-            key, _, headers = super()._event(request)
-            return key, self._encode(self._nothing), headers
-        return super()._event(request)
+    def _event(self, number: int) -> Event:
+        takes = self._after(number) is not None
+        key, value, headers = super()._event(number)
+        return key, value if takes else self._encode(self._nothing), headers
 
 
 MUTANTS = [
     EmitsTwice, EmitsEarly, DropsTheSilent, OrdersByOutcomes, TakesPastTheDeadline,
-    CountsLateClicks, ReusesClicks, TakesForBoth, TellsInAHeader, TellsThePerson, ReadsTooLittle,
+    CountsLateClicks, ReusesClicks, TakesForBoth, TellsInAHeader, TellsThePerson,
+    TellsByItsLength, ReadsTooLittle,
     ForgetsHistory, ForgetsHistoryByTheNewest, ForgetsOutcomes, IgnoresEarlyOutcomes,
     JoinsAcrossKeys, DefaultsTheNameless,
 ]  # fmt: skip
@@ -175,11 +210,12 @@ class SlidingCap(Persons):
         super().__init__(*arguments)
         self._seen: dict[Key, deque[bytes | None]] = {}
 
-    def counts(self, key: Key, person: bytes | None) -> bool:
+    def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
+        assert self._cap.slots is not None
         seen = self._seen.setdefault(key, deque(maxlen=self._cap.slots - 1))
         counts = person is not None and seen.count(person) < self._cap.most
         seen.append(person if counts else None)
-        super().counts(key, person)
+        super().counts(key, person, timestamp)
         return counts
 
 
@@ -193,21 +229,60 @@ class UnsavedCap(Persons):
 class GenerousCap(Persons):
     """Counts a request that names no person."""
 
-    def counts(self, key: Key, person: bytes | None) -> bool:
-        return super().counts(key, person) or person is None
+    def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
+        return super().counts(key, person, timestamp) or person is None
 
 
 class CapsWhatCame(Join):
     """Counts a person's request only if something usable came of it."""
 
-    def _losses(self, request: _Request) -> Sequence[float]:
-        if request.gains is None:
-            persons, self._persons = self._persons, None
-            try:
-                return super()._losses(request)
-            finally:
-                self._persons = persons
-        return super()._losses(request)
+    def _losses(self, number: int, key: Key, headers: Headers, value: Value) -> tuple[float, ...]:
+        persons = self._persons
+        if self._kept.gains(number) is None:
+            self._persons = None
+        try:
+            return super()._losses(number, key, headers, value)
+        finally:
+            self._persons = persons
 
 
 PERSON_MUTANTS = [SlidingCap, UnsavedCap, GenerousCap]
+
+
+class SlidingDay(Persons):
+    """Looks back over 24 hours, whenever they begin."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._seen: dict[Key, list[tuple[bytes | None, int]]] = {}
+
+    def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
+        seen = self._seen.setdefault(key, [])
+        seen[:] = [each for each in seen if each[1] > timestamp - DAY]
+        counts = person is not None and [p for p, _ in seen].count(person) < self._cap.most
+        if counts:
+            seen.append((person, timestamp))
+        super().counts(key, person, timestamp)
+        return counts
+
+
+class DayThatBeginsTwice(Persons):
+    """Takes each record's own day, so that a clock that goes back begins a day anew."""
+
+    def _begins(self, stretch: _Stretch, timestamp: int) -> bool:
+        before, stretch.at = stretch.at, timestamp // DAY
+        return stretch.at != before
+
+
+class EndlessDay(Persons):
+    """Keeps however many persons come."""
+
+    def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
+        cap, self._cap = self._cap, replace(self._cap, most_persons=1 << 30)
+        try:
+            return super().counts(key, person, timestamp)
+        finally:
+            self._cap = cap
+
+
+DAY_MUTANTS = [SlidingDay, DayThatBeginsTwice, EndlessDay, UnsavedCap, GenerousCap]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
 from streamdp.assembly.join import Join, Positions
-from streamdp.assembly.persons import Cap, Persons
+from streamdp.assembly.persons import DAY, Cap, Persons
 from streamdp.assembly.recipes import Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import StateMismatch
@@ -24,7 +25,7 @@ from tests.assembly_model import (
     expected_events,
     random_logs,
 )
-from tests.assembly_mutants import MUTANTS, PERSON_MUTANTS, CapsWhatCame
+from tests.assembly_mutants import DAY_MUTANTS, MUTANTS, PERSON_MUTANTS, CapsWhatCame
 
 RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
 CAP = Cap(2, 5, SECRET)
@@ -72,6 +73,50 @@ def test_a_broken_cap_is_caught(mutant: Callable[..., Any]) -> None:
         return story.events != expected_events(logs, RULES, CAP)
 
     assert any(wrong(seed) for seed in range(12))
+
+
+DAILY = Cap(2, None, SECRET, most_persons=2)
+
+
+def _by_day(seed: int) -> tuple[Logs, int]:
+    """Logs with a midnight in their middle, around which two brokers' clocks differ; their start.
+
+    The requests of the middle third come within less than the grace, on either side by turns.
+    """
+    logs, random_ = random_logs(seed), random.Random(seed)
+    third = len(logs.requests) // 3
+    begin = 3 * DAY - logs.requests[third][0]
+    gone = logs.requests[2 * third][0] - logs.requests[third][0]
+
+    def moved(time: int) -> int:
+        late = time - logs.requests[third][0]
+        if 0 <= late <= gone:
+            return 3 * DAY + random_.randrange(-GRACE // 4, GRACE // 4)
+        return begin + time - (gone if late > 0 else 0)
+
+    requests = [(moved(each[0]), each[1], each[2], each[3]) for each in logs.requests]
+    outcomes = [(moved(each[0]), each[1], each[2], each[3]) for each in logs.outcomes]
+    return replace(logs, requests=requests, outcomes=sorted(outcomes, key=itemgetter(0))), begin
+
+
+def test_a_cap_by_day_is_the_independent_join_s() -> None:
+    """Through crashes, with clocks that go back at midnight, and more persons than a day takes."""
+    for seed in range(8):
+        logs, begin = _by_day(seed)
+        story = Story(logs, RULES, seed, cap=DAILY, crashes=0.2, begin=begin).run()
+        assert story.events == expected_events(logs, RULES, DAILY)
+
+
+@pytest.mark.parametrize("mutant", DAY_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_day_is_caught(mutant: Callable[..., Any]) -> None:
+    """Days that slide, begin twice, forget, or hold any number of persons."""
+
+    def wrong(seed: int) -> bool:
+        logs, begin = _by_day(seed)
+        story = Story(logs, RULES, seed, cap=DAILY, persons=mutant, crashes=0.2, begin=begin).run()
+        return story.events != expected_events(logs, RULES, DAILY)
+
+    assert any(wrong(seed) for seed in range(8))
 
 
 def _neighbour(logs: Logs, seed: int) -> tuple[Logs, int]:
@@ -139,7 +184,7 @@ def test_what_a_cap_buys_is_what_is_claimed_and_no_more(most: int, slots: int) -
     """m of a stretch and 2m of any n consecutive slots; a person can reach both."""
     persons, random_ = Persons(Cap(most, slots, SECRET), {}), random.Random(1)
     counted = [
-        persons.counts(b"k", name) and name == b"p"
+        persons.counts(b"k", name, 0) and name == b"p"
         for name in (random_.choice([b"p", b"p", b"q"]) for _ in range(400 * slots))
     ]
     stretches = [sum(counted[at : at + slots]) for at in range(0, len(counted), slots)]
@@ -176,7 +221,7 @@ def test_only_what_is_open_is_kept() -> None:
         )  # fmt: skip
         join.emit(join.due(time, most=100))
         assert join.positions.requests == max(0, number + 1 - join.open)
-        kept = (join._open, join._takers, join._history, join._until, join._early)
+        kept: tuple[Sized, ...] = (join._kept, join._latest, join._again, join._early)
         most = max(most, *map(len, kept), len(join._early_names), len(join._spans))
     assert most <= 2 * (WINDOW + 4 * GRACE) // 10
     assert join.positions.outcomes > 2600

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from streamdp.assembly.join import Positions
+from streamdp.cli.ledger import _claim_as_dict, _claimed
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import Published, StreamTopics
@@ -402,9 +403,27 @@ def test_does_verify_say_what_a_cap_buys() -> None:
         records = [record for _, record in charge(stream_, topic, epsilon=epsilon)]
         verification.read(StreamTopics("shop", stream_, ""), records)
     clicks, views = verification.persons({"requests": Fraction(1, 4)})
-    told_ = (clicks.epsilon, clicks.of_stretch, clicks.of_any_slots)
+    told_ = (clicks.epsilon, clicks.of_stretch, clicks.of_any)
     assert told_ == (Fraction(1), Fraction(3), Fraction(6))
-    assert (views.most, views.of_stretch, views.of_any_slots) == (None, None, None)
+    assert (views.most, views.of_stretch, views.of_any) == (None, None, None)
+
+
+def test_does_verify_say_what_a_cap_by_day_buys() -> None:
+    """m·ε in a day and 2m·ε over any 24 hours: nothing of slots, of which a day has any number."""
+    name, told = line()
+    by_day = told.value.replace(b'"digest"', b'"persons":{"most":3,"per":"day"},"digest"')
+    verification = Verification()
+    verification.read(StreamTopics("shop", name, ""), [replace(told, value=by_day)])
+    verification.read(
+        StreamTopics("shop", "home", ""),
+        [record for _, record in charge("home", "events", epsilon="1/2")],
+    )
+    (claim,) = verification.persons({})
+    told_ = (claim.most, claim.slots, claim.of_stretch, claim.of_any)
+    assert told_ == (3, None, 3 * HALF, Fraction(3))
+    words, shown = _claimed(claim), _claim_as_dict(claim)
+    assert "ε = 3/2 for a person in a key and day, 3 over any 24 hours of a key" in words
+    assert (shown["per"], shown["of_any_slots"], shown["of_any_24_hours"]) == ("day", None, "3")
 
 
 def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:

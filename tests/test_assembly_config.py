@@ -110,6 +110,17 @@ def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
     (spec,) = loaded(tmp_path, persons).assemblies()
     assert spec.cap == Cap(5, 100, b"a secret of the tests")
     assert "no cap" in refused(tmp_path, persons.replace("most = 5", "most = 100"))
+    days = persons.replace("slots = 100", 'per = "day"')
+    (spec,) = loaded(tmp_path, days).assemblies()
+    assert spec.cap == Cap(5, None, b"a secret of the tests")
+    (fewer,) = loaded(tmp_path, f"{days}\nmost_persons = 7").assemblies()
+    assert (fewer.cap and fewer.cap.persons, fewer.digest != spec.digest) == (7, True)
+    assert "most_persons: belongs to per = day alone" in refused(
+        tmp_path, f"{persons}\nmost_persons = 7"
+    )
+    for wrong, got in (("", "neither"), ('slots = 9\nper = "day"', "both")):
+        table = persons.replace("slots = 100", wrong)
+        assert f"expected either slots or per = day, got {got}" in refused(tmp_path, table)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +266,11 @@ def test_does_check_say_what_a_request_costs(streamdp: Streamdp, tmp_path: Path)
     assert "ε = 5/2 for a person in a key and stretch, 5 over any 100 consecutive" in ended.out
     told = streamdp("check", "--config", str(path), "--json").json
     assert told["assemblies"][0]["persons"]["charge_of_any_slots"] == "5"
+    path = shop(tmp_path, PAIR, persons.replace("slots = 100", 'per = "day"'))
+    by_day = streamdp("check", "--config", str(path))
+    assert "ε = 5/2 for a person in a key and day, 5 over any 24 hours, however many" in by_day.out
+    told = streamdp("check", "--config", str(path), "--json").json["assemblies"][0]["persons"]
+    assert (told["charge_of_any_slots"], told["charge_of_any_24_hours"]) == (None, "5")
 
 
 def test_is_the_schema_complete() -> None:

@@ -143,8 +143,8 @@ def test_a_key_s_counts_fit_what_was_promised() -> None:
     """The largest entry of a key, with a person of its own in each slot; and what is none halts."""
     cap = Cap(3, 200, b"a secret of the tests")
     persons = Persons(cap, {})
-    for number in range(3 * cap.slots):
-        persons.counts(b"k", b"person %d" % number)
+    for number in range(3 * cap.persons):
+        persons.counts(b"k", b"person %d" % number, 0)
         (saved,) = persons.save().values()
         assert len(saved) <= Persons.largest(cap)
     with pytest.raises(StateMismatch, match="persons"):

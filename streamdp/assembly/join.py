@@ -30,22 +30,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from streamdp.assembly.kept import Kept, Name, name_of
 from streamdp.assembly.persons import Persons
-from streamdp.assembly.public import (
-    PERSON_HEADER,
-    REQUEST_HEADER,
-    Headers,
-    Key,
-    event_headers,
-    only,
-)
+from streamdp.assembly.public import PERSON_HEADER, Headers, Key, event_headers, only
 from streamdp.assembly.recipes import Recipe, Unreadable, Value
 from streamdp.assembly.rules import Gains, Rules
 from streamdp.core.errors import StateMismatch, complaint
-
-Name = tuple[Key, bytes]
-"""A request's key and id."""
 
 Encode = Callable[[Sequence[float]], bytes]
 """Losses as an event's bytes, of one length whatever they are."""
@@ -54,7 +46,7 @@ Event = tuple[Key, Value, Headers]
 
 NULL_LOSS = 0.5
 _EVER = -(1 << 62)  # before any time
-_MOST_KNOWN = 1024  # encodings that are remembered
+_MOST_KNOWN = 1024  # encodings, and gains, that are remembered
 _SPANS = 64  # of outcomes' positions in a window: so finely is remembered where to begin again
 
 
@@ -67,25 +59,20 @@ class Positions:
     outcomes: int  # the first outcome that an open or a later request may need
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    """An open request."""
-
-    offset: int
-    timestamp: int
-    key: Key
-    headers: Headers = field(repr=False)
-    value: Value = field(repr=False)
-    after: int | None  # takes outcomes younger than this; None: takes none
-    gains: list[float] | None = field(default=None, repr=False)
-
-
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """An outcome that no request has asked for yet."""
 
     timestamp: int
     value: Value = field(repr=False)
+
+
+class _Again(NamedTuple):
+    """What a request has of the earlier ones of its name."""
+
+    after: int | None  # takes outcomes younger than this; None: takes none
+    until: int  # the latest deadline of its name, its own included
+    before: int  # the one before it
 
 
 class Join:
@@ -104,18 +91,18 @@ class Join:
         self._persons = persons
         self._restored, self._left = positions, positions.requests
         self._request_at, self._outcome_at = positions.history, positions.outcomes
-        self._open: deque[_Request] = deque()
-        self._takers: dict[Name, deque[_Request]] = {}
-        self._history: deque[tuple[int, int, Name]] = deque()  # offset, deadline, name
-        self._until: dict[Name, int] = {}
+        self._kept = Kept()
+        self._latest: dict[Name, int] = {}  # the newest request of a name that is kept
+        self._again: dict[int, _Again] = {}  # of requests whose name an earlier one has too
         self._early: dict[Name, list[_Outcome]] = {}
         self._early_names: deque[tuple[int, Name]] = deque()
         self._spans: deque[tuple[int, int, int]] = deque()  # of outcomes: start, youngest, first
         self._newest = _EVER
-        self._null = [NULL_LOSS] * recipe.gains
-        self._nothing = [rules.default] * recipe.gains
+        self._null = (NULL_LOSS,) * recipe.gains
+        self._nothing = (rules.default,) * recipe.gains
         self._length = len(encode(self._null))
         self._known: dict[tuple[float, ...], bytes] = {}
+        self._shared: dict[tuple[float, ...], tuple[float, ...]] = {}
 
     # -- what is read ------------------------------------------------------------------------------
 
@@ -132,27 +119,32 @@ class Join:
     @property
     def open(self) -> int:
         """How many requests wait for their deadline. Public."""
-        return len(self._open)
+        return self._kept.end - self._kept.left
 
     def request(
         self, offset: int, timestamp: int, key: Key, headers: Headers, value: Value
     ) -> None:
         """The next request of the partition."""
+        kept = self._kept
         self._request_at = offset + 1
         self._newest = max(self._newest, timestamp)
-        name, after = self._name(key, headers), None
+        name = self._name(key, headers)
+        number = kept.add(offset, timestamp, name, key, headers, value)
+        before = self._latest.get(name) if name is not None else None
         if name is not None:
-            after = self._takes_after(name, timestamp)
-            until = self._rules.deadline(timestamp)
-            self._until[name] = max(self._until.get(name, _EVER), until)
-            self._history.append((offset, until, name))
-        if offset >= self._left:
-            request = _Request(offset, timestamp, key, headers, value, after)
-            self._open.append(request)
-            if name is not None and after is not None:
-                self._takers.setdefault(name, deque()).append(request)
-                for outcome in self._early.get(name, ()):
-                    self._offer(request, outcome)
+            self._latest[name] = number
+            if before is not None:
+                until = self._until(before)
+                self._again[number] = _Again(
+                    self._takes_after(until, timestamp),
+                    max(until, self._rules.deadline(timestamp)),
+                    before,
+                )
+        if offset < self._left:
+            kept.leave()
+        elif name is not None and self._early:
+            for early in self._early.get(name, ()):
+                self._offer(number, early.timestamp, early.value)
 
     def skip_requests(self, offset: int) -> None:
         """There is no request before this offset that was not read."""
@@ -174,7 +166,7 @@ class Join:
         for timestamp, key, pairs, value in zip(timestamps, keys, headers, values, strict=True):
             name = self._name(key, pairs)
             if name is not None:
-                self._outcome(name, _Outcome(timestamp, value))
+                self._outcome(name, timestamp, value)
 
     def _note_span(self, youngest: int) -> None:
         """Remember where these outcomes begin; a span is not much less than a part of a window."""
@@ -184,38 +176,67 @@ class Join:
         else:
             self._spans.append((self._outcome_at, youngest, youngest))
 
-    def _outcome(self, name: Name, outcome: _Outcome) -> None:
-        """Give an outcome to the request that takes it, or keep it for one that may come."""
-        for request in self._takers.get(name, ()):
-            if self._offer(request, outcome):
-                return
-        if outcome.timestamp > self._oldest_of_coming():
-            self._early.setdefault(name, []).append(outcome)
-            self._early_names.append((outcome.timestamp, name))
+    def _outcome(self, name: Name, timestamp: int, value: Value) -> None:
+        """Give an outcome to the request that takes it, or keep it for one that may come.
 
-    def _offer(self, request: _Request, outcome: _Outcome) -> bool:
-        """Whether a request takes an outcome; then it counts, if it can be read."""
-        assert request.after is not None
-        deadline = self._rules.deadline(request.timestamp)
-        if not request.after < outcome.timestamp <= deadline:
+        No moment belongs to two requests of a name, so it does not matter which is asked first.
+        """
+        number = self._latest.get(name)
+        while number is not None and number >= self._kept.left:
+            if self._offer(number, timestamp, value):
+                return
+            again = self._again.get(number)
+            number = None if again is None else again.before
+        if timestamp > self._oldest_of_coming():
+            self._early.setdefault(name, []).append(_Outcome(timestamp, value))
+            self._early_names.append((timestamp, name))
+
+    def _offer(self, number: int, timestamp: int, value: Value) -> bool:
+        """Whether an open request takes an outcome; then it counts, if it can be read."""
+        kept, after = self._kept, self._after(number)
+        if after is None or not after < timestamp <= self._rules.deadline(kept.time(number)):
             return False
         try:
-            gains = self._recipe.answer(self._recipe.question(request.value), outcome.value)
+            gains = self._recipe.answer(self._question(number), value)
         except Unreadable:
             gains = None
         if gains is not None:
-            request.gains = self._rules.combined(request.gains, gains)
+            combined = self._rules.combined(kept.gains(number), gains)
+            kept.set_gains(number, self._once(combined))
         return True
 
-    def _takes_after(self, name: Name, timestamp: int) -> int | None:
-        """After which moment a request takes outcomes; None if it repeats an earlier one."""
-        until = self._until.get(name, _EVER)
+    def _question(self, number: int) -> object:
+        recipe = self._recipe
+        return recipe.question(self._kept.record(number)[2] if recipe.asks else None)
+
+    def _once(self, gains: tuple[float, ...]) -> tuple[float, ...]:
+        """Equal gains as one object: most requests of which something came have the same."""
+        if len(self._shared) == _MOST_KNOWN:
+            self._shared.clear()
+        return self._shared.setdefault(gains, gains)
+
+    def _takes_after(self, until: int, timestamp: int) -> int | None:
+        """After which moment a request takes outcomes, by the deadline of those before it.
+
+        None if it repeats an earlier one.
+        """
         return None if timestamp <= until else max(until, timestamp - self._rules.grace)
+
+    def _after(self, number: int) -> int | None:
+        """The same, of a request that is kept."""
+        if self._kept.name(number) is None:
+            return None
+        again = self._again.get(number)
+        return self._kept.time(number) - self._rules.grace if again is None else again.after
+
+    def _until(self, number: int) -> int:
+        """The latest deadline of a request and those of its name before it."""
+        again = self._again.get(number)
+        return self._rules.deadline(self._kept.time(number)) if again is None else again.until
 
     @staticmethod
     def _name(key: Key, headers: Headers) -> Name | None:
-        found = only(headers, REQUEST_HEADER)
-        return None if found is None else (key, found)
+        return name_of(key, headers)
 
     # -- what leaves -------------------------------------------------------------------------------
 
@@ -223,35 +244,36 @@ class Join:
         """How many events may leave at a moment; none for what came of them."""
         horizon = max(now, self._newest)
         count = 0
-        for request in self._open:
-            if count == most or self._rules.leaves(request.timestamp) > horizon:
+        for timestamp in self._kept.times(min(most, self.open)):
+            if self._rules.leaves(timestamp) > horizon:
                 break
             count += 1
         return count
 
     def until(self, count: int) -> int:
         """The time up to which all outcomes must have been read before so many events leave."""
-        times = (self._open[at].timestamp for at in range(count))
-        return max(map(self._rules.leaves, times), default=_EVER)
+        return max(map(self._rules.leaves, self._kept.times(count)), default=_EVER)
 
     def last_of(self, count: int) -> int:
         """The offset of the newest of so many of the oldest open requests."""
-        return self._open[count - 1].offset
+        return self._kept.offset(self._kept.left + count - 1)
 
     def next_due(self) -> int | None:
         """The moment at which the oldest open request may leave by the clock."""
-        return self._rules.leaves(self._open[0].timestamp) if self._open else None
+        return self._rules.leaves(self._kept.time(self._kept.left)) if self.open else None
 
     def emit(self, count: int) -> list[Event]:
         """The oldest requests as events: all outcomes that may count have been read."""
-        return [self._event(self._open.popleft()) for _ in range(count)]
+        return [self._event(self._kept.left) for _ in range(count)]
 
-    def _event(self, request: _Request) -> Event:
-        self._left = request.offset + 1
-        if request.after is not None:
-            self._close(request)
-        value = self._encoded(tuple(self._losses(request)))
-        return request.key, value, event_headers(request.headers)
+    def _event(self, number: int) -> Event:
+        """The oldest open request as an event."""
+        kept = self._kept
+        self._left = kept.offset(number) + 1
+        key, headers, value = kept.record(number)
+        losses = self._losses(number, key, headers, value)
+        kept.leave()
+        return key, self._encoded(losses), event_headers(headers)
 
     def _encoded(self, losses: tuple[float, ...]) -> bytes:
         """An event's bytes; few losses are the losses of most events, so some are remembered."""
@@ -271,32 +293,22 @@ class Join:
             self._known[losses] = value
         return self._known[losses]
 
-    def _losses(self, request: _Request) -> Sequence[float]:
-        counts = request.after is not None
+    def _losses(self, number: int, key: Key, headers: Headers, value: Value) -> tuple[float, ...]:
+        counts = self._after(number) is not None
         if self._persons is not None:
-            person = only(request.headers, PERSON_HEADER)
-            counts = self._persons.counts(request.key, person) and counts
-        if not counts or not self._readable(request):
+            person = only(headers, PERSON_HEADER)
+            counts = self._persons.counts(key, person, self._kept.time(number)) and counts
+        if not counts or not self._readable(value):
             return self._null
-        if request.gains is None:
-            return self._nothing
-        return _as_losses(request.gains)
+        gains = self._kept.gains(number)
+        return self._nothing if gains is None else _as_losses(gains)
 
-    def _readable(self, request: _Request) -> bool:
+    def _readable(self, value: Value) -> bool:
         try:
-            self._recipe.question(request.value)
+            self._recipe.question(value)
         except Unreadable:
             return False
         return True
-
-    def _close(self, request: _Request) -> None:
-        """A request that has left takes no outcomes any more."""
-        name = self._name(request.key, request.headers)
-        assert name is not None
-        takers = self._takers[name]
-        assert takers.popleft() is request
-        if not takers:
-            del self._takers[name]
 
     # -- what must be read again -------------------------------------------------------------------
 
@@ -306,26 +318,32 @@ class Join:
         if self._request_at < self._restored.requests:  # history is still being read again
             return self._restored
         self._forget()
-        requests = self._open[0].offset if self._open else max(self._request_at, self._left)
-        history = self._history[0][0] if self._history else requests
+        kept = self._kept
+        requests = kept.offset(kept.left) if self.open else max(self._request_at, self._left)
+        history = kept.offset(kept.first) if len(kept) else requests
         outcomes = self._spans[0][0] if self._spans else self._outcome_at
-        return Positions(requests, min(history, requests), outcomes)
+        return Positions(requests, history, outcomes)
 
     def _forget(self) -> None:
         """Drop what decides nothing any more, be it after a crash."""
-        oldest = self._oldest_of_open()
-        while self._history and self._history[0][1] <= oldest:
-            _, until, name = self._history.popleft()
-            if self._until.get(name) == until:  # of two of one moment the first has gone
-                del self._until[name]
+        oldest, kept = self._oldest_of_open(), self._kept
+        while kept.first < kept.left:
+            name = kept.name(kept.first)
+            if name is not None:
+                if self._until(kept.first) > oldest:
+                    break
+                self._again.pop(kept.first, None)
+                if self._latest[name] == kept.first:
+                    del self._latest[name]
+            kept.forget()
         while self._spans and self._spans[0][1] <= oldest:
             self._spans.popleft()
         oldest = self._oldest_of_coming()
         while self._early_names and self._early_names[0][0] <= oldest:
             _, name = self._early_names.popleft()
-            kept = [each for each in self._early.pop(name, ()) if each.timestamp > oldest]
-            if kept:
-                self._early[name] = kept
+            young = [each for each in self._early.pop(name, ()) if each.timestamp > oldest]
+            if young:
+                self._early[name] = young
 
     def _oldest_of_coming(self) -> int:
         """Older outcomes, and deadlines, matter to no request that is yet to be read.
@@ -336,12 +354,12 @@ class Join:
 
     def _oldest_of_open(self) -> int:
         """Nor to any that is open: these are not older than the first by more than a grace."""
-        if not self._open:
+        if not self.open:
             return self._oldest_of_coming()
-        first = min(self._open[0].timestamp, self._newest)
+        first = min(self._kept.time(self._kept.left), self._newest)
         return first - 2 * self._rules.grace
 
 
-def _as_losses(gains: Gains) -> list[float]:
+def _as_losses(gains: Gains) -> tuple[float, ...]:
     """1 − gain, of sums clipped."""
-    return [1.0 - min(1.0, gain) for gain in gains]
+    return tuple([1.0 - min(1.0, gain) for gain in gains])

@@ -1,17 +1,23 @@
-"""A cap on one person's events: at most `most` count in each stretch of `slots` slots of a key.
+"""A cap on one person's events: at most `most` count in each stretch of a key.
 
-Privacy: m·ε for a person in a key and stretch, hence at most 2m·ε over any `slots` consecutive
-slots of the key, times the keys that the person touches. No more than that.
+A stretch is so many slots of the key, or a calendar day (UTC).
+
+Privacy: m·ε for a person in a key and stretch, times the keys that the person touches. Stretches
+do not overlap, so at most 2m·ε over any `slots` consecutive slots of the key, or over any 24 hours.
+No more than that; of days nothing is said about slots, since a day may have any number of them.
 
 Why it is safe: which events count is a function of public headers and their order alone. So
 - stretches are fixed and do not overlap, 0 … n−1, n … 2n−1, …: with sliding ones a single request
   could decide about many others;
+- the day of a request is that of its record's time, or that of an earlier request of its key if
+  that is later: brokers' clocks differ, and no day begins twice. So a key has one day at a time;
 - every request of a person takes part in the count, whatever came of it: a count of usable
   outcomes would carry one outcome's content into other events;
 - those over the cap become null events and keep their slots.
 
-A request that names no person cannot be counted for one, so under a cap it is a null event too.
-Persons are kept as keyed hashes (BLAKE2b, 16 bytes) in trusted state.
+A request that names no person cannot be counted for one, so under a cap it is a null event too. A
+day may bring any number of persons: beyond `most_persons` of a key, those who come later that day
+are null events. Persons are kept as keyed hashes (BLAKE2b, 16 bytes) in trusted state.
 """
 
 from __future__ import annotations
@@ -27,27 +33,30 @@ from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 
 HASH_BYTES = 16
 LEAST_SECRET = 16  # bytes
+MOST_PERSONS = 10_000  # of a key and day, unless told otherwise: 280 kB of trusted state
+DAY = 86_400_000  # milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """How many events of one person count in so many slots of a key."""
+    """How many events of one person count in so many slots of a key, or in a day."""
 
     most: int
-    slots: int
+    slots: int | None  # None: a calendar day
     secret: bytes = field(repr=False)
+    most_persons: int = MOST_PERSONS  # of a key and day
+
+    @property
+    def persons(self) -> int:
+        """The most that a stretch of a key can have."""
+        return self.most_persons if self.slots is None else self.slots
 
     def __post_init__(self) -> None:
         """Refuse a cap that caps nothing, and a secret that can be guessed."""
-        if not 1 <= self.most < self.slots:
-            raise InvalidConfig(
-                complaint(
-                    "persons",
-                    "no cap",
-                    expected="1 ≤ most < slots",
-                    got=f"{self.most} of {self.slots}",
-                )
-            )
+        if self.most < 1 or (self.slots is not None and self.most >= self.slots):
+            expected = "most ≥ 1" if self.slots is None else "1 ≤ most < slots"
+            got = f"{self.most} of {self.slots or 'a day'}"
+            raise InvalidConfig(complaint("persons", "no cap", expected=expected, got=got))
         if not LEAST_SECRET <= len(self.secret) <= 64:
             raise InvalidConfig(
                 complaint(
@@ -64,15 +73,15 @@ class Cap:
 
 
 class _Saved(msgspec.Struct, array_like=True):
-    slots: int
+    at: int
     counts: dict[bytes, int]
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """A key's slots so far, and the persons of its current stretch."""
+    """A key's slots so far, or its day, and the persons of its current stretch."""
 
-    slots: int = 0
+    at: int = 0
     counts: dict[bytes, int] = field(default_factory=dict, repr=False)
 
 
@@ -84,19 +93,29 @@ class Persons:
         self._keys = {key: _restored(value) for key, value in saved.items()}
         self._changed: set[Key] = set()
 
-    def counts(self, key: Key, person: bytes | None) -> bool:
+    def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
         """Whether the key's next event counts; it takes its slot in any case."""
         stretch = self._keys.setdefault(key, _Stretch())
-        if stretch.slots % self._cap.slots == 0:
+        if self._begins(stretch, timestamp):
             stretch.counts.clear()
-        stretch.slots += 1
         self._changed.add(key)
         if person is None:
             return False
         hashed = self._cap.hashed(person)
+        if hashed not in stretch.counts and len(stretch.counts) >= self._cap.persons:
+            return False
         before = stretch.counts.get(hashed, 0)
         stretch.counts[hashed] = min(before + 1, self._cap.most)
         return before < self._cap.most
+
+    def _begins(self, stretch: _Stretch, timestamp: int) -> bool:
+        """Take the next slot, and say whether a new stretch begins with it."""
+        if self._cap.slots is not None:
+            begins = stretch.at % self._cap.slots == 0
+            stretch.at += 1
+            return begins
+        before, stretch.at = stretch.at, max(stretch.at, timestamp // DAY)
+        return stretch.at > before
 
     def save(self) -> dict[Key, bytes]:
         """What has changed since the last call, as it is to be kept."""
@@ -105,12 +124,12 @@ class Persons:
 
     def _saved(self, key: Key) -> _Saved:
         stretch = self._keys[key]
-        return _Saved(stretch.slots, stretch.counts)
+        return _Saved(stretch.at, stretch.counts)
 
     @staticmethod
     def largest(cap: Cap) -> int:
         """The most bytes that a key's entry may take."""
-        return 32 + cap.slots * (HASH_BYTES + 12)
+        return 32 + cap.persons * (HASH_BYTES + 12)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -129,7 +148,7 @@ def _restored(value: bytes) -> _Stretch:
                 got=f"{len(value)} bytes",
             )
         ) from None
-    return _Stretch(saved.slots, saved.counts)
+    return _Stretch(saved.at, saved.counts)
 
 
 def _order(key: Key) -> tuple[bool, bytes]:

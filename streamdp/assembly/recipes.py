@@ -43,6 +43,11 @@ class Recipe(Protocol):
         """How many numbers an event has."""
         ...
 
+    @property
+    def asks(self) -> bool:
+        """Whether a request's content is looked at."""
+        ...
+
     def question(self, value: Value) -> object:
         """What a request's content asks; raises `Unreadable`."""
         ...
@@ -89,6 +94,11 @@ class Rewards:
         """One."""
         return 1
 
+    @property
+    def asks(self) -> bool:
+        """A request's content says nothing."""
+        return False
+
     def question(self, value: Value) -> object:
         """A request's content is not looked at."""
         return None
@@ -119,6 +129,11 @@ class Rankers:
     def gains(self) -> int:
         """One for each action."""
         return len(self.actions)
+
+    @property
+    def asks(self) -> bool:
+        """A request is looked at."""
+        return True
 
     def question(self, value: Value) -> object:
         """The lists, in the actions' order."""
@@ -157,6 +172,11 @@ class Categories:
         """One for each action."""
         return len(self.actions)
 
+    @property
+    def asks(self) -> bool:
+        """A request's content says nothing."""
+        return False
+
     def question(self, value: Value) -> object:
         """A request's content is not looked at."""
         return None
@@ -192,6 +212,11 @@ class Errors:
     def gains(self) -> int:
         """One for each action."""
         return len(self.actions)
+
+    @property
+    def asks(self) -> bool:
+        """A request is looked at."""
+        return True
 
     def question(self, value: Value) -> object:
         """The predictions, in the actions' order; None where there is none."""

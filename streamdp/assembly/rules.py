@@ -54,12 +54,12 @@ class Rules:
         """The moment from which an event of this time may leave."""
         return timestamp + self.window + self.grace
 
-    def combined(self, before: list[float] | None, gains: Gains) -> list[float]:
+    def combined(self, before: tuple[float, ...] | None, gains: Gains) -> tuple[float, ...]:
         """What a request has, with one outcome more."""
         if before is None or self.combine is Combine.LAST:
-            return list(gains)
+            return tuple(gains)
         if self.combine is Combine.FIRST:
             return before
         if self.combine is Combine.MAX:
-            return [max(pair) for pair in zip(before, gains, strict=True)]
-        return [a + b for a, b in zip(before, gains, strict=True)]
+            return tuple([max(pair) for pair in zip(before, gains, strict=True)])
+        return tuple([a + b for a, b in zip(before, gains, strict=True)])

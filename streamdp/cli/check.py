@@ -164,11 +164,15 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
         "persons": None,
     }
     if spec.cap is not None:
+        days, twice = spec.cap.slots is None, str(2 * spec.cap.most * charge)
         told["persons"] = {
             "most": spec.cap.most,
             "slots": spec.cap.slots,
+            "per": "day" if days else None,
+            "most_persons": spec.cap.most_persons if days else None,
             "charge": str(spec.cap.most * charge),
-            "charge_of_any_slots": str(2 * spec.cap.most * charge),
+            "charge_of_any_slots": None if days else twice,
+            "charge_of_any_24_hours": twice if days else None,
         }
     return told
 
@@ -240,7 +244,14 @@ def _print_assembly(told: dict[str, Any]) -> None:
         f" charged ε = {told['charge']} in all"
     )
     persons = told["persons"]
-    if persons is not None:
+    if persons is not None and persons["per"]:
+        typer.echo(
+            f"    {persons['most']} events of a person count in each calendar day (UTC) of a key,"
+            f" of {persons['most_persons']} persons at most: ε = {persons['charge']} for a person"
+            f" in a key and day, {persons['charge_of_any_24_hours']} over any 24 hours, however"
+            " many slots these have, times the keys that the person touches"
+        )
+    elif persons is not None:
         typer.echo(
             f"    {persons['most']} events of a person count in each {persons['slots']} slots of a"
             f" key: ε = {persons['charge']} for a person in a key and stretch,"

@@ -290,10 +290,17 @@ def _claimed(claim: PersonsClaim) -> str:
     name = f"persons of assembly {claim.app}.{claim.assembly}"
     if claim.most is None:
         return f"{name}: no cap; a person with m requests has m times ε = {claim.epsilon}"
+    if claim.slots is None:
+        return (
+            f"{name}: {claim.most} events count in each calendar day (UTC) of a key, each charged"
+            f" ε = {claim.epsilon} at most: ε = {claim.of_stretch} for a person in a key and day,"
+            f" {claim.of_any} over any 24 hours of a key in one epoch, however many slots these"
+            " have, times the keys that the person touches"
+        )
     return (
         f"{name}: {claim.most} events count in each stretch of {claim.slots} slots of a key, each"
         f" charged ε = {claim.epsilon} at most: ε = {claim.of_stretch} for a person in a key and"
-        f" stretch, {claim.of_any_slots} over any {claim.slots} consecutive slots of a key in one"
+        f" stretch, {claim.of_any} over any {claim.slots} consecutive slots of a key in one"
         " epoch, times the keys that the person touches"
     )
 
@@ -304,10 +311,16 @@ def _claim_as_dict(claim: PersonsClaim) -> dict[str, Any]:
         "assembly": claim.assembly,
         "most": claim.most,
         "slots": claim.slots,
+        "per": "day" if claim.most is not None and claim.slots is None else None,
         "epsilon": str(claim.epsilon),
-        "of_stretch": None if claim.of_stretch is None else str(claim.of_stretch),
-        "of_any_slots": None if claim.of_any_slots is None else str(claim.of_any_slots),
+        "of_stretch": _text(claim.of_stretch),
+        "of_any_slots": None if claim.slots is None else _text(claim.of_any),
+        "of_any_24_hours": None if claim.slots is not None else _text(claim.of_any),
     }
+
+
+def _text(epsilon: Fraction | None) -> str | None:
+    return None if epsilon is None else str(epsilon)
 
 
 def _tell_compared(compared: dict[str, Any]) -> None:

@@ -25,15 +25,16 @@ from streamdp.wire.lines import Assembled, PersonsCap
 class PersonsClaim:
     """What the cap of an assembly buys one person, by what its events were charged (loop.md).
 
-    A stretch is fixed, so any so many consecutive slots lie in at most two of them; an epoch begins
-    a stretch anew. All of it is for one key: times the keys that a person touches.
+    A stretch is fixed, so any so many consecutive slots, or any 24 hours, lie in at most two of
+    them; an epoch begins a stretch anew. All of it is for one key: times the keys that a person
+    touches. A day may have any number of slots, so of days nothing is said about slots.
     """
 
     app: str
     assembly: str
     requests: str
     most: int | None  # None: requests were assembled without a cap, so nothing is bounded
-    slots: int | None
+    slots: int | None  # None: a calendar day, or no cap
     epsilon: Fraction  # the highest charge on a request with its outcomes
 
     @property
@@ -42,8 +43,8 @@ class PersonsClaim:
         return None if self.most is None else self.most * self.epsilon
 
     @property
-    def of_any_slots(self) -> Fraction | None:
-        """2m·ε: of a person over any so many consecutive slots of a key."""
+    def of_any(self) -> Fraction | None:
+        """2m·ε: of a person over any so many consecutive slots of a key, or over any 24 hours."""
         return None if self.most is None else 2 * self.most * self.epsilon
 
 
@@ -82,7 +83,8 @@ class AssembledRequests:
         for (app, name, _), part in self._parts.items():
             for line in part.lines:
                 cap = line.persons if isinstance(line.persons, PersonsCap) else None
-                most, slots = (cap.most, cap.slots) if cap else (None, None)
+                most = cap.most if cap else None
+                slots = cap.slots if cap and isinstance(cap.slots, int) else None
                 if line.stop > line.start:
                     told[app, name, line.input, most, slots] = None
         return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -280,10 +280,14 @@ LedgerLine = Charge | EpochMark | PriorLine
 
 
 class PersonsCap(Struct, frozen=True, kw_only=True):
-    """How many events of one person count in each fixed stretch of so many slots of a key."""
+    """How many events of one person count in each fixed stretch of a key: slots, or a day."""
 
     most: Positive
-    slots: Positive
+    slots: Annotated[int, Meta(ge=1, description="Slots of a stretch.")] | UnsetType = UNSET
+    per: (
+        Annotated[Literal["day"], Meta(description="In place of slots: a stretch is a day (UTC).")]
+        | UnsetType
+    ) = UNSET
 
 
 class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assembly"):

@@ -29,7 +29,7 @@ from msgspec import UNSET
 
 from streamdp import __version__
 from streamdp.assembly.join import Event, Join, Positions
-from streamdp.assembly.persons import Persons
+from streamdp.assembly.persons import Cap, Persons
 from streamdp.core.errors import StateMismatch, TransportLost, complaint
 from streamdp.ports import (
     Commit,
@@ -124,14 +124,11 @@ class PartitionAssembly:
         """Requests, where those before ended."""
         check_goes_on(records, position=self._join.request_at)
         _check_columns(records)
-        for at, offset in enumerate(records.offsets):
-            self._join.request(
-                offset,
-                records.timestamps[at],
-                _cut(records.keys[at]),
-                records.headers[at],
-                records.values[at],
-            )
+        columns = (records.keys, records.headers, records.values)
+        for offset, timestamp, key, headers, value in zip(
+            records.offsets, records.timestamps, *columns, strict=True
+        ):
+            self._join.request(offset, timestamp, _cut(key), headers, value)
         self._join.skip_requests(records.next_offset)
 
     async def round(self, now: int) -> int:
@@ -163,7 +160,7 @@ class PartitionAssembly:
             start=start,
             stop=stop,
             ordinal=self._lines + 1,
-            persons=PersonsCap(most=cap.most, slots=cap.slots) if cap else UNSET,
+            persons=_told(cap) if cap else UNSET,
             digest=self._spec.digest,
             version=__version__,
         )
@@ -233,6 +230,13 @@ class PartitionAssembly:
             )
 
 
+def _told(cap: Cap) -> PersonsCap:
+    """A cap as the ledger tells it."""
+    if cap.slots is None:
+        return PersonsCap(most=cap.most, per="day")
+    return PersonsCap(most=cap.most, slots=cap.slots)
+
+
 def _cut(key: Key) -> Key:
     """A key that is too long to have a learner, still too long for that."""
     return key if key is None else key[: LONGEST_KEY + 1]
@@ -241,11 +245,9 @@ def _cut(key: Key) -> Key:
 def _fitted(event: Event, room: int) -> Event:
     """An event that the output takes: without its headers, if they are too large."""
     key, value, headers = event
-    size = (
-        len(key or b"")
-        + len(value or b"")
-        + sum(len(name.encode()) + len(content or b"") + _HEADER_ROOM for name, content in headers)
-    )
+    size = len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += len(name.encode()) + len(content or b"") + _HEADER_ROOM
     return event if size <= room else (key, value, [])
 
 

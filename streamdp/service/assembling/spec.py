@@ -50,7 +50,9 @@ class AssemblySpec:
         cap = None
         if self.cap is not None:
             secret = blake2b(self.cap.secret, digest_size=16, person=b"streamdp cap").hexdigest()
-            cap = [self.cap.most, self.cap.slots, secret]
+            days = ["day", self.cap.most_persons]
+            stretch = days if self.cap.slots is None else [self.cap.slots]
+            cap = [self.cap.most, *stretch, secret]
         told = {
             "topics": [self.topics.input, self.topics.beside, self.topics.output],
             "rules": repr(self.rules),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamdp.assembly.join import Encode
-from streamdp.assembly.persons import Cap
+from streamdp.assembly.persons import MOST_PERSONS, Cap
 from streamdp.assembly.recipes import Categories, Errors, Rankers, Recipe, Rewards
 from streamdp.assembly.rules import Rules
 from streamdp.core.errors import InvalidConfig, complaint
@@ -159,12 +159,22 @@ def _cap(configuration: Configuration, name: str) -> Cap | None:
         raise InvalidConfig(
             complaint(where, "cannot be read", expected=expected, got=type(error).__name__)
         ) from None
+    if (persons.slots is None) == (persons.per is None):
+        told, got = "a stretch is so many slots, or a day", _given(persons.slots, persons.per)
+        raise _wrong(configuration, name, "persons", told, "either slots or per = day", got)
+    if persons.most_persons is not None and persons.per is None:
+        told = "belongs to per = day alone"
+        raise _wrong(configuration, name, "persons.most_persons", told, "none", "slots")
     try:
-        return Cap(persons.most, persons.slots, secret)
+        return Cap(persons.most, persons.slots, secret, persons.most_persons or MOST_PERSONS)
     except InvalidConfig as error:
         what = str(error).removeprefix("persons")
         place = configuration.place("assemblies", name, "persons")
         raise InvalidConfig(f"{place}{what}") from None
+
+
+def _given(slots: int | None, per: str | None) -> str:
+    return "neither" if slots is None and per is None else "both"
 
 
 def _wrong(

@@ -31,7 +31,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 _CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 _PORT = re.compile(r"[0-9]{1,5}")
 _LENGTH = re.compile(r"([1-9][0-9]{0,5})([smhd])", re.ASCII)
-_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BRIEF = re.compile(r"([1-9][0-9]{0,5})(ms|[smhd])", re.ASCII)
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_build=True)
 
 
@@ -75,6 +76,22 @@ def _milliseconds(value: object) -> object:
         raise InvalidConfig(
             complaint(
                 "", "no length of time", expected='such as "90s", "12h" or "30d"', got=shown(value)
+            )
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _brief(value: object) -> object:
+    """The same of a window or a grace, which may be shorter than a second.
+
+    >>> _brief("50ms"), _brief("30m")
+    (50, 1800000)
+    """
+    found = _BRIEF.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidConfig(
+            complaint(
+                "", "no length of time", expected='such as "50ms", "2s" or "30m"', got=shown(value)
             )
         )
     return int(found[1]) * _UNITS[found[2]]
@@ -238,13 +255,19 @@ class StreamTable(BaseModel):
 
 
 class PersonsTable(BaseModel):
-    """A cap on how many events of one person count in so many slots of a key."""
+    """A cap on how many events of one person count in so many slots of a key, or in a day."""
 
     model_config = _CLOSED
 
     most: Count = Field(description="events of one person that count in a stretch of a key")
-    slots: Annotated[int, Field(ge=2, le=1_000_000), Number] = Field(
-        description="slots of a stretch: 0 … n - 1, n … 2n - 1, and so on"
+    slots: Annotated[int, Field(ge=2, le=1_000_000), Number] | None = Field(
+        default=None, description="slots of a stretch: 0 … n - 1, n … 2n - 1, and so on"
+    )
+    per: Literal["day"] | None = Field(
+        default=None, description="in place of slots: a stretch is a calendar day (UTC)"
+    )
+    most_persons: Count | None = Field(
+        default=None, description="per = day: of a key and day; 10,000 unless said"
     )
     secret_file: Path = Field(description="16 to 64 bytes that persons' ids are hashed with")
 
@@ -281,10 +304,10 @@ class AssemblyTable(BaseModel):
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False), Number] | None = Field(
         default=None, description="mode errors: the error from which on the loss is 1"
     )
-    window: Annotated[int, BeforeValidator(_milliseconds)] = Field(
+    window: Annotated[int, BeforeValidator(_brief)] = Field(
         description="how long after a request its outcomes count"
     )
-    grace: Annotated[int, BeforeValidator(_milliseconds)] = Field(
+    grace: Annotated[int, BeforeValidator(_brief)] = Field(
         default=2000, description="by how much any two clocks may differ"
     )
     combine: Combine = Field(description="what several outcomes of one request say together")
