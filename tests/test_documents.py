@@ -4,7 +4,9 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,30 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if not target.exists() or missing_anchor:
             broken.append(link)
     assert broken == []
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.stem))
+def test_what_a_page_names_of_the_repository_exists(page: Path) -> None:
+    """Paths, modules and their names, and targets of make, in backticks."""
+    text = page.read_text()
+    paths = re.findall(
+        r"`((?:streamdp|adapters|tests|deploy|docs|requirements)/[\w./-]*\w)/?`", text
+    )
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    dotted = re.findall(r"`((?:streamdp|streamdp_adapters)(?:\.[A-Za-z_]\w*)+)[`(]", text)
+    assert [name for name in dotted if not exists(name)] == []
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make (?:[A-Z]+=\S+ )?([a-z]+)", text)) <= set(targets)
+
+
+def exists(name: str) -> bool:
+    """Whether this is a module, or a name in one."""
+    head, _, tail = name.rpartition(".")
+    try:
+        import_module(name)
+    except ModuleNotFoundError:
+        return bool(head) and hasattr(import_module(head), tail)
+    return True
 
 
 def test_the_readme_is_short() -> None:
@@ -190,6 +216,18 @@ def test_does_what_a_test_starts_hear_ctrl_c() -> None:
     """Also where the suite itself runs in the background of a shell."""
     asked = "import signal; raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
+def test_the_package_of_a_newcomers_format_is_one() -> None:
+    """The whole `pyproject.toml` that CONTRIBUTING shows is read as one."""
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    shown = re.search(r"^   ```toml\n(.*?)^   ```$", text, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    table = tomllib.loads(shown[1])
+    assert table["build-system"]["build-backend"] == "hatchling.build"
+    ((name, place),) = table["project"]["entry-points"]["streamdp.formats"].items()
+    assert place.partition(":")[0] == name
+    assert table["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"] == [f"{name}.py"]
 
 
 # -- the API documentation -------------------------------------------------------------------------
