@@ -10,8 +10,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from docs.api import broken_links, modules
+from streamdp import __version__
 from streamdp.core.learners import RECIPES
 from streamdp.core.learners.feedback.learner import FEEDBACK_RECIPES
 from streamdp.service.view import Reason
@@ -216,6 +218,16 @@ def test_does_what_a_test_starts_hear_ctrl_c() -> None:
     """Also where the suite itself runs in the background of a shell."""
     asked = "import signal; raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
+def test_the_changelog_has_versions() -> None:
+    """Unreleased changes first, then each release with its date, the newest first."""
+    first, *released = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", each) for each in released)
+    versions = [Version(each[1 : each.index("]")]) for each in released]
+    assert versions == sorted(versions, reverse=True)
+    assert all(version <= Version(__version__) for version in versions)
 
 
 def test_the_package_of_a_newcomers_format_is_one() -> None:
