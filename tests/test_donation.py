@@ -19,6 +19,8 @@ from streamdp.core.engine.machine import Engine
 from streamdp.core.events import DONATED, After, Carried, Key, LossBatch, Releases
 from streamdp.core.evidence.crowd import named
 from streamdp.core.evidence.donation import NEWEST, NewestVotes, pool_schedule, shortest_kept
+from streamdp.core.learners.leader import donating
+from streamdp.core.regret import bound_of
 from tests.crowded import Outsider, crowded
 from tests.remembering import remembering
 from tests.strategies import ACTIONS, cut, logs, part
@@ -304,10 +306,32 @@ def test_is_a_donation_refused_that_cannot_be() -> None:
         leader("capped 2")
 
 
+def test_do_keys_donate_blocks_below_four_over_epsilon() -> None:
+    """At ε = ½ those of fewer than 8 slots; who has no crowd has nobody to donate to."""
+    plain = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")
+    given_ = donating(crowded(plain))
+    assert given_.crowd is not None
+    assert given_.crowd.donates == 8
+    assert crowded(plain).pool is None is plain.pool
+    with pytest.raises(sd.InvalidConfig, match="donates to no crowd"):
+        donating(plain)
+
+
 def test_is_an_estimate_of_donated_blocks_refused() -> None:
     """It would be charged beside the pool's vote."""
     with pytest.raises(sd.InvalidConfig, match="of blocks that are donated"):
         engine(leader(), min_length=2)
+
+
+def test_does_a_bound_suppose_the_worst_while_nothing_was_learned() -> None:
+    """Blocks of 1, 3, 7 slots are donated at ε = ½: 27 slots go by before the first vote."""
+    plain = crowded(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    shortest = shortest_kept(plain.choose.rate)
+    donates = crowded(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), donates=shortest)
+    for horizon in (27, 1 << 20):
+        kept, given_ = (bound_of(each, horizon=horizon, gap=0.9) for each in (plain, donates))
+        assert given_.regret >= kept.regret
+        assert (given_.regret == horizon) == (horizon == 27)
 
 
 def test_does_a_name_say_what_is_donated() -> None:

@@ -14,16 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from time import process_time
 
 import numpy as np
 
 import streamdp as sd
-from streamdp.core.evidence.crowd import Crowd
-from streamdp.core.evidence.donation import shortest_kept
+from streamdp.core.learners.leader import crowded, donating
 
 ROWS, ACTIONS, EPSILON = 65_536, 100, "1/2"
 
@@ -31,13 +28,11 @@ ROWS, ACTIONS, EPSILON = 65_536, 100, "1/2"
 def engine(*, donates: bool) -> sd.Engine:
     """An engine whose keys know each other."""
     names = [f"action-{number}" for number in range(ACTIONS)]
-    plain = sd.remembering_leader(actions=names, epsilon=EPSILON)
-    rate = plain.choose.rate
-    crowd = Crowd(
-        ACTIONS, rate, plain.bonus, Fraction(1, 20), shortest_kept(rate) if donates else 0
-    )
+    learner = crowded(sd.remembering_leader(actions=names, epsilon=EPSILON))
+    if donates:
+        learner = donating(learner)
     return sd.Engine(
-        stream="bench", partition=0, learner=replace(plain, crowd=crowd), budget="1",
+        stream="bench", partition=0, learner=learner, budget="1",
         randomness=sd.SystemRandomness(),
     )  # fmt: skip
 

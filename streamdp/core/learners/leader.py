@@ -28,7 +28,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.evidence.crowd import POINT, Crowd
-from streamdp.core.evidence.donation import NewestVotes, pool_schedule
+from streamdp.core.evidence.donation import NewestVotes, pool_schedule, shortest_kept
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
 
@@ -206,6 +206,16 @@ def crowded(learner: Leader, floor: Fraction = FLOOR) -> Leader:
     """The same learner with a crowd."""
     crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor)
     return replace(learner, crowd=crowd)
+
+
+def donating(learner: Leader) -> Leader:
+    """The same learner with a crowd, whose keys donate blocks of fewer than 4/ε slots."""
+    if learner.crowd is None:
+        raise InvalidConfig(
+            complaint(learner.recipe, "donates to no crowd", expected="a crowd", got="none")
+        )
+    shortest = shortest_kept(learner.choose.rate)
+    return replace(learner, crowd=replace(learner.crowd, donates=shortest))
 
 
 RECIPES: dict[str, Callable[..., Leader]] = {}

@@ -161,7 +161,8 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     the block costs at most min over Δ* of Δ* + (K−1)·max_{x ≥ Δ*} x·p(x) a slot. A random prefix
     counts with its shortest length; resampling keeps means, ranges and independence. Where a memory
     weighs votes against earlier ones nothing is proven, and a slot costs up to 1. With a crowd the
-    worst prior is supposed: the best action has the floor λ/K, and any other all the rest.
+    worst prior is supposed: the best action has the floor λ/K, and any other all the rest. Over a
+    donated block the action before stays in force; before the first vote a slot costs up to 1.
     """
     _check(len(learner.actions), gap=gap)
     slots, lengths = _played(learner, horizon)
@@ -186,7 +187,20 @@ def _played(learner: Leader, horizon: int) -> tuple[_Floats, NDArray[np.int64]]:
     lengths = (stops - starts)[:-1]
     if learner.window == "random_prefix":
         lengths = lengths // 2 + 1
+    if learner.crowd is not None and learner.crowd.donates:
+        lengths = _newest_kept(lengths, shortest=learner.crowd.donates)
     return slots[1:].astype(np.float64), lengths
+
+
+def _newest_kept(lengths: NDArray[np.int64], *, shortest: int) -> NDArray[np.int64]:
+    """What stays in force over donated blocks: each block's newest vote; 0 where there is none.
+
+    >>> _newest_kept(np.array([1, 3, 7, 16, 3, 40]), shortest=4).tolist()
+    [0, 0, 7, 16, 16, 40]
+    """
+    kept = np.where(lengths >= shortest, np.arange(len(lengths)), -1)
+    newest = np.maximum.accumulate(kept)
+    return np.where(newest < 0, 0, lengths[newest])
 
 
 def _costs(
