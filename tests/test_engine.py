@@ -148,7 +148,7 @@ def test_is_a_charge_above_the_budget_refused_before_anything_changes() -> None:
     machine.apply(b"k", [0, 1, 1])
     ledger = machine._ledger
     assert ledger is not None
-    ledger.reserve(0, 3, 4, epsilon=Fraction(1, 2), kind="other")
+    ledger.book(np.array([0]), np.array([3]), np.array([4]), epsilon=Fraction(1, 2))
     before = machine.save()
     with pytest.raises(sd.BudgetExceeded, match="slots 2 to 4"):
         machine.apply_batch(

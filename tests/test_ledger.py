@@ -16,16 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    invariant,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from streamdp.core.errors import BudgetExceeded, InvalidConfig, StateMismatch
-from streamdp.core.ledger import Ledger, Run, Settled, Token, TopicCharge, topic_total
+from streamdp.core.ledger import Ledger, Run, TopicCharge, topic_total
 from streamdp.core.ledger.runs import Histories
 
 BUDGET = Fraction(1)
@@ -39,10 +33,12 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(values, dtype=np.int64)
 
 
-class AgainstADictOfSlots(RuleBasedStateMachine):
-    """Any sequence of bookings, reservations and aborts leaves what a dict of slots would hold."""
+def charge(ledger: Ledger, account: int, start: int, stop: int, *, epsilon: Fraction) -> None:
+    ledger.book(column(account), column(start), column(stop), epsilon=epsilon)
 
-    tokens: Bundle[Token] = Bundle("tokens")
+
+class AgainstADictOfSlots(RuleBasedStateMachine):
+    """Any sequence of bookings leaves what a dict of slots would hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,36 +63,6 @@ class AgainstADictOfSlots(RuleBasedStateMachine):
     def grow(self, count: int) -> None:
         self.ledger.grow(count)
         self.ends += [1] * count
-
-    @rule(target=tokens, data=st.data(), start=SLOTS, length=LENGTHS, epsilon=EPSILONS)
-    def reserve(self, data: st.DataObject, start: int, length: int, epsilon: Fraction) -> Token:
-        self.need_an_account()
-        account = data.draw(st.integers(0, len(self.ends) - 1))
-        charges = [(account, start, start + length)]
-        if self.fits(charges, epsilon):
-            token = self.ledger.reserve(*charges[0], epsilon=epsilon, kind="action")
-            self.charge(charges, epsilon)
-            return token
-        with pytest.raises(BudgetExceeded):
-            self.ledger.reserve(*charges[0], epsilon=epsilon, kind="action")
-        return Token(-1, account, start, start + length, epsilon, "refused")
-
-    @rule(token=consumes(tokens))
-    def abort(self, token: Token) -> None:
-        if token.number < 0:
-            with pytest.raises(StateMismatch):
-                self.ledger.abort(token)
-            return
-        self.ledger.abort(token)
-        for slot in range(token.start, token.stop):
-            self.slots[token.account, slot] -= token.epsilon
-
-    @rule(token=consumes(tokens))
-    def settle(self, token: Token) -> None:
-        if token.number >= 0:
-            assert self.ledger.settle(token, "done") == Settled(token, "done")
-        with pytest.raises(StateMismatch):
-            self.ledger.abort(token)
 
     @rule(data=st.data(), epsilon=EPSILONS)
     def book_blocks_as_engines_do(self, data: st.DataObject, epsilon: Fraction) -> None:
@@ -167,8 +133,8 @@ def test_questions_about_slots_are_answered_from_runs(
 ) -> None:
     ledger = Ledger(ONE)
     ledger.grow(1)
-    ledger.reserve(0, 5, 20, epsilon=Fraction(1, 4), kind="action")
-    ledger.reserve(0, start, start + length, epsilon=Fraction(1, 2), kind="action")
+    charge(ledger, 0, 5, 20, epsilon=Fraction(1, 4))
+    charge(ledger, 0, start, start + length, epsilon=Fraction(1, 2))
     paid = Fraction(1, 4) * (5 <= slot < 20) + Fraction(1, 2) * (start <= slot < start + length)
     assert ledger.spent(0, slot) == paid
     within = [ledger.spent(0, s) for s in range(slot, slot + other)]
@@ -185,9 +151,9 @@ def test_the_filter_is_exact_to_the_last_slot() -> None:
     tiny = Fraction(1, 10**12)
     for start, stop in [(15, 17), (1, 9), (8, 9), (1, 99)]:
         with pytest.raises(BudgetExceeded, match="expected at most 1, got 1000000000001"):
-            ledger.reserve(0, start, stop, epsilon=tiny, kind="action")
-    ledger.reserve(0, 16, 99, epsilon=tiny, kind="action")
-    ledger.reserve(0, 1, 8, epsilon=tiny, kind="action")
+            charge(ledger, 0, start, stop, epsilon=tiny)
+    charge(ledger, 0, 16, 99, epsilon=tiny)
+    charge(ledger, 0, 1, 8, epsilon=tiny)
     assert list(ledger.export(0)) == [Run(1, 8, tiny), Run(8, 16, ONE), Run(16, 99, tiny)]
 
 
@@ -214,20 +180,20 @@ def test_refusal_says_slots_and_charges_only() -> None:
     ledger = Ledger(ONE)
     ledger.grow(1)
     with pytest.raises(BudgetExceeded) as refusal:
-        ledger.reserve(0, 4, 9, epsilon=Fraction(5, 4), kind="action")
+        charge(ledger, 0, 4, 9, epsilon=Fraction(5, 4))
     assert str(refusal.value) == "ledger: slots 4 to 8 charged; expected at most 1, got 5/4"
     assert repr(ledger) == "Ledger(budget=1, accounts=1)"
 
 
 BAD: list[tuple[str, Callable[[Ledger], object]]] = [
-    ("no account", lambda led: led.reserve(2, 1, 2, epsilon=ONE, kind="action")),
+    ("no account", lambda led: charge(led, 2, 1, 2, epsilon=ONE)),
     ("no account", lambda led: led.spent(-1, 1)),
     ("no account", lambda led: list(led.export(2))),
-    ("no slots", lambda led: led.reserve(0, 2, 2, epsilon=ONE, kind="action")),
-    ("no slots", lambda led: led.reserve(0, 0, 2, epsilon=ONE, kind="action")),
+    ("no slots", lambda led: charge(led, 0, 2, 2, epsilon=ONE)),
+    ("no slots", lambda led: charge(led, 0, 0, 2, epsilon=ONE)),
     ("uneven", lambda led: led.book(column(0, 1), column(1), column(2), epsilon=ONE)),
-    ("not exact", lambda led: led.reserve(0, 1, 2, epsilon=0.1, kind="a")),  # type: ignore[arg-type]
-    ("no charge", lambda led: led.reserve(0, 1, 2, epsilon=Fraction(0), kind="action")),
+    ("not exact", lambda led: charge(led, 0, 1, 2, epsilon=0.1)),  # type: ignore[arg-type]
+    ("no charge", lambda led: charge(led, 0, 1, 2, epsilon=Fraction(0))),
     ("not exact", lambda led: Ledger(1)),  # type: ignore[arg-type]
 ]
 
@@ -246,20 +212,7 @@ def test_what_is_no_charge_is_an_error_of_the_caller(
 def test_an_empty_bulk_is_no_charge() -> None:
     ledger = Ledger(ONE)
     ledger.book(column(), column(), column(), epsilon=ONE)
-    assert len(ledger) == ledger.pending == 0
-
-
-def test_a_token_is_used_once() -> None:
-    ledger = Ledger(ONE)
-    ledger.grow(1)
-    token = ledger.reserve(0, 1, 2, epsilon=ONE, kind="action")
-    assert ledger.pending == 1
-    ledger.abort(token)
-    assert ledger.pending == 0
-    assert ledger.spent(0, 1) == 0
-    for use in (ledger.abort, lambda t: ledger.settle(t, None)):
-        with pytest.raises(StateMismatch, match="charge not pending"):
-            use(token)
+    assert len(ledger) == 0
 
 
 def blocks(kind: str, last_slot: int) -> list[tuple[int, int]]:
@@ -301,20 +254,20 @@ def test_a_learner_with_an_estimate_holds_few_runs(schedule: str) -> None:
 
 
 def test_sweeping_forgets_only_what_no_account_reaches() -> None:
-    """Many abandoned histories come and go; every account keeps its own."""
-    ledger = Ledger(ONE)
+    """Refused batches leave histories that nobody reaches; every account keeps its own."""
+    ledger, third = Ledger(ONE), Fraction(1, 3)
     ledger.grow(50)
     for slot in range(1, 400):
         for account in range(0, 50, 7):
             stop = 3 * slot + account
-            token = ledger.reserve(account, stop - 2, stop, epsilon=Fraction(1, 3), kind="action")
-            if slot % 40:
-                ledger.abort(token)
-            else:
-                assert ledger.settle(token, slot).token == token
+            if slot % 40 == 0:
+                charge(ledger, account, stop - 2, stop, epsilon=third)
+                continue
+            starts = column(stop - 2, *[stop + 1] * 4)  # the last is the fourth third of its slot
+            with pytest.raises(BudgetExceeded):
+                ledger.book(np.full(5, account), starts, starts + 1, epsilon=third)
     kept = [[3 * slot + account for slot in range(40, 400, 40)] for account in range(0, 50, 7)]
     for account, stops in zip(range(0, 50, 7), kept, strict=True):
-        third = Fraction(1, 3)
         assert list(ledger.export(account)) == [Run(stop - 2, stop, third) for stop in stops]
     assert len(ledger._histories.nodes) < 2 * 1024
 
@@ -346,7 +299,7 @@ def test_a_million_accounts_cost_at_most_32_bytes_each() -> None:
 
 
 def test_a_bulk_of_next_blocks_is_booked_at_array_speed() -> None:
-    """A booking costs less than a hundredth of a reservation (100 million a second were seen)."""
+    """Together, a range costs less than a hundredth of one booked alone (100 million a second)."""
     ledger, other = Ledger(ONE), Ledger(ONE)
     ledger.grow(100_000)
     other.grow(1)
@@ -359,7 +312,7 @@ def test_a_bulk_of_next_blocks_is_booked_at_array_speed() -> None:
         bulk.append((perf_counter() - begin) / 100_000)
         begin = perf_counter()
         for _ in range(10):
-            other.reserve(0, 2**block, 2 ** (block + 1), epsilon=Fraction(1, 20), kind="action")
+            charge(other, 0, 2**block, 2 ** (block + 1), epsilon=Fraction(1, 20))
         single.append((perf_counter() - begin) / 10)
     assert min(bulk) < min(single) / 100
 

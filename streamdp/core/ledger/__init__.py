@@ -2,9 +2,8 @@
 
 Rules:
 
-1. **Charge before drawing.** `reserve` (or `book`, for many at once) comes before any randomness
-   touches the data. It either stores the whole charge or raises `BudgetExceeded` and stores
-   nothing; a charge is never clamped.
+1. **Charge before drawing.** `book` comes before any randomness touches the data. It either stores
+   every charge of a batch or raises `BudgetExceeded` and stores nothing; a charge is never clamped.
 2. **A refusal depends on public slot ranges only**: on earlier charges, never on content.
 3. **A slot's charges add, slots do not.** Charges on one slot add up (sequential composition);
    different slots hold different events, so the guarantee is the maximum over slots (parallel
@@ -19,8 +18,8 @@ ledgers. Tests: `tests/test_ledger.py` compares with a dict of slots; mutants in
 one topic that do not add.
 """
 
-from streamdp.core.ledger.accounts import Ledger, Settled, Token
+from streamdp.core.ledger.accounts import Ledger
 from streamdp.core.ledger.runs import Run
 from streamdp.core.ledger.topic import TopicCharge, topic_total
 
-__all__ = ["Ledger", "Run", "Settled", "Token", "TopicCharge", "topic_total"]
+__all__ = ["Ledger", "Run", "TopicCharge", "topic_total"]

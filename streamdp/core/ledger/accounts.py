@@ -9,38 +9,17 @@ range starts or ends where its account ends.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.errors import BudgetExceeded, InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import BudgetExceeded, InvalidConfig, complaint
 from streamdp.core.ledger.runs import NOTHING, Histories, Levels, Node, Run, added
 
 _SPARE = 8  # room for an eighth more accounts: 27 bytes each at most
 _Column = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A charge that is stored but not yet used: settle it, or abort it if nothing was drawn."""
-
-    number: int
-    account: int
-    start: int
-    stop: int
-    epsilon: Fraction
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A charge that was used, with what it was used for: what a ledger line is written from."""
-
-    token: Token
-    reference: object
 
 
 class Ledger:
@@ -48,18 +27,16 @@ class Ledger:
 
     >>> ledger = Ledger(Fraction(1))
     >>> ledger.grow(1)
-    >>> token = ledger.reserve(0, 1, 8, epsilon=Fraction(7, 10), kind="action")
-    >>> ledger.reserve(0, 7, 9, epsilon=Fraction(4, 10), kind="block_regret")
+    >>> account = np.array([0])
+    >>> ledger.book(account, np.array([1]), np.array([8]), epsilon=Fraction(7, 10))
+    >>> ledger.book(account, np.array([7]), np.array([9]), epsilon=Fraction(4, 10))
     Traceback (most recent call last):
     streamdp.core.errors.BudgetExceeded: ledger: slots 7 to 8 charged; expected at most 1, got 11/10
-    >>> settled = ledger.settle(token, "release 1")
     >>> ledger.spent(0, 7), ledger.spent(0, 8)
     (Fraction(7, 10), Fraction(0, 1))
     """
 
-    __slots__ = (
-        "_closed", "_count", "_histories", "_levels", "_next", "_pending", "_tails", "budget",
-    )  # fmt: skip
+    __slots__ = ("_closed", "_count", "_histories", "_levels", "_tails", "budget")
 
     def __init__(self, budget: Fraction) -> None:
         _check_exact(budget, "ledger.budget")
@@ -68,8 +45,6 @@ class Ledger:
         self._tails = _Tails(0)
         self._levels = Levels()
         self._histories = Histories()
-        self._pending: dict[int, Token] = {}
-        self._next = 0
         self._closed = NOTHING  # the highest of accounts that were closed
 
     def __len__(self) -> int:
@@ -79,11 +54,6 @@ class Ledger:
     def __repr__(self) -> str:
         """Say how much may be spent, and by how many."""
         return f"Ledger(budget={self.budget}, accounts={self._count})"
-
-    @property
-    def pending(self) -> int:
-        """How many reserved charges are neither settled nor aborted."""
-        return len(self._pending)
 
     def grow(self, count: int) -> None:
         """Open `count` more accounts, with nothing charged."""
@@ -97,36 +67,10 @@ class Ledger:
 
         The guarantee still counts it: `highest` does not fall.
         """
-        assert not self._pending, "a charge that is not settled has an account"
         self._closed = self.highest()
         kept = _Tails(len(accounts))
         kept.put(np.arange(len(accounts)), self._tails.rows(accounts))
         self._tails, self._count = kept, len(accounts)
-
-    def reserve(
-        self, account: int, start: int, stop: int, *, epsilon: Fraction, kind: str
-    ) -> Token:
-        """Charge the slots [start, stop) before anything is drawn from them, or raise."""
-        self._check(np.array([account]), np.array([start]), np.array([stop]), epsilon)
-        self._histories.sweep(self._tails.history)
-        self._tails.store(account, self._charged(self._tails.node(account), start, stop, epsilon))
-        token = Token(self._next, account, start, stop, epsilon, kind)
-        self._next += 1
-        self._pending[token.number] = token
-        return token
-
-    def settle(self, token: Token, reference: object) -> Settled:
-        """Say what a reserved charge was used for; it can no longer be aborted."""
-        self._take(token)
-        return Settled(token, reference)
-
-    def abort(self, token: Token) -> None:
-        """Take a reserved charge back. Only if no randomness has touched the slots' data."""
-        self._take(token)
-        self._histories.sweep(self._tails.history)
-        tail = self._tails.node(token.account)
-        back = self._charged(tail, token.start, token.stop, -token.epsilon)
-        self._tails.store(token.account, back)
 
     def book(
         self, accounts: _Column, starts: _Column, stops: _Column, *, epsilon: Fraction
@@ -176,13 +120,6 @@ class Ledger:
         self._check_account(account)
         for node in self._histories.back(self._tails.node(account)):
             yield Run(node.start, node.stop, self._levels.values[node.level])
-
-    def _take(self, token: Token) -> None:
-        if self._pending.get(token.number) != token:
-            raise StateMismatch(
-                complaint("ledger", "charge not pending", expected="a reserved token", got=token)
-            )
-        del self._pending[token.number]
 
     def _refuse(self, start: int, stop: int, total: Fraction) -> None:
         what = f"slots {start} to {stop - 1} charged"
