@@ -420,7 +420,7 @@ def test_close_keys_are_settled_by_further_bits(kind: type[Ours]) -> None:
 def test_a_gap_bounds_the_cell(kind: type[Ours]) -> None:
     """lower + gap is above the noise at the cell's upper end, and lower below it, for words of
     every size: the certificate that the race rests on, against decimals."""
-    noise = race_noise(kind)
+    noise = kind.noise
     precision = Precision.of_bits(128)
     words = np.array(
         [1 << k for k in range(12, 64)] + [(1 << k) - 1 for k in range(13, 64)] + [ONES - 4095],
@@ -440,15 +440,6 @@ def test_a_gap_bounds_the_cell(kind: type[Ours]) -> None:
             assert float(true.low) >= low - 2.0**-42
             if np.isfinite(gap):  # extreme words promise nothing
                 assert float(true.high) <= low + gap + 2.0**-42
-
-
-def race_noise(kind: type[Ours]) -> race.Noise:
-    """The noise of a mechanism, as the race sees it."""
-    import sys
-
-    noise: Any = sys.modules[kind.__module__]
-    found: race.Noise = noise._NOISE
-    return found
 
 
 def test_enclosures_contain_the_true_value() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from fractions import Fraction
-
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.enclosure import Digits, Interval, Precision
-from streamdp.core.randomness import WORD_BITS, Bits
+from streamdp.core.randomness import WORD_BITS
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
 
@@ -47,42 +44,19 @@ class _LogOfExponential:
         return precision.logarithm(tail.negated().clipped())
 
 
-_NOISE = _LogOfExponential()
-
-
-@dataclass(frozen=True, slots=True)
-class Exponential:
+class Exponential(race.Race):
     """The exponential mechanism at ρ noise units per unit of loss: P(i) ∝ exp(b_i − ρ·L_i).
 
+    Wins: the least ln E_i + ρ·L_i − b_i.
     Privacy: 2ρ-DP when one loss vector in [0, 1]^K is replaced; any public prior.
     Sensitivity: a replaced vector moves each sum by at most 1, so a weight by at most e^±ρ and
     their total by as much.
     Why: clocks E_i/w_i with independent exponential E_i ring first with probability w_i/Σw.
     """
 
-    rate: Fraction
-    _grid: float = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Refuse a rate that floats cannot bound."""
-        object.__setattr__(self, "_grid", race.grid_rate(self.rate, "exponential.rate"))
-
-    @property
-    def name(self) -> str:
-        """What configuration and ledger call it."""
-        return "exponential"
-
-    def select(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
-        """The winner of each row: the least ln E_i + ρ·L_i − b_i."""
-        return race.race(_NOISE, self.rate, self._grid, sums, bits, prior)
-
-    def select_exactly(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
-        """The same winners, with no float deciding anything."""
-        return race.race_exactly(_NOISE, self.rate, sums, bits, prior)
+    __slots__ = ()
+    name = "exponential"
+    noise = _LogOfExponential()
 
     def log_probabilities(
         self, sums: NDArray[np.int64], prior: Prior | None = None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from fractions import Fraction
-
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.enclosure import Digits, Interval, Precision
-from streamdp.core.randomness import WORD_BITS, Bits
+from streamdp.core.randomness import WORD_BITS
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
 
@@ -53,13 +50,10 @@ def _drop(width: int) -> np.uint64:
     return _SHIFT if width > _DIGITS else np.uint64(WORD_BITS + 1 - width)
 
 
-_NOISE = _LaplaceNoise()
-
-
-@dataclass(frozen=True, slots=True)
-class NoisyMaxLaplace:
+class NoisyMaxLaplace(race.Race):
     """Report-noisy-max with Laplace noise at ρ noise units per unit of loss.
 
+    Wins: the largest X_i − ρ·L_i + b_i.
     Privacy: 2ρ-DP when one loss vector in [0, 1]^K is replaced; any public prior.
     Sensitivity: a replaced vector moves the difference of two sums by at most 2, not 1 as for
     monotone counts: the scale is twice what Hu et al. 2025, Algorithm 4, and Hu et al. 2021,
@@ -67,29 +61,9 @@ class NoisyMaxLaplace:
     Why: given the others' noise the winner's needs to exceed a threshold that moves by at most 2.
     """
 
-    rate: Fraction
-    _grid: float = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Refuse a rate that floats cannot bound."""
-        object.__setattr__(self, "_grid", race.grid_rate(self.rate, "noisy_max_laplace.rate"))
-
-    @property
-    def name(self) -> str:
-        """What configuration and ledger call it."""
-        return "noisy_max_laplace"
-
-    def select(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
-        """The winner of each row: the largest X_i − ρ·L_i + b_i."""
-        return race.race(_NOISE, self.rate, self._grid, sums, bits, prior)
-
-    def select_exactly(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
-        """The same winners, with no float deciding anything."""
-        return race.race_exactly(_NOISE, self.rate, sums, bits, prior)
+    __slots__ = ()
+    name = "noisy_max_laplace"
+    noise = _LaplaceNoise()
 
     def log_probabilities(
         self, sums: NDArray[np.int64], prior: Prior | None = None

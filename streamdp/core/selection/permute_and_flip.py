@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from fractions import Fraction
-
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.enclosure import Digits, Interval, Precision
-from streamdp.core.randomness import WORD_BITS, Bits
+from streamdp.core.randomness import WORD_BITS
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
 
@@ -42,42 +39,19 @@ def _cells(words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
     return (words >> shift).astype(np.float64)
 
 
-_NOISE = _ExponentialNoise()
-
-
-@dataclass(frozen=True, slots=True)
-class PermuteAndFlip:
+class PermuteAndFlip(race.Race):
     """Permute-and-flip at ρ noise units per unit of loss.
 
+    Wins: the largest E_i − ρ·L_i + b_i.
     Privacy: 2ρ-DP when one loss vector in [0, 1]^K is replaced; any public prior.
     Sensitivity: a replaced vector moves the difference of two sums by at most 2.
     Why: it is report-noisy-max with exponential noise (McKenna & Sheldon 2020, as shown by Ding
     et al. 2021); never worse in expectation than the exponential mechanism.
     """
 
-    rate: Fraction
-    _grid: float = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Refuse a rate that floats cannot bound."""
-        object.__setattr__(self, "_grid", race.grid_rate(self.rate, "permute_and_flip.rate"))
-
-    @property
-    def name(self) -> str:
-        """What configuration and ledger call it."""
-        return "permute_and_flip"
-
-    def select(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
-        """The winner of each row: the largest E_i − ρ·L_i + b_i."""
-        return race.race(_NOISE, self.rate, self._grid, sums, bits, prior)
-
-    def select_exactly(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
-        """The same winners, with no float deciding anything."""
-        return race.race_exactly(_NOISE, self.rate, sums, bits, prior)
+    __slots__ = ()
+    name = "permute_and_flip"
+    noise = _ExponentialNoise()
 
     def log_probabilities(
         self, sums: NDArray[np.int64], prior: Prior | None = None

@@ -29,8 +29,9 @@ each row of a block, whatever the scores.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,48 +66,60 @@ class Noise(Protocol):
         """Where the noise is, for certain."""
 
 
-def grid_rate(rate: Fraction, where: str) -> float:
-    """ρ per grid unit as a float; refuse a rate that floats cannot bound."""
-    if not isinstance(rate, Fraction) or not 1 / _LARGEST_RATE < rate / UNIT < _LARGEST_RATE:
-        expected = "a Fraction between 2**-480 and 2**500"
-        raise InvalidConfig(complaint(where, "not a rate", expected=expected, got=repr(rate)))
-    return float(rate / UNIT)
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A mechanism that is a race: what the private ones share beside their noise and their law.
 
+    A base class, and the only one here, so that a mechanism is a class of its own (a learner's
+    value says which) and still states nothing but its claim, its noise and its law.
+    """
 
-def race(
-    noise: Noise,
-    rate: Fraction,
-    grid: float,
-    sums: NDArray[np.int64],
-    bits: Bits,
-    prior: Prior | None,
-) -> NDArray[np.int64]:
-    """The winner of each row of `sums`; `grid` is `grid_rate(rate)`."""
-    check(sums, bits, prior)
-    rows, actions = sums.shape
-    slack = _slack(prior)
-    with np.errstate(divide="ignore", invalid="ignore"):  # extreme words: infinite gaps
-        if rows > 1 and actions <= _WIDEST_BLOCK:
-            winners = _run_blocks(noise, grid, sums, bits, prior, slack)
-            open_rows = np.flatnonzero(winners < 0).tolist()
-        else:
-            found = [_run_row(noise, grid, sums, bits, prior, row, slack) for row in range(rows)]
-            open_rows = [row for row, winner in enumerate(found) if winner < 0]
-            winners = np.array(found, np.int64)
-        for row in open_rows:
-            winners[row] = _settle(noise, rate, sums, bits, prior, row)
-    return winners
+    rate: Fraction
+    _grid: float = field(init=False, repr=False, compare=False)  # ρ per grid unit
 
+    name: ClassVar[str]
+    noise: ClassVar[Noise]
 
-def race_exactly(
-    noise: Noise, rate: Fraction, sums: NDArray[np.int64], bits: Bits, prior: Prior | None
-) -> NDArray[np.int64]:
-    """The same winners with every action enclosed in decimals from the start."""
-    check(sums, bits, prior)
-    rows, actions = sums.shape
-    everyone = np.arange(actions)
-    winners = [_refine(noise, rate, sums, bits, prior, row, everyone) for row in range(rows)]
-    return np.array(winners, np.int64)
+    def __post_init__(self) -> None:
+        """Refuse a rate that floats cannot bound."""
+        rate = self.rate
+        if not isinstance(rate, Fraction) or not 1 / _LARGEST_RATE < rate / UNIT < _LARGEST_RATE:
+            expected = "a Fraction between 2**-480 and 2**500"
+            where = f"{self.name}.rate"
+            raise InvalidConfig(complaint(where, "not a rate", expected=expected, got=repr(rate)))
+        object.__setattr__(self, "_grid", float(rate / UNIT))
+
+    def select(
+        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
+    ) -> NDArray[np.int64]:
+        """The winner of each row of `sums`."""
+        check(sums, bits, prior)
+        noise, grid = self.noise, self._grid
+        rows, actions = sums.shape
+        slack = _slack(prior)
+        with np.errstate(divide="ignore", invalid="ignore"):  # extreme words: infinite gaps
+            if rows > 1 and actions <= _WIDEST_BLOCK:
+                winners = _run_blocks(noise, grid, sums, bits, prior, slack)
+            else:
+                one_by_one = (
+                    _run_row(noise, grid, sums, bits, prior, row, slack) for row in range(rows)
+                )
+                winners = np.fromiter(one_by_one, np.int64, rows)
+            for row in np.flatnonzero(winners < 0).tolist():
+                winners[row] = _settle(noise, self.rate, sums, bits, prior, row)
+        return winners
+
+    def select_exactly(
+        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
+    ) -> NDArray[np.int64]:
+        """The same winners with every action enclosed in decimals from the start."""
+        check(sums, bits, prior)
+        everyone = np.arange(sums.shape[1])
+        winners = [
+            _refine(self.noise, self.rate, sums, bits, prior, row, everyone)
+            for row in range(len(sums))
+        ]
+        return np.array(winners, np.int64)
 
 
 def check(sums: NDArray[np.int64], bits: Bits, prior: Prior | None) -> None:
