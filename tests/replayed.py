@@ -16,7 +16,7 @@ from streamdp.replay.crowd_cells import play_crowds
 from streamdp.replay.cuts import Bench, CutPlan, report_points
 from streamdp.replay.grid import play
 from streamdp.replay.log import START, Columns, Log, Portion, Position, portions_of
-from streamdp.replay.onepass import Summed, sum_up
+from streamdp.replay.onepass import OnePass, Summed
 
 ACTIONS = ("a", "b", "c", "d")
 
@@ -115,7 +115,10 @@ def redrawn(which: Sequence[Cell]) -> CutPlan | None:
 
 
 def summed(log: Log, which: Sequence[Cell], bench: Bench) -> Summed:
-    return sum_up(log, bench, plan_of(which, log.slots), resampling=redrawn(which))
+    one_pass = OnePass(log, bench, plan_of(which, log.slots), resampling=redrawn(which))
+    for _ in one_pass.portions():
+        pass
+    return one_pass.finish()
 
 
 Name = tuple[int, int, int, Key]  # cell, seed, partition, key

@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from streamdp.core.errors import DiskFull, StreamdpError, TransportLost
@@ -27,7 +28,7 @@ from streamdp.ports import Commit, Partition, StreamTopics, Taken
 from streamdp.testing.faults import Kill
 from streamdp_adapters.sqlite import Settings, SqliteProducer, SqliteTransport
 from streamdp_adapters.sqlite import files as sqlite_files
-from streamdp_adapters.sqlite.lock import unlocked
+from streamdp_adapters.sqlite.lock import Release
 from streamdp_adapters.sqlite.published import Publication, Witness
 from streamdp_adapters.sqlite.transport import Tenure
 from streamdp_adapters.sqlite.trusted import Owner, TrustedFile
@@ -113,6 +114,11 @@ def drawn(taken: Taken) -> dict[str, Any]:
         taken.state.get(b"checkpoint", b'{"block": 0, "pending": []}')
     )
     return found
+
+
+def unlocked(path: Path, worker: str) -> Release:
+    """No lock at all, as where there is none to be had: what is left is fencing."""
+    return lambda: None
 
 
 async def work(transport: SqliteTransport, partition: Partition, job: dict[str, Any]) -> None:

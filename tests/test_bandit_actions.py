@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from streamdp.audit.bandit_actions import Law, worst_of_actions
 from streamdp.audit.sampler import chi2
 from streamdp.core.engine.bandit import BanditEngine
 from streamdp.core.learners.bandits import BANDIT_RECIPES
 from streamdp.core.learners.bandits.lazy_ucb import Optimism
 from streamdp.core.randomness import SeededRandomness
+from tests.law_of_actions import Law, worst_of_actions
 
 
 def law(epsilon: float, *, steps: int, noise: float = 1.0) -> Law:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import exp, floor
+from math import exp, floor, log, tanh
 
 import mpmath as mp
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.grid import UNIT
-from streamdp.core.noise import discrete_laplace, log_probability, standard_deviation
+from streamdp.core.noise import discrete_laplace, standard_deviation
 from streamdp.core.randomness import Bits, SeededRandomness
 from streamdp.testing.selection import CoarseBits, chi_square
 from tests.scripted_bits import Scripted
@@ -26,6 +26,11 @@ def draws(rows: int, *, seed: int = 1) -> Bits:
     source = SeededRandomness(seed)
     tags = np.frombuffer(source.tag("s", 0, b"k", 1, 0) * rows, np.uint8).reshape(rows, 16)
     return source.bits("s", 4, tags, np.arange(rows))
+
+
+def log_probability(scale: Fraction, value: int) -> float:
+    """ln P(Y = value): the normaliser (1 − q)/(1 + q) is tanh(1/(2·scale))."""
+    return log(tanh(1 / (2 * scale))) - float(abs(value) / scale)
 
 
 def law(scale: Fraction, most: int) -> NDArray[np.float64]:
@@ -148,4 +153,4 @@ def test_a_scale_that_is_not_exact_is_refused(scale: object) -> None:
     with pytest.raises(InvalidConfig, match="not a scale"):
         discrete_laplace(scale, draws(1))  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="not a scale"):
-        log_probability(scale, 0)  # type: ignore[arg-type]
+        standard_deviation(scale)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import BlockSums, FeedbackBatch
-from streamdp.core.evidence.policy import PARTS, part_owner, policy_of, uniform_policy
+from streamdp.core.evidence.policy import PARTS, policy_of, uniform_policy
 from streamdp.core.grid import UNIT, centred_gains, quantise
 
 
@@ -17,16 +17,6 @@ def test_uniform_parts_add_up(actions: int) -> None:
     policy = uniform_policy(actions)
     assert policy.sum(dtype=np.int64) == PARTS
     assert np.ptp(policy.astype(np.int64)) <= 1
-
-
-def test_every_part_has_one_owner() -> None:
-    """The parts [0, 2**24) are dealt out in the order of the actions, none left over."""
-    policy = np.array([3, 0, PARTS - 5, 2], dtype=np.uint32)
-    parts = [0, 2, 3, PARTS - 3, PARTS - 2, PARTS - 1]
-    assert [part_owner(policy, part) for part in parts] == [0, 0, 2, 2, 3, 3]
-    for part in (-1, PARTS):
-        with pytest.raises(InvalidConfig, match="part: out of range"):
-            part_owner(policy, part)
 
 
 def test_what_is_no_policy_is_refused() -> None:

@@ -16,7 +16,7 @@ directed decimals. Every draw reads two words and, rarely, more.
 from __future__ import annotations
 
 from fractions import Fraction
-from math import exp, expm1, floor, log, sqrt, tanh
+from math import exp, expm1, floor, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +50,6 @@ def discrete_laplaces(
     parts = _geometric(scale, bits, bits.words(position, 2 * count), position)
     draws: NDArray[np.int64] = parts[:, 0::2] - parts[:, 1::2]
     return draws
-
-
-def log_probability(scale: Fraction, value: int) -> float:
-    """ln P(Y = value): the normaliser (1 − q)/(1 + q) is tanh(1/(2·scale))."""
-    _check(scale)
-    return log(tanh(1 / (2 * scale))) - float(abs(value) / scale)
 
 
 def standard_deviation(scale: Fraction) -> float:

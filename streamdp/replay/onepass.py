@@ -274,19 +274,3 @@ class OnePass:
                 places = grouped.places(np.arange(begin, min(begin + step, len(row))))
                 drawn[places] = resampled(losses[places], bits)
             tally.take(drawn, grouped, rows, layout)
-
-
-def sum_up(
-    log: Log,
-    bench: Bench,
-    plan: CutPlan,
-    *,
-    resampling: CutPlan | None = None,
-    progress: Progress | None = None,
-) -> Summed:
-    """The whole pass, without stops."""
-    run = OnePass(log, bench, plan, resampling=resampling)
-    for _ in run.portions():
-        if progress is not None:
-            progress(run.done)
-    return run.finish()

@@ -245,11 +245,6 @@ def encode_withheld() -> bytes:
     return _encode(Withheld())
 
 
-def encode_owner(owner: Owner) -> bytes:
-    """The value of an owner entry."""
-    return _encode(owner)
-
-
 def encode_recorded(recorded: Recorded) -> bytes:
     """The value of a recorded release's entry."""
     release = recorded.release

@@ -37,7 +37,7 @@ from streamdp.replay import open_log
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.replay.curves import baselines, curves
 from streamdp.replay.cuts import Bench, CutPlan, report_points
-from streamdp.replay.onepass import sum_up
+from streamdp.replay.onepass import OnePass
 from streamdp.replay.targets import npy_header
 
 K = 100
@@ -59,7 +59,10 @@ def grid(path: Path) -> tuple[float, float]:
     plan = CutPlan(schedules_of(cells), schedules_of(prefix), report_points(log.slots))
     bench = Bench(tuple(range(SEEDS)))
     start = process_time()
-    summed = sum_up(log, bench, plan)
+    one_pass = OnePass(log, bench, plan)
+    for _ in one_pass.portions():
+        pass
+    summed = one_pass.finish()
     between = process_time()
     found = curves(summed, cells, bench, baselines(summed, plan.points))
     assert len(found) == len(cells)

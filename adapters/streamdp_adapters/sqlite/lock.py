@@ -59,11 +59,6 @@ def lock_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-lock")
 
 
-def unlocked(path: Path, worker: str) -> Release:
-    """No lock at all, as where there is none to be had: what is left is fencing."""
-    return _nothing
-
-
 def locked(path: Path, worker: str) -> Release:
     """The lock of a trusted file; `Occupied` if another process has it."""
     if not IS_UNIX:

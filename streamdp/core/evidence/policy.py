@@ -53,17 +53,6 @@ def policy_of(parts: bytes, *, actions: int) -> Policy:
     return policy
 
 
-def part_owner(policy: Policy, part: int) -> int:
-    """The action that owns one of the `PARTS` parts: a uniform part draws from the policy.
-
-    >>> part_owner(np.array([1, PARTS - 1], dtype=np.uint32), 0)
-    0
-    """
-    if not 0 <= part < PARTS:
-        raise InvalidConfig(complaint("part", "out of range", expected=f"< {PARTS}", got=part))
-    return int(np.searchsorted(np.cumsum(policy, dtype=np.int64), part, side="right"))
-
-
 _FINE_BITS = 36  # of a weight before it becomes parts; with PARTS_BITS and the sum below 2**63
 
 

@@ -1,8 +1,8 @@
-"""The second line of the audit of bandit learners: the exact law of their *actions*.
+"""The exact law of a bandit learner's *actions*: the second line behind the audit of its releases.
 
-Releases are what is protected, and they are audited first (`bandits`). Actions follow from them, so
-they can only tell less; but where a learner is played by an index, seven slots of actions already
-tell almost all of ε, so halving the noise shows in what is played.
+Releases are what is protected, and they are audited first (`streamdp.audit.bandits`). Actions
+follow from them, so they can only tell less; but where a learner is played by an index, seven slots
+of actions already tell almost all of ε, so halving the noise shows in what is played.
 
 For two arms, losses of 0 or 1, and a learner with doubling phases and an index: the joint mass of
 the two newest noisy sums is carried from slot to slot on a grid, cut where the index decides, and
