@@ -26,26 +26,22 @@ from fractions import Fraction
 from streamdp.core.engine.bandit import BanditEngine, BanditRelease
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, bandit_of
 from streamdp.core.randomness import SeededRandomness
-from streamdp.testing.learners import Verdict
+from streamdp.testing.promises import Audited, require
 
 _SLOTS = 400
 
 
-def check_bandit(bandit: Bandit, *, audit: Callable[[Bandit], Verdict] | None = None) -> None:
+def check_bandit(bandit: Bandit, *, audit: Callable[[Bandit], Audited] | None = None) -> None:
     """Go through the promises; raise `AssertionError` at the first that is broken."""
     _check_value(bandit)
     releases = _check_run(bandit)
     _check_parts(bandit, releases)
     _check_unusable(bandit)
     again = _check_run(bandit)
-    _require(again == releases, "the same seed, the same releases", bandit)
+    require(again == releases, "the same seed, the same releases", bandit)
     if audit is not None:
         verdict = audit(bandit)
-        _require(verdict.passed, f"the audit: {verdict}", bandit)
-
-
-def _require(kept: object, promise: str, bandit: Bandit) -> None:
-    assert kept, f"{bandit}: broken: {promise}"
+        require(verdict.passed, f"the audit: {verdict}", bandit)
 
 
 def _engine(bandit: Bandit) -> BanditEngine:
@@ -54,14 +50,14 @@ def _engine(bandit: Bandit) -> BanditEngine:
 
 def _check_value(bandit: Bandit) -> None:
     """Promise 1."""
-    _require(bandit.recipe in BANDIT_RECIPES, "a recipe that is registered", bandit)
+    require(bandit.recipe in BANDIT_RECIPES, "a recipe that is registered", bandit)
     again = bandit_of(bandit.to_config(), actions=bandit.actions)
     same = (again.recipe, again.options, again.charge) == (
         bandit.recipe,
         bandit.options,
         bandit.charge,
     )
-    _require(same, "options, read back, give an equal learner", bandit)
+    require(same, "options, read back, give an equal learner", bandit)
 
 
 def _check_run(bandit: Bandit) -> list[BanditRelease]:
@@ -69,7 +65,7 @@ def _check_run(bandit: Bandit) -> list[BanditRelease]:
     engine, releases, names = _engine(bandit), list[BanditRelease](), bandit.actions
     for slot in range(_SLOTS):
         played = engine.action()
-        _require(played in names and engine.action() == played, "plays are actions", bandit)
+        require(played in names and engine.action() == played, "plays are actions", bandit)
         named = (played, played, names[slot % len(names)], None, "nobody")[slot % 5]
         releases += engine.observe(named, (slot * 37 % 101) / 100)
     for name in names:
@@ -78,16 +74,16 @@ def _check_run(bandit: Bandit) -> list[BanditRelease]:
             holding = [r for r in own if r.start <= observation < r.stop]
             cost = sum((r.epsilon or Fraction(0) for r in holding), Fraction(0))
             agrees = engine.spent(name, observation) == cost
-            _require(agrees, "an account holds what its releases cost", bandit)
-            _require(bandit.charge is None or cost <= bandit.charge, "at most the charge", bandit)
+            require(agrees, "an account holds what its releases cost", bandit)
+            require(bandit.charge is None or cost <= bandit.charge, "at most the charge", bandit)
     return releases
 
 
 def _check_parts(bandit: Bandit, releases: list[BanditRelease]) -> None:
     """Promise 3."""
     for release in releases:
-        _require(1 <= release.start < release.stop, "a part has observations", bandit)
-        _require(0 <= release.arm < len(bandit.actions), "a part is of an arm", bandit)
+        require(1 <= release.start < release.stop, "a part has observations", bandit)
+        require(0 <= release.arm < len(bandit.actions), "a part is of an arm", bandit)
 
 
 def _check_unusable(bandit: Bandit) -> None:
@@ -96,4 +92,4 @@ def _check_unusable(bandit: Bandit) -> None:
     for content in (0.5, float("nan"), "text", None):
         engine = _engine(bandit)
         runs.append([engine.observe(engine.action(), content) for _ in range(60)])
-    _require(all(run == runs[0] for run in runs), "unusable content is the loss 1/2", bandit)
+    require(all(run == runs[0] for run in runs), "unusable content is the loss 1/2", bandit)

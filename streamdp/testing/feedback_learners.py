@@ -28,8 +28,8 @@ than one seed in 10⁶.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from math import exp, log
@@ -37,110 +37,71 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import SUMS, FeedbackBatch, Key, Release
+from streamdp.core.events import SUMS, FeedbackBatch, Release
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
 from streamdp.core.randomness import Purpose, SeededRandomness
-from streamdp.testing.learners import FALSE_ALARM, TOLERANCE, Verdict
+from streamdp.testing.promises import (
+    DRAWN_KEYS,
+    FALSE_ALARM,
+    KEYS,
+    SLOTS,
+    TOLERANCE,
+    Audited,
+    Ran,
+    check_charges,
+    check_cuts,
+    check_rebuilding,
+    new_engine,
+    require,
+    run,
+)
 from streamdp.testing.selection import chi_square
 
-_KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff")
-_SLOTS = 132  # enough for blocks of 16 slots to end after the crash
-_DRAWN_KEYS = 20_000
 _BINS = 24
 
 Ints = NDArray[np.int64]
 
 
 def check_feedback_learner(
-    learner: PolicyLearner, *, audit: Callable[[PolicyLearner], Verdict] | None = None
+    learner: PolicyLearner, *, audit: Callable[[PolicyLearner], Audited] | None = None
 ) -> None:
     """Raise `AssertionError` unless the learner keeps every promise."""
     _check_value(learner)
     log_ = _log(len(learner.actions), seed=1)
     if learner.private:
         _check_price(learner, log_)
-    whole = _Run.over(learner, [log_])
-    again = _Run.over(learner, [log_])
-    _require(again == whole, "the same seed, the same releases and rows", learner)
-    _check_batches(learner, log_, whole)
-    _check_charges(learner, whole)
+    whole = run(learner, [log_])
+    again = run(learner, [log_])
+    require(again == whole, "the same seed, the same releases and rows", learner)
+    check_cuts(learner, log_, whole)
+    check_charges(learner, whole, kind=SUMS)
     _check_boundaries(learner, log_, whole)
     _check_nulls(learner, log_)
     _check_policies(learner, whole)
-    _check_rebuilding(learner, log_, whole)
+    check_rebuilding(learner, log_, whole)
     if learner.private:
         _check_noise(learner)
     if audit is not None:
         verdict = audit(learner)
-        _require(verdict.passed, "; ".join(["the audit", *verdict.failures]), learner)
-
-
-def _require(held: object, promise: str, learner: PolicyLearner) -> None:
-    """Say which promise was broken; `assert` would be stripped by `python -O`."""
-    if not held:
-        raise AssertionError(f"{promise} ({learner})")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """What a new seeded engine did over some batches."""
-
-    engine: Engine
-    releases: list[Release]
-    rows: dict[Key, bytes]
-
-    @classmethod
-    def over(
-        cls, learner: PolicyLearner, batches: Sequence[FeedbackBatch], *, seed: int = 1
-    ) -> _Run:
-        """Apply the batches, then save."""
-        engine = _engine(learner, seed=seed)
-        releases = [release for batch in batches for release in engine.apply_batch(batch)]
-        return cls(engine, releases, dict(engine.save()))
-
-    def __eq__(self, other: object) -> bool:
-        """Equal releases and rows."""
-        if not isinstance(other, _Run):
-            return NotImplemented
-        return (self.releases, self.rows) == (other.releases, other.rows)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _engine(learner: PolicyLearner, *, seed: int = 1) -> Engine:
-    return Engine(
-        stream="kit",
-        partition=0,
-        learner=learner,
-        budget=learner.charge,
-        randomness=SeededRandomness(seed),
-    )
+        require(verdict.passed, "; ".join(["the audit", *verdict.failures]), learner)
 
 
 def _log(arms: int, *, seed: int) -> FeedbackBatch:
     """Slots of a few keys with gains of every size, two of no known arm, gaps in the offsets."""
-    slots = np.arange(_SLOTS)
-    tags = np.zeros((_SLOTS, 16), dtype=np.uint8)
+    slots = np.arange(SLOTS)
+    tags = np.zeros((SLOTS, 16), dtype=np.uint8)
     words = SeededRandomness(seed).bits("kit log", Purpose.OPENING, tags, slots).words(0, 2)
     played = (words[:, 0] % np.uint64(arms)).astype(np.int32)
     played[[11, 40]] = [-1, arms + 3]
     gain = (words[:, 1] >> np.uint64(43)).astype(np.int64) - NULL
-    return FeedbackBatch(_KEYS, slots * 5 % 7 % len(_KEYS), played, gain, slots * 2)
+    return FeedbackBatch(KEYS, slots * 5 % 7 % len(KEYS), played, gain, slots * 2)
 
 
 def _with(batch: FeedbackBatch, **columns: NDArray[np.int32] | Ints) -> FeedbackBatch:
     return replace(batch, **columns)  # type: ignore[arg-type]  # columns of their own types
-
-
-def _part(batch: FeedbackBatch, begin: int, end: int) -> FeedbackBatch:
-    part = slice(begin, end)
-    return FeedbackBatch(
-        batch.keys, batch.index[part], batch.played[part], batch.gain[part], batch.offsets[part]
-    )
 
 
 # -- the promises ------------------------------------------------------------------------------
@@ -150,20 +111,20 @@ def _check_value(learner: PolicyLearner) -> None:
     """Promise 1."""
     config = learner.to_config()
     text = all(isinstance(word, str) for pair in config.items() for word in pair)
-    _require(learner.recipe in FEEDBACK_RECIPES, "a recipe that is registered", learner)
-    _require(text, "a configuration is text", learner)
+    require(learner.recipe in FEEDBACK_RECIPES, "a recipe that is registered", learner)
+    require(text, "a configuration is text", learner)
     try:
         again = feedback_learner_of(config, actions=learner.actions)
     except InvalidConfig as error:
         raise AssertionError(f"its configuration can be read: {error} ({learner})") from error
     same = again == learner and again.digest() == learner.digest()
-    _require(same, "its configuration is the learner again", learner)
+    require(same, "its configuration is the learner again", learner)
     others = [feedback_learner_of(config, actions=learner.actions[::-1])]
     if "epsilon" in config:
         other = feedback_learner_of(config | {"epsilon": "0.0625"}, actions=learner.actions)
         others.append(other)
     told = all(other.digest() != learner.digest() and other != learner for other in others)
-    _require(told, "another learner has another digest", learner)
+    require(told, "another learner has another digest", learner)
 
 
 Exact = dict[tuple[object, ...], Ints]
@@ -175,7 +136,7 @@ def exact_sums(learner: PolicyLearner, batch: FeedbackBatch) -> Exact:
 
     From the shipped engine, with the same learner without noise. NOT PRIVATE, of made-up content.
     """
-    bare = _engine(replace(learner, charge=None))
+    bare = new_engine(replace(learner, charge=None))
     found = {}
     for release in bare.apply_batch(batch):
         if release.sums is not None:
@@ -215,34 +176,10 @@ def _check_price(learner: PolicyLearner, log_: FeedbackBatch) -> None:
             neighbours.append(exact_sums(learner, _with(log_, gain=gains, played=arms)))
         found = max(price(learner, one, two) for one, two in combinations(neighbours, 2))
         sound = found <= float(learner.charge or 0) + TOLERANCE
-        _require(sound, "a replaced content costs at most the charge", learner)
+        require(sound, "a replaced content costs at most the charge", learner)
 
 
-def _check_batches(learner: PolicyLearner, log_: FeedbackBatch, whole: _Run) -> None:
-    """Promise 4."""
-    for step in (1, 2, 7, 32):
-        parts = [_part(log_, at, at + step) for at in range(0, _SLOTS, step)]
-        _require(_Run.over(learner, parts) == whole, "no cut changes a release or a row", learner)
-
-
-def _check_charges(learner: PolicyLearner, whole: _Run) -> None:
-    """Promise 5."""
-    ends: dict[Key, int] = {}
-    charge = learner.charge or 0
-    for release in whole.releases:
-        if release.kind == SUMS:
-            tiles = release.start == ends.get(release.key, 1) < release.stop
-            _require(tiles, "blocks tile the slots", learner)
-            _require(release.epsilon == charge, "a block is charged what the learner says", learner)
-            ends[release.key] = release.stop
-    ledger = whole.engine.ledger
-    for key, stop in ends.items():
-        charged = {ledger.spent(key, slot=slot) for slot in range(1, stop)}
-        _require(charged == {charge}, "every slot of a closed block is charged once", learner)
-        _require(ledger.spent(key, slot=stop) == 0, "an open block is charged nothing", learner)
-
-
-def _check_boundaries(learner: PolicyLearner, log_: FeedbackBatch, whole: _Run) -> None:
+def _check_boundaries(learner: PolicyLearner, log_: FeedbackBatch, whole: Ran) -> None:
     """Promise 6: other content, nothing but nulls, extreme content."""
     nobody = np.full_like(log_.played, -1)
     for other in (
@@ -250,9 +187,9 @@ def _check_boundaries(learner: PolicyLearner, log_: FeedbackBatch, whole: _Run) 
         _with(log_, played=nobody, gain=log_.gain * 0),
         _with(log_, gain=log_.gain * 10**9),
     ):
-        run = _Run.over(learner, [other], seed=2)
-        same = list(map(_public, run.releases)) == list(map(_public, whole.releases))
-        _require(same, "which releases there are does not depend on content", learner)
+        differs = run(learner, [other], seed=2)
+        same = list(map(_public, differs.releases)) == list(map(_public, whole.releases))
+        require(same, "which releases there are does not depend on content", learner)
 
 
 def _public(release: Release, *, charge: Fraction | None = None) -> tuple[object, ...]:
@@ -271,19 +208,19 @@ def _check_nulls(learner: PolicyLearner, log_: FeedbackBatch) -> None:
     nobody, beyond = log_.played.copy(), log_.played.copy()
     nobody[5::9], beyond[5::9] = -1, arms
     runs = [
-        _Run.over(learner, [_with(log_, gain=gain, played=played)])
+        run(learner, [_with(log_, gain=gain, played=played)])
         for gain, played in ((wild, beyond), (clipped, nobody))
     ]
-    _require(runs[0] == runs[1], "unknown arms are null and gains are clipped", learner)
+    require(runs[0] == runs[1], "unknown arms are null and gains are clipped", learner)
     sums = exact_sums(learner, _with(log_, gain=clipped, played=nobody))
     counted = sum(int(shown.sum()) for _, shown in sums.values())
     known = int(((nobody >= 0) & (nobody < arms)).sum())
-    _require(counted <= known, "a null observation is in no count", learner)
+    require(counted <= known, "a null observation is in no count", learner)
 
 
-def _check_policies(learner: PolicyLearner, whole: _Run) -> None:
+def _check_policies(learner: PolicyLearner, whole: Ran) -> None:
     """Promise 8: from nothing but releases, key by key."""
-    known = {key: learner.nothing_known(1) for key in _KEYS}
+    known = {key: learner.nothing_known(1) for key in KEYS}
     for release in whole.releases:
         block = 0
         if release.sums is not None:
@@ -291,59 +228,38 @@ def _check_policies(learner: PolicyLearner, whole: _Run) -> None:
             known[release.key] = learner.learned(known[release.key], gains[None], shown[None])
             block = release.identity.block + 1
         policy = learner.policy(known[release.key], np.array([block]))[0]
-        _require(policy.sum(dtype=np.int64) == PARTS, "a policy adds up", learner)
+        require(policy.sum(dtype=np.int64) == PARTS, "a policy adds up", learner)
         told = release.policy == policy.astype("<u4").tobytes()
-        _require(told, "a policy is a function of releases", learner)
+        require(told, "a policy is a function of releases", learner)
         latest = learner.policy(known[release.key], np.array([block]))[0]
         known_policy = whole.engine.policy(release.key)
         last = release is [each for each in whole.releases if each.key == release.key][-1]
         same = known_policy is not None and (known_policy == latest).all()
-        _require(same or not last, "the policy in force is the latest", learner)
-
-
-def _check_rebuilding(learner: PolicyLearner, log_: FeedbackBatch, whole: _Run) -> None:
-    """Promise 9: saves from a third of the log, a crash at two thirds, then the rest."""
-    save, crash = _SLOTS // 3, 2 * _SLOTS // 3
-    engine = _engine(learner)
-    kept = recorded(engine.apply_batch(_part(log_, 0, save)))
-    rows = engine.save(most=2)
-    kept |= recorded(engine.apply_batch(_part(log_, save, crash)))
-    again = rebuild(
-        _engine(learner),
-        rows=rows,
-        releases=kept,
-        log=[_part(log_, 0, crash)],
-        position=engine.position,
-        expected_rows=len(engine),
-    )
-    last = list(again.apply_batch(_part(log_, crash, _SLOTS)))
-    goes_on = last == whole.releases[len(whole.releases) - len(last) :]
-    _require(goes_on, "a rebuilt engine goes on as it would", learner)
-    _require(dict(again.save()) == whole.rows, "a rebuilt engine has the rows that were", learner)
+        require(same or not last, "the policy in force is the latest", learner)
 
 
 def _check_noise(learner: PolicyLearner) -> None:
     """Promise 10: many keys with one slot in their first block."""
     length = int(learner.schedule.lengths(np.zeros(1, dtype=np.int64))[0])
-    index = np.tile(np.arange(_DRAWN_KEYS), length)
+    index = np.tile(np.arange(DRAWN_KEYS), length)
     batch = FeedbackBatch(
-        keys=[b"%d" % key for key in range(_DRAWN_KEYS)],
+        keys=[b"%d" % key for key in range(DRAWN_KEYS)],
         index=index,
         played=np.zeros(len(index), dtype=np.int32),
         gain=np.full(len(index), NULL // 2),
         offsets=np.arange(len(index)),
     )
-    releases = _engine(learner).apply_batch(batch)
+    releases = new_engine(learner).apply_batch(batch)
     told = releases.told
     ended = releases.kind == releases.kinds.index(SUMS)
-    _require(told is not None and ended.any(), "a block ends and releases sums", learner)
+    require(told is not None and ended.any(), "a block ends and releases sums", learner)
     assert told is not None
     for arm in range(len(learner.actions)):
         gains = told.gains[ended, arm] - (length * (NULL // 2) if arm == 0 else 0)
         shown = told.shown[ended, arm] - (length if arm == 0 else 0)
         for noise, scale in ((gains, learner.sums_scale), (shown, learner.counts_scale)):
             sound = not noise.any() if scale is None else _is_discrete_laplace(noise, scale)
-            _require(sound, "noise follows the law of its scale", learner)
+            require(sound, "noise follows the law of its scale", learner)
 
 
 def _is_discrete_laplace(noise: Ints, scale: Fraction) -> bool:

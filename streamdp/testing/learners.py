@@ -33,116 +33,74 @@ a sound learner fails for fewer than one seed in 10⁶.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import product
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit import misdeeds
-from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Release
 from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.randomness import Purpose, SeededRandomness
+from streamdp.testing.promises import (
+    DRAWN_KEYS,
+    FALSE_ALARM,
+    KEYS,
+    SLOTS,
+    TOLERANCE,
+    Audited,
+    Ran,
+    check_charges,
+    check_cuts,
+    check_rebuilding,
+    new_engine,
+    require,
+    run,
+)
 from streamdp.testing.selection import chi_square
 
-FALSE_ALARM = 1e-6
-TOLERANCE = 1e-9  # of a log-probability: quadrature, not privacy, is that coarse
 MOST_ACTIONS = 5  # the price is tried on all corners of the cube of losses
 
-_KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff")
-_SLOTS = 132  # enough for blocks of 16 slots to end after the crash
-_DRAWN_KEYS = 20_000
 _LONG_BLOCK = 64  # slots
 
 Ints = NDArray[np.int64]
 
 
-class Verdict(Protocol):
-    """What an audit says."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing was found."""
-
-    @property
-    def failures(self) -> Sequence[str]:
-        """What was found."""
-
-
-def check_learner(learner: Leader, *, audit: Callable[[Leader], Verdict] | None = None) -> None:
+def check_learner(learner: Leader, *, audit: Callable[[Leader], Audited] | None = None) -> None:
     """Raise `AssertionError` unless the learner, of 2 to 5 actions, keeps every promise."""
     few = len(learner.actions) <= MOST_ACTIONS
-    _require(few, f"give the kit a learner of 2 to {MOST_ACTIONS} actions", learner)
+    require(few, f"give the kit a learner of 2 to {MOST_ACTIONS} actions", learner)
     _check_value(learner)
     if learner.private:
         _check_price(learner)
     log = _log(len(learner.actions), seed=1)
-    whole = _Run.over(learner, [log])
+    whole = run(learner, [log])
     _check_determinism(learner, log, whole)
-    _check_batches(learner, log, whole)
-    _check_charges(learner, whole)
+    check_cuts(learner, log, whole)
+    check_charges(learner, whole, kind=ACTION)
     _check_boundaries(learner, log, whole)
     _check_bad_content(learner, log)
-    _check_rebuilding(learner, log, whole)
+    check_rebuilding(learner, log, whole)
     _check_draws(learner)
     _check_in_force(learner, whole)
     _check_long_blocks(learner)
     if audit is not None:
         verdict = audit(learner)
-        _require(verdict.passed, "; ".join(["the audit", *verdict.failures]), learner)
-
-
-def _require(held: object, promise: str, learner: Leader) -> None:
-    """Say which promise was broken; `assert` would be stripped by `python -O`."""
-    if not held:
-        raise AssertionError(f"{promise} ({learner})")
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What a new seeded engine did over some batches."""
-
-    engine: Engine
-    releases: list[Release]
-    rows: dict[Key, bytes]
-
-    @classmethod
-    def over(cls, learner: Leader, batches: Sequence[LossBatch], *, seed: int = 1) -> _Run:
-        """Apply the batches, then save."""
-        engine = _engine(learner, seed=seed)
-        releases = [release for batch in batches for release in engine.apply_batch(batch)]
-        return cls(engine, releases, dict(engine.save()))
-
-
-def _engine(learner: Leader, *, seed: int = 1) -> Engine:
-    return Engine(
-        stream="kit",
-        partition=0,
-        learner=learner,
-        budget=learner.charge,
-        randomness=SeededRandomness(seed),
-    )
+        require(verdict.passed, "; ".join(["the audit", *verdict.failures]), learner)
 
 
 def _log(actions: int, *, seed: int) -> LossBatch:
     """Slots of a few keys with losses of every size, two bad rows, and gaps in the offsets."""
-    slots = np.arange(_SLOTS)
-    tags = np.zeros((_SLOTS, 16), dtype=np.uint8)
+    slots = np.arange(SLOTS)
+    tags = np.zeros((SLOTS, 16), dtype=np.uint8)
     words = SeededRandomness(seed).bits("kit log", Purpose.OPENING, tags, slots).words(0, actions)
     losses = (words >> np.uint64(40)).astype(np.float32) / np.float32(2**24)
     losses[[11, 40], [0, 1]] = [np.nan, np.inf]
-    return LossBatch(_KEYS, slots * 5 % 7 % len(_KEYS), losses, slots * 2)
-
-
-def _part(batch: LossBatch, begin: int, end: int) -> LossBatch:
-    part = slice(begin, end)
-    return LossBatch(batch.keys, batch.index[part], batch.losses[part], batch.offsets[part])
+    return LossBatch(KEYS, slots * 5 % 7 % len(KEYS), losses, slots * 2)
 
 
 # -- the promises ------------------------------------------------------------------------------
@@ -152,19 +110,19 @@ def _check_value(learner: Leader) -> None:
     """Promise 1."""
     config = learner.to_config()
     text = all(isinstance(word, str) for pair in config.items() for word in pair)
-    _require(learner.recipe in RECIPES, "a recipe that is registered", learner)
-    _require(text, "a configuration is text", learner)
+    require(learner.recipe in RECIPES, "a recipe that is registered", learner)
+    require(text, "a configuration is text", learner)
     again = _read(learner, config)
-    _require(again == learner, "its configuration is the learner again", learner)
-    _require(hash(again) == hash(learner), "equal learners have equal hashes", learner)
-    _require(again.digest() == learner.digest(), "equal learners have equal digests", learner)
-    _require(str(learner).startswith(learner.recipe), "its line begins with its recipe", learner)
+    require(again == learner, "its configuration is the learner again", learner)
+    require(hash(again) == hash(learner), "equal learners have equal hashes", learner)
+    require(again.digest() == learner.digest(), "equal learners have equal digests", learner)
+    require(str(learner).startswith(learner.recipe), "its line begins with its recipe", learner)
     others = [learner_of(config, actions=learner.actions[::-1])]
     if "epsilon" in config:
         others.append(_read(learner, config | {"epsilon": "0.0625"}))
     for other in others:
         told = other.digest() != learner.digest() and other != learner
-        _require(told, "another learner has another digest", learner)
+        require(told, "another learner has another digest", learner)
 
 
 def _read(learner: Leader, config: Mapping[str, str]) -> Leader:
@@ -187,53 +145,27 @@ def _check_price(learner: Leader) -> None:
                 sums = (base + corners) * UNIT
                 logs = [learner.log_probabilities(row, in_force=favoured) for row in sums]
                 sound = np.isfinite(logs).all() and np.ptp(logs, axis=0).max() <= _charge(learner)
-                _require(sound, "a replaced loss vector costs at most the charge", learner)
+                require(sound, "a replaced loss vector costs at most the charge", learner)
 
 
 def _charge(learner: Leader) -> float:
     return float(learner.charge or 0) + TOLERANCE
 
 
-def _check_determinism(learner: Leader, log: LossBatch, whole: _Run) -> None:
+def _check_determinism(learner: Leader, log: LossBatch, whole: Ran) -> None:
     """Promise 3."""
-    again = _Run.over(learner, [log])
-    _require(again.releases == whole.releases, "the same seed, the same releases", learner)
-    _require(again.rows == whole.rows, "the same seed, the same rows", learner)
+    again = run(learner, [log])
+    require(again.releases == whole.releases, "the same seed, the same releases", learner)
+    require(again.rows == whole.rows, "the same seed, the same rows", learner)
 
 
-def _check_batches(learner: Leader, log: LossBatch, whole: _Run) -> None:
-    """Promise 4."""
-    for step in (1, 2, 7, 32):
-        parts = [_part(log, at, at + step) for at in range(0, _SLOTS, step)]
-        cut = _Run.over(learner, parts)
-        _require(cut.releases == whole.releases, "no cut changes a release", learner)
-        _require(cut.rows == whole.rows, "no cut changes a row", learner)
-
-
-def _check_charges(learner: Leader, whole: _Run) -> None:
-    """Promise 5."""
-    ends: dict[Key, int] = {}
-    charge = learner.charge or 0
-    for release in whole.releases:
-        if release.kind == ACTION:
-            tiles = release.start == ends.get(release.key, 1) < release.stop
-            _require(tiles, "blocks tile the slots", learner)
-            _require(release.epsilon == charge, "a block is charged what the learner says", learner)
-            ends[release.key] = release.stop
-    ledger = whole.engine.ledger
-    for key, stop in ends.items():
-        charged = {ledger.spent(key, slot=slot) for slot in range(1, stop)}
-        _require(charged == {charge}, "every slot of a closed block is charged once", learner)
-        _require(ledger.spent(key, slot=stop) == 0, "an open block is charged nothing", learner)
-
-
-def _check_boundaries(learner: Leader, log: LossBatch, whole: _Run) -> None:
+def _check_boundaries(learner: Leader, log: LossBatch, whole: Ran) -> None:
     """Promise 6: other content, bad content, extreme content."""
     nothing, everything = np.full_like(log.losses, np.nan), np.full_like(log.losses, 1e30)
     for losses in (_log(len(learner.actions), seed=2).losses, nothing, everything):
-        other = _Run.over(learner, [LossBatch(log.keys, log.index, losses, log.offsets)], seed=2)
+        other = run(learner, [LossBatch(log.keys, log.index, losses, log.offsets)], seed=2)
         same = list(map(_public, other.releases)) == list(map(_public, whole.releases))
-        _require(same, "which releases there are does not depend on content", learner)
+        require(same, "which releases there are does not depend on content", learner)
 
 
 def _public(release: Release) -> tuple[object, ...]:
@@ -248,35 +180,11 @@ def _check_bad_content(learner: Leader, log: LossBatch) -> None:
     bad[::3, 0] = np.nan
     null[~np.isfinite(bad).all(axis=1)] = 0.5
     runs = [
-        _Run.over(learner, [LossBatch(log.keys, log.index, losses, log.offsets)])
+        run(learner, [LossBatch(log.keys, log.index, losses, log.offsets)])
         for losses in (bad, null)
     ]
     same = runs[0].releases == runs[1].releases and runs[0].rows == runs[1].rows
-    _require(same, "bad content is the null loss in its slot", learner)
-
-
-def _check_rebuilding(learner: Leader, log: LossBatch, whole: _Run) -> None:
-    """Promise 8: saves from a third of the log, a crash at two thirds, then the rest."""
-    save, crash = _SLOTS // 3, 2 * _SLOTS // 3
-    engine = _engine(learner)
-    kept = recorded(engine.apply_batch(_part(log, 0, save)))
-    rows = engine.save(most=2)
-    kept |= recorded(engine.apply_batch(_part(log, save, crash)))
-    again = rebuild(
-        _engine(learner),
-        rows=rows,
-        releases=kept,
-        log=[_part(log, 0, crash)],
-        position=engine.position,
-        expected_rows=len(engine),
-    )
-    last = list(again.apply_batch(_part(log, crash, _SLOTS)))
-    _require(
-        last == whole.releases[len(whole.releases) - len(last) :],
-        "a rebuilt engine goes on as it would",
-        learner,
-    )
-    _require(dict(again.save()) == whole.rows, "a rebuilt engine has the rows that were", learner)
+    require(same, "bad content is the null loss in its slot", learner)
 
 
 def _check_draws(learner: Leader) -> None:
@@ -285,14 +193,14 @@ def _check_draws(learner: Leader) -> None:
     block = next((b for b in range(1, 6) if schedule.stop(b) - schedule.start(b) > 2), 1)
     slots = np.arange(1, schedule.stop(block))
     losses = ((slots[:, None] + 2 * np.arange(actions)) % (np.arange(actions) + 2) == 0) * 1
-    index = np.tile(np.arange(_DRAWN_KEYS), len(slots))  # so that releases of a block are by key
+    index = np.tile(np.arange(DRAWN_KEYS), len(slots))  # so that releases of a block are by key
     batch = LossBatch(
-        keys=[b"%d" % key for key in range(_DRAWN_KEYS)],
+        keys=[b"%d" % key for key in range(DRAWN_KEYS)],
         index=index,
-        losses=np.repeat(losses, _DRAWN_KEYS, axis=0).astype(np.float32),
+        losses=np.repeat(losses, DRAWN_KEYS, axis=0).astype(np.float32),
         offsets=np.arange(len(index)),
     )
-    releases = _engine(learner).apply_batch(batch)
+    releases = new_engine(learner).apply_batch(batch)
     chosen = releases.kind == releases.kinds.index(ACTION)
     after = releases.value[chosen & (releases.block == block)]
     standing = releases.value if releases.in_force is None else releases.in_force
@@ -300,10 +208,10 @@ def _check_draws(learner: Leader) -> None:
     for favoured in np.unique(before).tolist():
         law = _law(learner, losses, block, favoured)
         found = chi_square(after[before == favoured], law) > FALSE_ALARM / MOST_ACTIONS
-        _require(found, "draws follow the law", learner)
+        require(found, "draws follow the law", learner)
 
 
-def _check_in_force(learner: Leader, whole: _Run) -> None:
+def _check_in_force(learner: Leader, whole: Ran) -> None:
     """Promise 10: computed again from what each release says, one vote at a time."""
     known: dict[Key, Standing] = {}
     for release in whole.releases:
@@ -314,16 +222,16 @@ def _check_in_force(learner: Leader, whole: _Run) -> None:
             vote, length = np.array([release.value]), np.array([release.stop - release.start])
             known[release.key] = learner.memory.after(known[release.key], vote, length)
         told = int(known[release.key].in_force[0])
-        _require(told == release.standing, "what is in force follows from the releases", learner)
+        require(told == release.standing, "what is in force follows from the releases", learner)
     for key, standing in known.items():
         action = learner.actions[int(standing.in_force[0])]
-        _require(whole.engine.action(key) == action, "an engine says what is in force", learner)
+        require(whole.engine.action(key) == action, "an engine says what is in force", learner)
 
 
 def _check_long_blocks(learner: Leader) -> None:
     """Promise 11."""
     found = misdeeds(learner, longest=_LONG_BLOCK)
-    _require(not found, "; ".join(["in long blocks", *found]), learner)
+    require(not found, "; ".join(["in long blocks", *found]), learner)
 
 
 def _law(learner: Leader, losses: Ints, block: int, favoured: int) -> NDArray[np.float64]:
