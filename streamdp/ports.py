@@ -483,6 +483,19 @@ class Technology(Protocol):
         ...
 
 
+def no_fault(step: str, partition: Partition) -> None:
+    """A `Reached` that injects nothing."""
+
+
+def check_names(streams: Sequence[StreamTopics]) -> None:
+    """Refuse two streams of one name."""
+    names = [topics.stream for topics in streams]
+    if len(set(names)) != len(names):
+        raise InvalidConfig(
+            complaint("streams", "two of one name", expected="distinct names", got=names)
+        )
+
+
 def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
     """Refuse a second input and an output that do not go with the first, partition by partition."""
     names = [stream.input, stream.beside, stream.output]

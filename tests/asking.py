@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from streamdp.service.http.gate import Bucket, Gate
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Bounds, Knowledge, Role
 from streamdp.service.http.server import bound, serving
+from streamdp.testing.free_ports import free_ports
 from tests.publishing import Reader, Topic
 from tests.showing import ABOUT
 
@@ -146,7 +146,4 @@ async def raw(address: tuple[str, int], request: bytes, *, seconds: float = 5.0)
 
 def free_port() -> int:
     """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]

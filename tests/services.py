@@ -20,6 +20,7 @@ from streamdp.ports import (
     Taken,
     Transport,
     Value,
+    no_fault,
 )
 from streamdp.service.batches import decode
 from streamdp.service.logs import EVENTS
@@ -29,7 +30,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import Clock, LoopSettings
 from streamdp.testing.judge import Evidence, judge, judge_fold
-from streamdp.testing.memory import MemoryTransport, go_on
+from streamdp.testing.memory import MemoryTransport
 from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.published import Mode
 
@@ -108,7 +109,7 @@ class Room:
         name: str = "one",
         *,
         settings: LoopSettings = QUICK,
-        reached: Reached = go_on,
+        reached: Reached = no_fault,
         around: Callable[[Transport], Transport] = lambda transport: transport,
         modes: Mapping[str, Mode] | None = None,
         clock: Clock = time.monotonic,

@@ -9,9 +9,8 @@ from pathlib import Path
 from streamdp.core.errors import (
     StreamdpError,
 )
-from streamdp.ports import Commit, Partition, Reached, StreamTopics
+from streamdp.ports import Commit, Partition, Reached, StreamTopics, no_fault
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
-from streamdp_adapters.sqlite.transport import go_on
 
 TOPICS = StreamTopics(app="shop", stream="home", input="events")
 AT = Partition("home", 0)
@@ -40,7 +39,7 @@ def settings(folder: Path, **more: object) -> Settings:
 
 
 async def joined(
-    chosen: Settings, *, worker: str = "w", reached: Reached = go_on
+    chosen: Settings, *, worker: str = "w", reached: Reached = no_fault
 ) -> tuple[SqliteTransport, Ears]:
     transport = SqliteTransport(chosen, worker=worker, reached=reached)
     ears = Ears()

@@ -30,13 +30,14 @@ from streamdp.ports import (
     Taken,
     Technology,
     Written,
+    no_fault,
 )
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.saved import encode_point
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.settings import Start
 from streamdp.testing.faults import Dice
-from streamdp.testing.memory import Memory, MemoryTransport, go_on
+from streamdp.testing.memory import Memory, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.sqlite import Sqlite
@@ -89,7 +90,7 @@ async def _live(logs: Logs, spec: AssemblySpec, *, seed: int, chance: Fraction) 
     log = MemoryLog(gap=1)
     for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
         log.create(topic, partitions=1)
-    reached: Reached = Dice(seed=seed, chance=chance) if chance else go_on
+    reached: Reached = Dice(seed=seed, chance=chance) if chance else no_fault
     technology = Memory(log, reached=reached)
     coming = {TOPICS.input: list(logs.requests), TOPICS.beside: list(logs.outcomes)}
     end = max(record[0] for records in coming.values() for record in records)

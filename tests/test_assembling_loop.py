@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.ports import Partition, Records, Taken, Written
+from streamdp.ports import Partition, Records, Taken, Written, no_fault
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.loop import Service
@@ -18,7 +18,7 @@ from streamdp.service.past import alone
 from streamdp.service.settings import LoopSettings
 from streamdp.service.view import Reason, Status, View
 from streamdp.testing.faults import Dice
-from streamdp.testing.memory import MemoryTransport, go_on
+from streamdp.testing.memory import MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from tests.assembly_model import GRACE, WINDOW, Logs, expected_events, random_logs
 from tests.services import Lines
@@ -37,7 +37,7 @@ class Group:
 
     def __init__(self, *, chance: Fraction = Fraction(0), spec: AssemblySpec = SPEC) -> None:
         self.log, self.now = MemoryLog(), 0
-        self.reached = Dice(seed=5, chance=chance) if chance else go_on
+        self.reached = Dice(seed=5, chance=chance) if chance else no_fault
         self.spec = spec
         for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
             self.log.create(topic, partitions=PARTITIONS)

@@ -24,9 +24,10 @@ from streamdp.ports import (
     StreamTopics,
     Technology,
     Value,
+    no_fault,
 )
 from streamdp.testing.faults import Count, Dice, Plan
-from streamdp.testing.memory import STEPS, Memory, MemoryTransport, go_on
+from streamdp.testing.memory import STEPS, Memory, MemoryTransport
 from streamdp.testing.memory_log import Isolation, MemoryLog, Outcome
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, PAIRED_CHECKS, Check
 
@@ -87,7 +88,7 @@ class Ears:
 
 
 async def joined(
-    log: MemoryLog, worker: str, reached: Reached = go_on
+    log: MemoryLog, worker: str, reached: Reached = no_fault
 ) -> tuple[MemoryTransport, Ears]:
     transport = MemoryTransport(log, worker=worker, reached=reached)
     ears = Ears()

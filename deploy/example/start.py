@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from streamdp.testing.broker import OUTSIDE_BROKER, borrow_broker
+from streamdp.testing.free_ports import free_address
 
 HERE = Path(__file__).resolve().parent
 PORTS = {"shop": 8000, "run": 8080, "assemble": 8081, "prometheus": 9090}
@@ -88,7 +88,7 @@ def main() -> None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamdp-shop-")))
             say("a broker is starting; the first time it fetches Kafka")
             bootstrap = stack.enter_context(_broker(asked.bootstrap))
-            addresses = {name: _free_address(port) for name, port in PORTS.items()}
+            addresses = {name: free_address(port) for name, port in PORTS.items()}
             started = Started(folder, _environment(bootstrap))
             stack.callback(started.end)
             _start(started, folder, addresses, visitors=asked.visitors)
@@ -191,19 +191,6 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
 def _environment(bootstrap: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != OUTSIDE_BROKER}
     return {**kept, "STREAMDP__TRANSPORT__BOOTSTRAP": bootstrap, "PYTHONUNBUFFERED": "1"}
-
-
-def _free_address(port: int) -> str:
-    """The usual port if it is free, otherwise any."""
-    for wanted in (port, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", wanted))
-            except OSError:
-                continue
-            return f"127.0.0.1:{probe.getsockname()[1]}"
-    raise AssertionError("no port is free")
 
 
 def say(text: str) -> None:

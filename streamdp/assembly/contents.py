@@ -7,7 +7,7 @@ read: a reward outside [0, 1] is refused and not clipped. No message quotes a co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import NoReturn
@@ -25,12 +25,7 @@ class Lists:
 
     def encode(self) -> bytes:
         """`{"items": {"action": ["item"]}}`."""
-        where = "a request's lists"
-        told = {
-            _text(action, where): _texts(items, where)
-            for action, items in _mapping(self.items, where)
-        }
-        return msgspec.json.encode({"items": told})
+        return _by_action("items", self.items, _texts, where="a request's lists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +37,7 @@ class Predictions:
     def encode(self) -> bytes:
         """`{"predictions": {"action": 3.1}}`."""
         where = "a request's predictions"
-        told = {
-            _text(action, where): _number(value, where)
-            for action, value in _mapping(self.predictions, where)
-        }
-        return msgspec.json.encode({"predictions": told})
+        return _by_action("predictions", self.predictions, _number, where=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +94,14 @@ Said = Reward | Chosen | Right | Truth
 """What an outcome may say."""
 
 
-def _mapping(value: object, where: str) -> Sequence[tuple[object, object]]:
+def _by_action(
+    name: str, value: object, checked: Callable[[object, str], object], *, where: str
+) -> bytes:
+    """`{name: {"action": …}}`, each action's part checked."""
     if not isinstance(value, Mapping) or not value:
         _refuse(where, "something for at least one action, by its name", _kind(value))
-    return list(value.items())
+    by_action = {_text(action, where): checked(part, where) for action, part in value.items()}
+    return msgspec.json.encode({name: by_action})
 
 
 def _texts(value: object, where: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -52,12 +51,14 @@ def demo(
     """
     from rich.console import Console
 
+    from streamdp.testing.free_ports import free_address
+
     console = Console(highlight=False)
     with ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamdp-")))
         place.mkdir(parents=True, exist_ok=True)
         transport = stack.enter_context(_transport(place, kafka=kafka, bootstrap=bootstrap))
-        address = listen or _free_address()
+        address = listen or free_address(PORT)
         path = place / "streamdp.toml"
         _write(path, transport=transport, listen=address)
         console.print(f"The status page is at [link]http://{address}[/link]; it learns for"
@@ -164,16 +165,3 @@ def _transport(place: Path, *, kafka: bool, bootstrap: str | None) -> Iterator[s
 
 def _kafka(bootstrap: str) -> str:
     return f'kind = "kafka"\nbootstrap = "{bootstrap}"\nsingle_broker = true'
-
-
-def _free_address() -> str:
-    """The usual port if it is free, otherwise any."""
-    for port in (PORT, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return f"127.0.0.1:{probe.getsockname()[1]}"
-    raise AssertionError("no port is free")

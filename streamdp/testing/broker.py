@@ -35,6 +35,7 @@ from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.testing.certificates import write_certificates
+from streamdp.testing.free_ports import free_ports
 from streamdp.testing.kafka_jars import java, kafka_jars, quick_start
 
 OUTSIDE_BROKER = "STREAMDP_TEST_BROKER"
@@ -108,7 +109,7 @@ class Broker:
         java_options: Sequence[str] = QUICK_START,
     ) -> None:
         self.folder = folder
-        self._port, self._controller, self._secure = _free_ports(3)
+        self._port, self._controller, self._secure = free_ports(3)
         self._security = security
         self._settings = dict(settings or {})
         options = (*java_options, *quick_start(java_options), *_LOGGING)
@@ -358,17 +359,6 @@ def _started(
         else:
             return broker
     raise AssertionError("unreachable")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on just now."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            probe = stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(int(probe.getsockname()[1]))
-        return ports
 
 
 def _answers(port: int) -> bool:

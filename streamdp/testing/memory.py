@@ -44,7 +44,9 @@ from streamdp.ports import (
     Verdict,
     beyond,
     check_bytes,
+    check_names,
     check_paired,
+    no_fault,
 )
 from streamdp.testing.memory_log import Attempt, InputPartition, Member, MemoryLog
 
@@ -60,14 +62,10 @@ STEPS = (
 READ_BATCH = 1000  # records that `read` and the publications hand over at once
 
 
-def go_on(step: str, partition: Partition) -> None:
-    """No fault at all."""
-
-
 class MemoryTransport:
     """One worker over a memory log."""
 
-    def __init__(self, log: MemoryLog, *, worker: str, reached: Reached = go_on) -> None:
+    def __init__(self, log: MemoryLog, *, worker: str, reached: Reached = no_fault) -> None:
         self._log = log
         self._worker = worker
         self._reached = reached
@@ -81,11 +79,7 @@ class MemoryTransport:
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
         """Check the inputs, then enter the group."""
-        names = [topics.stream for topics in streams]
-        if len(set(names)) != len(names):
-            raise InvalidConfig(
-                complaint("streams", "two of one name", expected="distinct names", got=names)
-            )
+        check_names(streams)
         for topics in streams:
             self._log.partitions(topics.input)
             if topics.beside or topics.output:
@@ -493,7 +487,7 @@ class Memory:
 
     logs: dict[str, MemoryLog] = {}  # noqa: RUF012  # a registry is the point
 
-    def __init__(self, log: MemoryLog, *, reached: Reached = go_on) -> None:
+    def __init__(self, log: MemoryLog, *, reached: Reached = no_fault) -> None:
         self.log = log
         self.reached = reached
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streamdp.testing.broker import Borrowed
+from streamdp.testing.free_ports import free_address
 from tests.documents import Story, blocks, needs_broker
 from tests.test_documents import PAGES
 
 THERE = [page for page in PAGES if needs_broker(page.read_text())]
-
-
-def free_address() -> str:
-    """One that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 @pytest.mark.kafka

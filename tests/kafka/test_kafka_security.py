@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
-from streamdp.ports import StreamTopics, Transport, Verdict
+from streamdp.ports import StreamTopics, Transport, Verdict, no_fault
 from streamdp.testing.broker import Broker, Grant, Resource, Right, Security, own_broker
 from streamdp.testing.transport import CHECKS
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 from streamdp_adapters.kafka.owner import Owner
-from streamdp_adapters.kafka.reading import go_on
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
@@ -149,7 +148,7 @@ async def test_a_refused_token_is_named_and_not_quoted(
 
 def _owner(settings: KafkaSettings, topics: StreamTopics) -> Owner:
     """Whoever would take a partition."""
-    return Owner(topics, 0, settings=settings, worker="w", largest=1 << 20, reached=go_on)
+    return Owner(topics, 0, settings=settings, worker="w", largest=1 << 20, reached=no_fault)
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])

@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
-from streamdp.ports import Commit, Key, Partition, StreamTopics, Value, Verdict
+from streamdp.ports import Commit, Key, Partition, StreamTopics, Value, Verdict, no_fault
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
 from streamdp.testing.transport_room import Heard, Worker, pairs, rows, step
@@ -31,7 +31,6 @@ from streamdp_adapters.kafka import (
     troubles,
 )
 from streamdp_adapters.kafka.owner import Owner
-from streamdp_adapters.kafka.reading import go_on
 from streamdp_adapters.kafka.transport import KafkaTransport
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
@@ -170,7 +169,7 @@ async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
     settings = _settings(broker.bootstrap)
     worker = await _joined(KafkaTechnology(settings), topics)
     await worker.transport.take(_home())
-    thief = Owner(topics, 0, settings=settings, worker="thief", largest=1_000_000, reached=go_on)
+    thief = Owner(topics, 0, settings=settings, worker="thief", largest=1_000_000, reached=no_fault)
     await thief.take()
     with pytest.raises(Fenced):
         await worker.transport.commit(_home(), step(1))

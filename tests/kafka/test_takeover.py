@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from streamdp.ports import Partition, Reached
+from streamdp.ports import Partition, Reached, no_fault
 from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.view import PartitionView, Status, View
@@ -25,7 +25,6 @@ from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard
 from streamdp.wire.published import Mode
 from streamdp_adapters.kafka import KafkaTechnology
-from streamdp_adapters.kafka.reading import go_on
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.kafka.test_halts import HOME, QUICK, Fresh, Site
 from tests.services import Lines
@@ -70,7 +69,7 @@ class Life:
 
 
 @asynccontextmanager
-async def life(site: Site, name: str, *, reached: Reached = go_on) -> AsyncIterator[Life]:
+async def life(site: Site, name: str, *, reached: Reached = no_fault) -> AsyncIterator[Life]:
     """A worker that takes the partition, whatever the group says."""
     made, view, log = site.made, View([site.made]), Lines()
     transport = KafkaTechnology(site.settings, reached=reached).transport(worker=name)

@@ -18,7 +18,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
-from streamdp.ports import Partition, Reached, Records, StreamTopics, Taken
+from streamdp.ports import Partition, Reached, Records, StreamTopics, Taken, no_fault
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.identity import topic_ids
 from streamdp_adapters.kafka.lean import lean
@@ -37,10 +37,6 @@ FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 20  # a fetch at the end waits this long; other questions queue behind it, and markers
 # move the position without a record that would end the wait
 _TAIL = 16  # offsets to look back at first; markers and aborted records take some
-
-
-def go_on(step: str, partition: Partition) -> None:
-    """No fault at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +151,7 @@ async def durable(
     *,
     owned_at: int | None,
     progress: Callable[[int], None] | None = None,
-    reached: Reached = go_on,
+    reached: Reached = no_fault,
 ) -> Taken:
     """What is durable of a partition: as of our own owner record, or of now for a mere look.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from streamdp.ports import Namesakes, Reached
+from streamdp.ports import Namesakes, Reached, no_fault
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.administrator import KafkaAdministrator
 from streamdp_adapters.kafka.producer import KafkaProducer
 from streamdp_adapters.kafka.publications import KafkaPublications
-from streamdp_adapters.kafka.reading import go_on
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.transport import KafkaTransport
 
@@ -18,7 +17,7 @@ from streamdp_adapters.kafka.transport import KafkaTransport
 class KafkaTechnology:
     """One cluster, by its settings; nothing connects before it is used."""
 
-    def __init__(self, settings: KafkaSettings, *, reached: Reached = go_on) -> None:
+    def __init__(self, settings: KafkaSettings, *, reached: Reached = no_fault) -> None:
         self._settings = settings
         self._reached = reached
         troubles.quiet()

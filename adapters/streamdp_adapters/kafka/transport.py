@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
+from streamdp.core.errors import Fenced, TransportLost, complaint
 from streamdp.ports import (
     Commit,
     Listener,
@@ -32,13 +32,14 @@ from streamdp.ports import (
     Records,
     StreamTopics,
     Taken,
+    check_names,
+    no_fault,
 )
 from streamdp_adapters.kafka import reading
 from streamdp_adapters.kafka.beside import Beside, Ends
 from streamdp_adapters.kafka.identity import Watch
 from streamdp_adapters.kafka.membership import Found, Membership
 from streamdp_adapters.kafka.owner import Owner
-from streamdp_adapters.kafka.reading import go_on
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import Limits, examine
@@ -52,7 +53,7 @@ class KafkaTransport:
         settings: KafkaSettings,
         *,
         worker: str,
-        reached: Reached = go_on,
+        reached: Reached = no_fault,
         namesakes: Namesakes = Namesakes.STRANGERS,
     ) -> None:
         self._settings = settings
@@ -72,11 +73,7 @@ class KafkaTransport:
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
         """Refuse what would break the promise, then ask for a share of each stream's input."""
-        names = [topics.stream for topics in streams]
-        if len(set(names)) != len(names):
-            raise InvalidConfig(
-                complaint("streams", "two of one name", expected="distinct names", got=names)
-            )
+        check_names(streams)
         self._listener = listener
         self._topics = {topics.stream: topics for topics in streams}
         self._limits = await examine(self._settings, streams)

@@ -18,14 +18,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from streamdp.ports import Administrator, Namesakes, Producer, Publications, Reached, Transport
+from streamdp.ports import (
+    Administrator,
+    Namesakes,
+    Producer,
+    Publications,
+    Reached,
+    Transport,
+    no_fault,
+)
 from streamdp_adapters.sqlite.settings import Settings
 from streamdp_adapters.sqlite.tools import (
     SqliteAdministrator,
     SqliteProducer,
     SqlitePublications,
 )
-from streamdp_adapters.sqlite.transport import SqliteTransport, go_on
+from streamdp_adapters.sqlite.transport import SqliteTransport
 
 __all__ = [
     "Settings",
@@ -40,7 +48,7 @@ __all__ = [
 class Sqlite:
     """The technology: a pair of files."""
 
-    def __init__(self, settings: Settings, *, reached: Reached = go_on) -> None:
+    def __init__(self, settings: Settings, *, reached: Reached = no_fault) -> None:
         self.settings = settings
         self.reached = reached
 

@@ -41,7 +41,9 @@ from streamdp.ports import (
     Records,
     StreamTopics,
     Taken,
+    check_names,
     check_paired,
+    no_fault,
 )
 from streamdp_adapters.sqlite.files import Desk, open_file
 from streamdp_adapters.sqlite.lock import Lock, Release, locked
@@ -65,10 +67,6 @@ LARGEST_VALUE = 64 << 20  # bytes; SQLite's own limit is a billion
 READ_BATCH = 2000  # records that `read` hands over at once
 
 
-def go_on(step: str, partition: Partition) -> None:
-    """No fault at all."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tenure:
     """A partition that was taken: by what right, and what is known to be published."""
@@ -81,7 +79,7 @@ class SqliteTransport:
     """One worker over a pair of files."""
 
     def __init__(
-        self, settings: Settings, *, worker: str, reached: Reached = go_on, lock: Lock = locked
+        self, settings: Settings, *, worker: str, reached: Reached = no_fault, lock: Lock = locked
     ) -> None:
         self._settings = settings
         self._worker = worker
@@ -103,11 +101,7 @@ class SqliteTransport:
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
         """Open and lock the files, check the inputs, and be assigned everything."""
-        names = [topics.stream for topics in streams]
-        if len(set(names)) != len(names):
-            raise InvalidConfig(
-                complaint("streams", "two of one name", expected="distinct names", got=names)
-            )
+        check_names(streams)
         pair = await self._writing.run(self._open)
         if self._looker is None:
             self._looker = await self._looking.run(self._open_looker)

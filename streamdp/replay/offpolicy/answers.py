@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,32 +21,32 @@ from streamdp.replay.offpolicy.estimators import Estimate, Value
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+L = TypeVar("L")
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackCell:
+class LearnerCell(Generic[L]):
     """A learner in writing at an ε."""
 
     text: str
     epsilon: Epsilon
-    learner: PolicyLearner
+    learner: L
 
     def __str__(self) -> str:
         """For tables and messages."""
         return f"{self.text} at ε = {epsilon_text(self.epsilon)}"
 
 
-@dataclass(frozen=True, slots=True)
-class PhasedCell:
-    """One of the papers' learners in writing at an ε: it releases when an action's count says."""
+class FeedbackCell(LearnerCell[PolicyLearner]):
+    """A learner of policies: it releases when a block ends."""
 
-    text: str
-    epsilon: Epsilon
-    learner: Bandit
+    __slots__ = ()
 
-    def __str__(self) -> str:
-        """For tables and messages."""
-        return f"{self.text} at ε = {epsilon_text(self.epsilon)}"
+
+class PhasedCell(LearnerCell[Bandit]):
+    """One of the papers' learners: it releases when an action's count says."""
+
+    __slots__ = ()
 
 
 AnyCell = FeedbackCell | PhasedCell
@@ -97,7 +98,7 @@ def cells_of(
     """Every combination, the papers' learners among them, in the order that was asked for.
 
     >>> cells = cells_of(("lazy_ucb",), (Fraction(1),), actions=("a", "b"))
-    >>> [type(each).__name__ for each in cells]
+    >>> [type(cell).__name__ for cell in cells]
     ['PhasedCell']
     """
     cells: list[AnyCell] = []

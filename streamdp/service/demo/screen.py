@@ -79,8 +79,25 @@ def drawn(frame: Frame) -> RenderableType:
     )
 
 
+def _running_table(caption: str) -> Table:
+    return Table(box=SIMPLE_HEAD, expand=True, pad_edge=False, caption=caption, caption_style="dim")
+
+
+def _final_table(title: str, known: str) -> Table:
+    """What only the simulator can know, and how it is marked."""
+    return Table(
+        box=SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=f"The simulator's own, exact knowledge: {NOT_PRIVATE}{known}",
+        caption_justify="left",
+        pad_edge=False,
+    )
+
+
 def _segments(rows: Sequence[Row]) -> Table:
-    table = Table(box=SIMPLE_HEAD, expand=True, pad_edge=False)
+    table = _running_table("regret: with noise, ± one standard error; last column: simulator only")
     table.add_column("segment", style="bold", no_wrap=True)
     table.add_column("shelf shown", no_wrap=True)
     table.add_column("block", justify="right", min_width=5)
@@ -96,8 +113,6 @@ def _segments(rows: Sequence[Row]) -> Table:
             _regret(row),
             {None: "", True: "yes", False: "not yet"}[row.is_best],
         )
-    table.caption = "regret: with noise, ± one standard error; last column: simulator only"
-    table.caption_style = "dim"
     return table
 
 
@@ -111,7 +126,9 @@ def _regret(row: Row) -> Text:
 
 
 def _banners(frame: Frame) -> Table:
-    table = Table(box=SIMPLE_HEAD, expand=True, pad_edge=False)
+    table = _running_table(
+        f"only the shown one's click is heard of; intervals of 95 %; ε = {frame.banner_charged}"
+    )
     table.add_column("banner", style="bold", no_wrap=True)
     table.add_column("shown to", no_wrap=True)
     table.add_column("visits", justify="right", min_width=6)
@@ -127,10 +144,6 @@ def _banners(frame: Frame) -> Table:
             f"{banner.shown:,}",
             "" if clicks is None else f"{clicks[0]:.1f} to {clicks[1]:.1f}",
         )
-    table.caption = (
-        f"only the shown one's click is heard of; intervals of 95 %; ε = {frame.banner_charged}"
-    )
-    table.caption_style = "dim"
     return table
 
 
@@ -172,15 +185,7 @@ def told(frame: Frame) -> str:
 
 def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) -> RenderableType:
     """How it went, by what only the simulator can know."""
-    table = Table(
-        box=SIMPLE_HEAD,
-        title="Visits without a sale, in 100",
-        title_justify="left",
-        title_style="bold",
-        caption=f"The simulator's own, exact knowledge: {NOT_PRIVATE}, no real service shows this",
-        caption_justify="left",
-        pad_edge=False,
-    )
+    table = _final_table("Visits without a sale, in 100", ", no real service shows this")
     for name in ("segment", "streamdp", "random shelf", "best fixed shelf", "best at each moment"):
         table.add_column(name, justify="left" if name == "segment" else "right")
     total = Score()
@@ -210,16 +215,8 @@ def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) ->
 
 def clicks_summary(clicks: Clicks, *, charged: Fraction) -> RenderableType:
     """How the banners went, by what only the simulator can know."""
-    table = Table(
-        box=SIMPLE_HEAD,
-        title="Clicks of 100 visits, where only the shown banner's was heard of",
-        title_justify="left",
-        title_style="bold",
-        caption=f"The simulator's own, exact knowledge: {NOT_PRIVATE}",
-        caption_justify="left",
-        min_width=70,
-        pad_edge=False,
-    )
+    table = _final_table("Clicks of 100 visits, where only the shown banner's was heard of", "")
+    table.min_width = 70
     visits = max(1, clicks.visits)
     ways = {
         "streamdp": clicks.clicked,
