@@ -12,7 +12,7 @@ from typing import Any
 
 from streamdp.ports import Publications
 from streamdp.service.about import About
-from streamdp.service.http.app import Public
+from streamdp.service.http.app import PublicApp
 from streamdp.service.http.asgi import Message
 from streamdp.service.http.gate import Bucket, Gate
 from streamdp.service.http.guard import Limits
@@ -87,7 +87,7 @@ class Face:
             clock=clock or (lambda: float(next(ticks))),
             retries=(0.001,),
         )
-        public = Public(self.knowledge, most_series=5000, body_seconds=0.2)
+        public = PublicApp(self.knowledge, most_series=5000, body_seconds=0.2)
         self.gate = Gate(
             public.answer,
             token=token,

@@ -20,10 +20,10 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.learners.bandits.phases import Known
+from streamdp.core.learners.bandits.phases import ArmPhases
 
 Floats = NDArray[np.float64]
-Index = Callable[[Known, int], Floats]
+Index = Callable[[ArmPhases, int], Floats]
 """The indices of all arms at a slot."""
 
 _REACH = 16.0  # of the noise, in scales: e^-16 lies beyond
@@ -73,7 +73,7 @@ class Law:
     def _first_leads(self, state: _State, slot: int) -> NDArray[np.bool_]:
         """Where arm 0 is played: its index is the larger, or equal."""
         counts = np.array(state.count)
-        bonus = self.index(Known(counts, np.zeros(2), self.epsilon), slot)
+        bonus = self.index(ArmPhases(counts, np.zeros(2), self.epsilon), slot)
         index = [bonus[arm] + 1 - self._grid / counts[arm] for arm in (0, 1)]
         leads: NDArray[np.bool_] = index[0][:, None] >= index[1][None, :]
         return leads

@@ -36,8 +36,8 @@ from streamdp.service.quarantine import Quarantine, quarantining
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Status, View
 from streamdp.service.worker import LoopSettings
-from streamdp.testing.faults import Plan
-from streamdp.testing.memory import Memory
+from streamdp.testing.faults import FaultPlan
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
@@ -323,10 +323,10 @@ def _clean_logs() -> Iterator[None]:
 def on_memory(course: AnyCourse, *, at: int, content: Value) -> Observed:
     """A life on the memory transport, and what uncommitted readers saw of it."""
     log = MemoryLog(gap=1)
-    lost = Memory(log, reached=Plan({"commit: sent": {3}, "take: read": {2}}))
+    lost = MemoryTechnology(log, reached=FaultPlan({"commit: sent": {3}, "take: read": {2}}))
 
     async def work() -> Observed:
-        life = Life(course, Memory(log), lost)
+        life = Life(course, MemoryTechnology(log), lost)
         seen = await life.lived(course.records(at=at, content=content), course.headers())
         topics = course.spec().topics
         for isolation in Isolation:
@@ -358,7 +358,7 @@ def _broken(state: Mapping[bytes, bytes]) -> Iterator[tuple[str, dict[bytes, byt
 def on_sqlite(course: AnyCourse, folder: Path, *, at: int, content: Value) -> Observed:
     """A life on SQLite's files, and how large they are."""
     settings = Settings.from_mapping({"path": str(folder / "trusted.db"), "actions": "all"})
-    lost = Sqlite(settings, reached=Plan({"commit: recorded": {3}, "take: drained": {2}}))
+    lost = Sqlite(settings, reached=FaultPlan({"commit: recorded": {3}, "take: drained": {2}}))
 
     async def work() -> Observed:
         life = Life(course, Sqlite(settings), lost)

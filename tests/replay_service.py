@@ -11,7 +11,7 @@ import streamdp as sd
 from streamdp.ports import Key, StreamTopics, Technology, Value
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
 from streamdp.replay.cuts import Bench
-from streamdp.replay.sources import Reading
+from streamdp.replay.sources import ReadOptions
 from streamdp.replay.sources.topics import topic_log
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
@@ -113,7 +113,7 @@ async def _released(technology: Technology, topics: StreamTopics) -> Released:
 
 def replayed_like(technology: Technology, *, app: str) -> list[Released]:
     """The same from a replay of the topic."""
-    log = topic_log(technology, f"{app}.input", Reading(actions=ACTIONS), name="topic")
+    log = topic_log(technology, f"{app}.input", ReadOptions(actions=ACTIONS), name="topic")
     found: list[Released] = []
     for number, cell in enumerate(cells()):
         actions = replayed.replayed(log, [cell], Bench((SEED,), f"s{number}", EPOCH))

@@ -12,7 +12,7 @@ from streamdp.client import Condition, Feed
 from streamdp.core.events import CrowdPrior
 from streamdp.ports import Published
 from streamdp.service.about import About
-from streamdp.service.history import Told
+from streamdp.service.history import StreamReleases
 from streamdp.service.metrics import Facts
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
 from streamdp.service.traffic import Traffic
@@ -80,9 +80,9 @@ def block(
     ]  # fmt: skip
 
 
-def told() -> Told:
+def told() -> StreamReleases:
     """A ledger of two keys in one partition."""
-    found = Told()
+    found = StreamReleases()
     for key, regret in ((b"fr", 6.0), (b"de", 2.0)):
         found.apply([charge(release(key, 0), lines=LINES)])
         found.apply(block(key, 1, 1, 3, regret=1, share=0.5))

@@ -29,9 +29,9 @@ from streamdp.testing.faults import Kill
 from streamdp_adapters.sqlite import Settings, SqliteProducer, SqliteTransport
 from streamdp_adapters.sqlite import files as sqlite_files
 from streamdp_adapters.sqlite.lock import Release
-from streamdp_adapters.sqlite.published import Publication, Witness
+from streamdp_adapters.sqlite.published import Publication, PublishedMark
 from streamdp_adapters.sqlite.transport import Tenure
-from streamdp_adapters.sqlite.trusted import Owner, TrustedFile
+from streamdp_adapters.sqlite.trusted import Ownership, TrustedFile
 
 TOPICS = StreamTopics(app="shop", stream="home", input="events")
 PARTITIONS = 2
@@ -79,7 +79,11 @@ def break_promise(name: str) -> None:
     if name == "no outbox":
 
         def empty(
-            self: TrustedFile, topics: StreamTopics, number: int, owner: Owner, seen: Witness
+            self: TrustedFile,
+            topics: StreamTopics,
+            number: int,
+            owner: Ownership,
+            seen: PublishedMark,
         ) -> list[Publication]:
             return []
 

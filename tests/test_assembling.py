@@ -37,7 +37,7 @@ from streamdp.service.assembling.saved import encode_point
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.settings import Start
 from streamdp.testing.faults import Dice
-from streamdp.testing.memory import Memory, MemoryTransport
+from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.sqlite import Sqlite
@@ -91,7 +91,7 @@ async def _live(logs: Logs, spec: AssemblySpec, *, seed: int, chance: Fraction) 
     for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
         log.create(topic, partitions=1)
     reached: Reached = Dice(seed=seed, chance=chance) if chance else no_fault
-    technology = Memory(log, reached=reached)
+    technology = MemoryTechnology(log, reached=reached)
     coming = {TOPICS.input: list(logs.requests), TOPICS.beside: list(logs.outcomes)}
     end = max(record[0] for records in coming.values() for record in records)
     worker = None
@@ -183,7 +183,7 @@ def test_requests_that_are_too_large_take_their_slots() -> None:
         long = [*named, ("x", b"y" * 100_000)]
         requests = [(b"k", None), (b"k" * 99_000, None), (b"j", None)]
         log.append(TOPICS.input, requests, headers=[long, named, named])
-        work, transport = await _taken(Memory(log), replace(SPEC, cap=CAP))
+        work, transport = await _taken(MemoryTechnology(log), replace(SPEC, cap=CAP))
         while work.position < 3 or work.open:
             await _step(work, transport, 5000)
         return _events(log)

@@ -24,7 +24,7 @@ from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.saved import encode_point
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.past import Past, Reading, Scope
+from streamdp.service.past import EpochReading, Past, Scope
 from streamdp.service.verification import Verification
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.lines import Assembled
@@ -428,5 +428,5 @@ def test_does_verify_say_what_a_cap_by_day_buys() -> None:
 
 def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:
     """Past adds up what other applications did with what they are said to charge, at the higher."""
-    told = Past("shop", HALF, Fraction(1, 4), {}, (Reading("other", "l", 0, HALF, 5),))
+    told = Past("shop", HALF, Fraction(1, 4), {}, (EpochReading("other", "l", 0, HALF, 5),))
     assert [told.charged(0, at) for at in (5, 6)] == [HALF, Fraction(1, 4)]

@@ -17,7 +17,7 @@ from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.past import ALONE, alone
 from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.showing import partition
 from tests.test_assembling import SPEC, TAKEN, TOPICS
@@ -35,7 +35,7 @@ def room() -> MemoryLog:
 
 def test_would_a_new_assembly_begin() -> None:
     async def found() -> list[Finding]:
-        tools = Memory(room()).administrator()
+        tools = MemoryTechnology(room()).administrator()
         await compare_assemblies(tools, [SPEC])
         return await partitions(tools, SPEC, alone)
 
@@ -50,7 +50,7 @@ def test_is_a_configuration_of_another_state_refused_before_a_roll_out() -> None
     other = replace(SPEC, rules=replace(SPEC.rules, window=5))
     point = encode_point(other, Taken({}, 0, 0, None, None, 2), Positions(0, 0, 0))
     log.replace_state(TOPICS, 1, {b"checkpoint": point})
-    tools = Memory(log).administrator()
+    tools = MemoryTechnology(log).administrator()
     with pytest.raises(ConfigurationMismatch, match="needs a new epoch"):
         asyncio.run(compare_assemblies(tools, [SPEC]))
     told = asyncio.run(partitions(tools, SPEC, alone))
@@ -81,7 +81,7 @@ def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> N
 
 def test_are_producers_that_disagree_about_partitions_found() -> None:
     log = room()
-    tools = Memory(log).administrator()
+    tools = MemoryTechnology(log).administrator()
     log.append(TOPICS.input, [(b"fr", None), (b"de", None)], partition=0)
     log.append(TOPICS.beside, [(b"fr", None)], partition=0)
     assert asyncio.run(keys(tools, TOPICS, count=10)).verdict is Verdict.GOOD

@@ -25,7 +25,15 @@ from typer.testing import CliRunner
 
 import streamdp as sd
 from streamdp import cli
-from streamdp.audit.blackbox import CONFIDENCE, Bound, Record, highest, lower_bound, lowest, pairs
+from streamdp.audit.blackbox import (
+    CONFIDENCE,
+    EpsilonBound,
+    Record,
+    highest,
+    lower_bound,
+    lowest,
+    pairs,
+)
 from streamdp.cli._black_box import served, spec_of
 from streamdp.cli.audit import SHIPPED
 from streamdp.core.bank import Bank
@@ -36,7 +44,7 @@ from streamdp.core.learners import Leader, incumbent_leader, learner_of
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
 from streamdp.ports import Records, Technology
 from streamdp.service import batches, protocol
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import Format
 from streamdp_adapters.sqlite import Settings, Sqlite
@@ -56,7 +64,7 @@ HONEST = shipped({"recipe": "noisy_leader", "noise": "exponential"})
 
 def memory() -> Technology:
     """A new cluster for each pair."""
-    return Memory(MemoryLog(gap=1))
+    return MemoryTechnology(MemoryLog(gap=1))
 
 
 def proven(
@@ -67,7 +75,7 @@ def proven(
     make: Callable[[], Technology] = memory,
     seed: int = 5,
     which: slice = slice(None),
-) -> list[Bound]:
+) -> list[EpsilonBound]:
     """What each pair proves of a learner behind the real service, its bits by a seed."""
     names = itertools.count()
     found = []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamdp.audit import LONGEST, TOLERANCE, Memo, audit_learner, sweep
 from streamdp.audit.exposure import Design, designs, engine_subject, slots_alone
-from streamdp.audit.reader import Reader, exact_sum
+from streamdp.audit.reader import WindowReader, exact_sum
 from streamdp.audit.sweep import sweep_wide
 from streamdp.audit.transcripts import worst_ratios
 from streamdp.cli.audit import SHIPPED
@@ -111,7 +111,7 @@ def test_the_engine_reads_what_a_learner_should_read(options: dict[str, str]) ->
     """Sums, priors and windows of every run of the short design, and of slots alone: equal."""
     learner = shipped(options)
     for design in [designs(learner)[0], *slots_alone(learner)]:
-        mine, theirs = Reader(learner)(design), engine_subject(learner)(design)
+        mine, theirs = WindowReader(learner)(design), engine_subject(learner)(design)
         assert mine.seen.denominators == theirs.seen.denominators
         for column in ("sums", "bonuses", "happened"):
             np.testing.assert_array_equal(getattr(mine.seen, column), getattr(theirs.seen, column))
@@ -262,7 +262,7 @@ def test_reading_a_slot_twice_is_caught(
     learner = shipped(options, epsilon=epsilon)
     charge = Fraction(epsilon)
     design = two_ends(learner)
-    good, bad = Reader(learner), Reader(learner, reads=reads)
+    good, bad = WindowReader(learner), WindowReader(learner, reads=reads)
     assert max(worst_ratios(good(design), learner.choose).values()) <= charge + TOLERANCE
     assert max(worst_ratios(bad(design), learner.choose).values()) > charge * Fraction(102, 100)
 
@@ -276,7 +276,7 @@ def test_a_reset_that_raw_losses_trigger_is_caught() -> None:
 
     learner = incumbent()
     design = designs(learner)[0]
-    reader = Reader(learner, adds=reset_on_ones)
+    reader = WindowReader(learner, adds=reset_on_ones)
     assert max(worst_ratios(reader(design), learner.choose).values()) > 1.4
 
 

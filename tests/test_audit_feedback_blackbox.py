@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp import cli
-from streamdp.audit.blackbox import CONFIDENCE, Bound, Record
+from streamdp.audit.blackbox import CONFIDENCE, EpsilonBound, Record
 from streamdp.audit.feedback_blackbox import feedback_bound, feedback_pairs
 from streamdp.cli._black_box import served, spec_of
 from streamdp.core.engine import draws
@@ -29,7 +29,7 @@ from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import SeededRandomness
 from streamdp.ports import Records
 from streamdp.service import protocol
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.feedback import Content, FeedbackFormat, Headers
 from tests.feedback_mutants import MUTANTS
@@ -54,7 +54,7 @@ def proven(
     confidence: float = CONFIDENCE,
     content: Content = "loss",
     which: slice = slice(None),
-) -> list[Bound]:
+) -> list[EpsilonBound]:
     """What each pair proves of a learner behind the real service, its bits by a seed."""
     found = []
     for at, pair in enumerate(feedback_pairs(learner.schedule, format_of(learner))[which]):
@@ -62,7 +62,7 @@ def proven(
         spec = replace(spec, randomness=SeededRandomness(5))
 
         def run(log: Sequence[Record], headers: Sequence[Headers], spec: Any = spec) -> list[bytes]:
-            return asyncio.run(served(spec, Memory(MemoryLog(gap=1)), log, headers))
+            return asyncio.run(served(spec, MemoryTechnology(MemoryLog(gap=1)), log, headers))
 
         found.append(feedback_bound(pair, run, runs=runs, confidence=confidence))
     return found

@@ -12,7 +12,7 @@ import pytest
 from streamdp.audit import audit_bandit
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, Chance, bandit_recipe
 from streamdp.core.learners.bandits.bandit import Ints
-from streamdp.core.learners.bandits.phases import Known, PhaseCourse, best, constant
+from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse, best, constant
 from streamdp.core.learners.leader import read_actions
 from streamdp.testing.bandits import check_bandit
 
@@ -27,7 +27,7 @@ def test_does_a_shipped_bandit_keep_its_promises(name: str) -> None:
 class Greedy:
     """The best mean so far, and every tenth slot the arms in turn."""
 
-    def chosen(self, known: Known, slot: int, most: int, chance: Chance) -> Ints:
+    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
         if slot % 10 == 0:
             return constant(slot // 10 % len(known.mean), 1)
         return constant(best(known.mean), min(most, 10 - slot % 10))

@@ -12,7 +12,7 @@ from math import hypot
 import pytest
 
 from streamdp.core.learners.bandits import BANDIT_RECIPES
-from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandit_worlds import IndependentRewards
 from streamdp.replay.bandits import simulate_bandit
 
 ARMS = ["a", "b", "c", "d", "e"]
@@ -44,7 +44,9 @@ def test_is_the_regret_that_of_the_reference(
 ) -> None:
     """Within three standard errors; where both are exact, within 1 %."""
     learner = BANDIT_RECIPES[name](actions=ARMS, epsilon=epsilon, **options)
-    found = simulate_bandit(learner, Rewards.steady(GRADED), runs=runs, horizon=HORIZON, seed=2026)
+    found = simulate_bandit(
+        learner, IndependentRewards.steady(GRADED), runs=runs, horizon=HORIZON, seed=2026
+    )
     allowed = 3 * hypot(found.error, error) or 0.01 * mean
     assert abs(found.mean - mean) <= allowed, f"{found}, reference {mean} ± {error}"
 
@@ -61,7 +63,7 @@ def test_is_holding_worse_where_feedback_is_late(
     """
     learner = BANDIT_RECIPES["lazy_thompson"](actions=ARMS, epsilon="1", **options)
     found = simulate_bandit(
-        learner, Rewards.steady(GRADED), runs=4, horizon=HORIZON, seed=2026, delay=delay
+        learner, IndependentRewards.steady(GRADED), runs=4, horizon=HORIZON, seed=2026, delay=delay
     )
     assert abs(found.mean - mean) <= 0.15 * mean + 3 * found.error
 
@@ -78,6 +80,6 @@ def test_are_printed_conversions_no_better_than_uniform_play(
 ) -> None:
     """At ten thousand slots: 800 is uniform play."""
     learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", **options)
-    world = Rewards.steady((0.5, 0.4, 0.4, 0.4, 0.4))
+    world = IndependentRewards.steady((0.5, 0.4, 0.4, 0.4, 0.4))
     found = simulate_bandit(learner, world, runs=2, horizon=10_000, seed=2026)
     assert abs(found.mean - mean) <= 0.02 * mean

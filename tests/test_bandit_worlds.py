@@ -10,10 +10,10 @@ import pytest
 from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
 from streamdp.core.learners.bandits.hybrid_ucb import TreeCourse
 from streamdp.replay.bandit_draws import NumpyChance
-from streamdp.replay.bandit_worlds import Rewards, Table, World
+from streamdp.replay.bandit_worlds import BanditWorld, IndependentRewards, WrittenLosses
 from streamdp.replay.bandits import (
     BanditOutcome,
-    Run,
+    BanditRun,
     simulate_bandit,
     simulate_experts,
     simulate_hybrid,
@@ -21,15 +21,15 @@ from streamdp.replay.bandits import (
 from streamdp.replay.lockstep import Trees
 
 ARMS = ["a", "b", "c"]
-CHANGING = Rewards(((0.9, 0.1, 0.2), (0.1, 0.8, 0.2)), 1000)
-SHORT = Rewards(CHANGING.stretches, 300)
+CHANGING = IndependentRewards(((0.9, 0.1, 0.2), (0.1, 0.8, 0.2)), 1000)
+SHORT = IndependentRewards(CHANGING.stretches, 300)
 
 
-def one_by_one(learner: Bandit, world: World, *, runs: int, horizon: int) -> BanditOutcome:
+def one_by_one(learner: Bandit, world: BanditWorld, *, runs: int, horizon: int) -> BanditOutcome:
     """From release to release, each run apart."""
     regrets = np.empty((runs, 1))
     for run in range(runs):
-        played = Run(learner, world, np.random.default_rng((7, run)), horizon).played()
+        played = BanditRun(learner, world, np.random.default_rng((7, run)), horizon).played()
         regrets[run] = world.regret(played, (horizon,))
     return BanditOutcome(str(learner), (horizon,), regrets)
 
@@ -38,13 +38,13 @@ def one_by_one(learner: Bandit, world: World, *, runs: int, horizon: int) -> Ban
     ("options", "world"),
     [
         ({}, SHORT),
-        ({"tau": "3"}, Table(np.tile([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]], (150, 1)))),
-        ({"base": "exp3", "horizon": "300"}, Rewards.steady((0.7, 0.4, 0.4))),
+        ({"tau": "3"}, WrittenLosses(np.tile([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]], (150, 1)))),
+        ({"base": "exp3", "horizon": "300"}, IndependentRewards.steady((0.7, 0.4, 0.4))),
         ({"base": "ftpl", "horizon": "300", "constants": "printed"}, SHORT),
     ],
 )
 def test_is_regret_side_by_side_that_of_runs_one_by_one(
-    options: dict[str, str], world: World
+    options: dict[str, str], world: BanditWorld
 ) -> None:
     """Means of independent runs: within five standard errors; false alarm below 1e-6."""
     learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", **options)
@@ -83,7 +83,7 @@ def test_do_trees_in_rows_play_what_the_shipped_course_plays() -> None:
 def test_are_trees_in_rows_as_noisy_as_the_shipped_ones() -> None:
     """Mean regret at small ε, which noise decides: within five standard errors of the course's."""
     learner = BANDIT_RECIPES["hybrid_ucb"](actions=ARMS, epsilon="4")
-    world = Rewards.steady((0.9, 0.1, 0.1))
+    world = IndependentRewards.steady((0.9, 0.1, 0.1))
     apart = one_by_one(learner, world, runs=10, horizon=300)
     (together,) = simulate_hybrid([Fraction(4)], world, runs=100, horizon=300, seed=(2,))
     error = float(np.hypot(apart.error, together.error))
@@ -94,7 +94,7 @@ def test_are_trees_in_rows_as_noisy_as_the_shipped_ones() -> None:
 
 def test_is_regret_against_a_fixed_arm_less_than_against_each_moment() -> None:
     """Arm 0 is the best fixed one (.5 in the mean); arm 1 loses to it first, and wins back."""
-    fixed = Rewards(CHANGING.stretches, 1000, yardstick="fixed")
+    fixed = IndependentRewards(CHANGING.stretches, 1000, yardstick="fixed")
     played = np.ones(1000, dtype=np.int64)
     assert CHANGING.regret(played, [500, 1000]).tolist() == pytest.approx([400, 400])
     assert fixed.regret(played, [500, 1000]).tolist() == pytest.approx([400, 50])
@@ -103,7 +103,7 @@ def test_is_regret_against_a_fixed_arm_less_than_against_each_moment() -> None:
 
 def test_do_beta_rewards_come_for_rows() -> None:
     """The mean of many rows: within five standard errors."""
-    world = Rewards(((0.7, 0.2),), concentration=4.0)
+    world = IndependentRewards(((0.7, 0.2),), concentration=4.0)
     lost = world.losses(np.repeat([0, 1], 2_000), 0, 3, np.random.default_rng(1))
     for arm, mean in enumerate((0.3, 0.8)):
         own = lost[2_000 * arm : 2_000 * (arm + 1)]

@@ -27,7 +27,7 @@ from streamdp.core.learners.bandits.chance import BitsChance
 from streamdp.core.learners.bandits.dp_se import Elimination
 from streamdp.core.learners.bandits.experts import CellNoise, LocalCourse, Weights
 from streamdp.core.learners.bandits.lazy_ucb import Optimism
-from streamdp.core.learners.bandits.phases import Known, PhaseCourse
+from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse
 from streamdp.core.randomness import SeededRandomness, SystemRandomness
 
 ARMS = ["a", "b", "c"]
@@ -105,7 +105,7 @@ def test_are_the_slots_at_which_another_arm_overtakes_right() -> None:
     drawn = np.random.default_rng(3)
     rule, chance = Optimism(), BitsChance(SeededRandomness(1).bits("s", 0, _tag(), np.array([0])))
     for _ in range(60):
-        known = Known(2 ** drawn.integers(0, 6, 4), drawn.normal(0.5, 0.4, 4), 0.5)
+        known = ArmPhases(2 ** drawn.integers(0, 6, 4), drawn.normal(0.5, 0.4, 4), 0.5)
         slot, plays = 5, list[int]()
         while len(plays) < 400:
             plays += rule.chosen(known, slot + len(plays), 400 - len(plays), chance).tolist()

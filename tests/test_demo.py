@@ -17,7 +17,7 @@ from rich.console import Console
 from streamdp.service.config import Configuration
 from streamdp.service.demo import screen
 from streamdp.service.demo.show import configuration
-from streamdp.service.demo.world import BANNERS, CLICK_RATES, SEGMENTS, SHELVES, World
+from streamdp.service.demo.world import BANNERS, CLICK_RATES, SEGMENTS, SHELVES, ShopWorld
 from tests.asking import free_port
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def text(*drawn: object, width: int = 100) -> str:
 
 
 def test_do_visits_score_what_the_simulator_alone_knows() -> None:
-    world = World(1)
+    world = ShopWorld(1)
     campers = SEGMENTS[2]
     before, after = world.best(campers, 0.1), world.best(campers, 0.9)
     assert before != after  # taste drifts
@@ -44,7 +44,9 @@ def test_do_visits_score_what_the_simulator_alone_knows() -> None:
 
 
 def test_is_a_visit_made_again_by_the_same_seed() -> None:
-    one, other = (World(7).visits(SEGMENTS[0], 20, progress=0, shown=SHELVES[0]) for _ in range(2))
+    one, other = (
+        ShopWorld(7).visits(SEGMENTS[0], 20, progress=0, shown=SHELVES[0]) for _ in range(2)
+    )
     assert one == other
 
 
@@ -91,7 +93,7 @@ def test_are_banners_told_by_what_was_published_alone() -> None:
 
 def test_are_clicks_scored_by_what_the_simulator_alone_knows() -> None:
     """20,000 visits of the best banner: a tenth click it, ± 0.2 %; the limit is seven of these."""
-    world = World(1)
+    world = ShopWorld(1)
     clicked = world.clicked([BANNERS[1]] * 20_000)
     assert sum(clicked) == world.clicks.clicked == world.clicks.best_fixed
     assert abs(sum(clicked) / 20_000 - max(CLICK_RATES)) < 0.015
@@ -100,7 +102,7 @@ def test_are_clicks_scored_by_what_the_simulator_alone_knows() -> None:
 
 
 def test_does_the_summary_say_that_it_is_not_private() -> None:
-    world = World(1)
+    world = ShopWorld(1)
     for segment in SEGMENTS:
         world.visits(segment, 500, progress=0.9, shown=world.best(segment, 0.9))
     shown = text(screen.summary(world.scores, charged=Fraction(3, 4), budget=Fraction(1)))

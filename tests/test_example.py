@@ -18,7 +18,7 @@ from deploy.example.shop.world import FIXED, SEGMENTS, SHELVES, World, best, rew
 from streamdp.client import LoopTopics, Names, Source, cached, looped
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.test_deploy import DEPLOY, TOOLS, accepted, documents
 
@@ -34,7 +34,7 @@ def opened(log: MemoryLog) -> Iterator[Shop]:
     source = Source(
         StreamTopics("shop", STREAM, "shop.events"), FIXED, Names(tuple(SHELVES), salt="pepper")
     )
-    memory = Memory(log)
+    memory = MemoryTechnology(log)
     with (
         cached(memory.publications, [source]) as actions,
         looped(memory.producer, actions, stream=STREAM, topics=TOPICS) as loop,

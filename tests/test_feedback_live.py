@@ -22,7 +22,7 @@ from streamdp.core.learners.feedback.learner import PLAYED, Played
 from streamdp.ports import Partition, Published, Technology
 from streamdp.service.batches import decode
 from streamdp.testing.judge import Evidence, judge, judge_counts
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite
 from tests.feedback_served import differences, stream
@@ -35,7 +35,7 @@ CLICKS = Partition("clicks", 0)
 
 
 def _memory(folder: Path) -> Technology:
-    return Memory(MemoryLog(gap=1))
+    return MemoryTechnology(MemoryLog(gap=1))
 
 
 def _sqlite(folder: Path) -> Technology:

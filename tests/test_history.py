@@ -8,7 +8,7 @@ from typing import Any
 
 from streamdp.core.learners.leader import crowded
 from streamdp.ports import Published
-from streamdp.service.history import ACTIONS_A_KEY, Acted, Told
+from streamdp.service.history import ACTIONS_A_KEY, Acted, StreamReleases
 from streamdp.service.http.shown import _crowd
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
@@ -31,7 +31,7 @@ def _line(block: int, **changes: Any) -> Published:
 
 
 def _actions(lines: list[Published]) -> list[Acted]:
-    told = Told()
+    told = StreamReleases()
     told.apply(lines)
     assert told.refused == 0
     (history,) = told.of_key(lines[0].key).values()
@@ -60,7 +60,7 @@ def test_is_the_action_in_force_shown_where_a_memory_decides() -> None:
 def test_is_the_newest_prior_of_the_partition_s_epoch_kept() -> None:
     """Each epoch begins with no prior; a line that cannot be read changes nothing."""
     learner = crowded(leader())
-    told = Told()
+    told = StreamReleases()
 
     def number() -> int | None:
         newest = told.partitions[0].prior
@@ -81,7 +81,7 @@ def test_is_the_newest_prior_of_the_partition_s_epoch_kept() -> None:
 def test_is_what_the_crowd_believes_told_by_action() -> None:
     """For which share of the keys each is thought the best; nothing of a prior of other actions."""
     learner = crowded(leader())
-    told, about = Told(), replace(ABOUT, learner=learner)
+    told, about = StreamReleases(), replace(ABOUT, learner=learner)
     assert _crowd(ABOUT, told) is None
     assert _crowd(about, told) == []
     told.apply([prior(learner, 4, after=9, bonuses=[1, 0, -1])])

@@ -21,7 +21,7 @@ from streamdp.service.http.checks import tls_of
 from streamdp.service.http.door import fitted
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.server import bound, serving
-from streamdp.service.traffic import Kind, Refusal, Traffic
+from streamdp.service.traffic import Refusal, RequestKind, Traffic
 from streamdp.testing.certificates import write_certificates
 from tests.asking import Face, raw
 from tests.publishing import Topic, action, release
@@ -208,7 +208,7 @@ def test_are_durations_told_by_what_was_asked_for() -> None:
             await face.ask(f"/v1/streams/home/{path}", method=method, body=body)
         durations = face.knowledge.traffic.durations
         assert {kind: sum(each.counts) for kind, each in durations.items()} == dict.fromkeys(
-            Kind, 1
+            RequestKind, 1
         )
         assert all(each.seconds > 0 for each in durations.values())
 

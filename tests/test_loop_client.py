@@ -32,7 +32,7 @@ from streamdp.client import (
 from streamdp.client.requests import outcome_record, request_record
 from streamdp.core.errors import InvalidConfig, TransportLost, Unreached
 from streamdp.ports import Headers, Key, Producer, StreamTopics, Technology, Value
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.schemas import schema
 from streamdp_adapters.sqlite import Sqlite
@@ -60,7 +60,9 @@ async def opened(kind: str, folder: Path) -> Technology:
     """A log with the topics of the pair."""
     path = {"path": str(folder / "shop.db")}
     technology: Technology = (
-        Memory(MemoryLog()) if kind == "memory" else Sqlite.from_settings(path, app="shop")
+        MemoryTechnology(MemoryLog())
+        if kind == "memory"
+        else Sqlite.from_settings(path, app="shop")
     )
     administrator = technology.administrator()
     await administrator.create([PAIR], partitions=1)
@@ -194,7 +196,7 @@ def test_is_a_mistake_refused_where_it_is_made(write: Callable[[], object], told
 
 
 def test_is_a_loop_that_is_not_open_refused() -> None:
-    loop = Loop(Memory(MemoryLog()).producer, topics=TOPICS)
+    loop = Loop(MemoryTechnology(MemoryLog()).producer, topics=TOPICS)
     with pytest.raises(InvalidConfig, match="is not open"):
         loop.outcome(Request(b"k", "r"), 1)
     with pytest.raises(InvalidConfig, match="nothing to draw from"):
@@ -324,7 +326,7 @@ def test_does_a_loop_in_a_thread_write_what_waits_before_it_ends() -> None:
     log = MemoryLog()
     for topic in TOPICS:
         log.create(topic, partitions=1)
-    with looped(Memory(log).producer, Draws(), stream="banners", topics=TOPICS) as loop:
+    with looped(MemoryTechnology(log).producer, Draws(), stream="banners", topics=TOPICS) as loop:
         first = loop.choose(b"fr")
         assert loop.flush_within(30.0)
         assert len(log.input("requests", 0).offsets) == 1

@@ -15,7 +15,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import Leader
 from streamdp.core.regret import bound_of
 from streamdp.ports import Partition, Published
-from streamdp.service.history import StreamHistory, Told
+from streamdp.service.history import StreamHistory, StreamReleases
 from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.status import BUCKETS, ProcessStatus
 from streamdp.service.view import PartitionView, Reason, Status, View
@@ -238,7 +238,7 @@ def test_is_a_ledger_that_is_read_again_counted_once() -> None:
 
 def test_is_a_long_ledger_begun_late_and_that_said() -> None:
     """What a start costs is bounded; a key's blocks are counted by their number all the same."""
-    known = Told()
+    known = StreamReleases()
     late = [replace_offset(each, 10**6) for each in block(b"fr", 7, 200, 300, regret=1, share=0)]
     known.apply(late)
     known.apply(block(b"fr", 8, 300, 400, regret=1, share=0))
@@ -252,7 +252,7 @@ def replace_offset(record: Published, offset: int) -> Published:
 
 
 def test_is_the_memory_of_a_history_bounded() -> None:
-    known = Told(most_keys=5, histories=2)
+    known = StreamReleases(most_keys=5, histories=2)
     for n in range(20):
         known.apply([charge(release(b"%d" % n, 0), lines=LINES)])
         known.apply(block(b"%d" % n, 1, 1, 3, regret=1, share=0))

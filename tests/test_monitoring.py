@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamdp.service.history import Told
+from streamdp.service.history import StreamReleases
 from streamdp.service.http.operator import metrics
 from streamdp.service.metrics import CONTENT_TYPE, Facts, MetricsPage
 from streamdp.service.status import ASSEMBLES, StreamStatus
@@ -43,7 +43,7 @@ class Shown:
 
     def charges(self, epsilon: str, *, budget: str) -> None:
         """From now on its ledger shows this cost of an event beside this budget."""
-        known = Told()
+        known = StreamReleases()
         known.apply([charge(release(b"fr", 1, block=1, stop=3, epsilon=epsilon))])
         about = replace(ABOUT, budget=Fraction(budget))
         self.facts = replace(_with_assembly(facts()), about=[about], told={"home": known})

@@ -22,14 +22,14 @@ from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, ke
 from streamdp.core.regret import Estimate
 from streamdp.ports import Partition
 from streamdp.service.about import About
-from streamdp.service.exact import Exact
+from streamdp.service.exact import ExactTotals
 from streamdp.service.http.knowledge import Role
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.asking import Face
 from tests.publishing import HOME
@@ -78,7 +78,7 @@ class Lines:
     warning = error = info
 
 
-def stream(exact: Exact) -> StreamSpec:
+def stream(exact: ExactTotals) -> StreamSpec:
     """A stream whose chance is scripted."""
     runs, actions = len(KEYS), len(ACTIONS)
     script = Script(
@@ -97,7 +97,7 @@ def stream(exact: Exact) -> StreamSpec:
 async def worked(log: MemoryLog, made: StreamSpec, lines: Lines) -> View:
     """A service that takes the partition, learns everything that is there, and drains."""
     view = View([made])
-    transport = Memory(log).transport(worker="w")
+    transport = MemoryTechnology(log).transport(worker="w")
     service = Service([made], transport, past=alone, view=view, log=lines, clock=lambda: 0.0)
 
     async def drain() -> None:
@@ -123,7 +123,7 @@ async def seen(
     """Everything that may be seen of it."""
     steps = Steps(lambda: 0.0)
     steps.observe("poll", 0.01)
-    publications = Memory(log).publications()
+    publications = MemoryTechnology(log).publications()
     face = Face.over(lambda: publications, about=about, role=Role.LEARNS)
     found: dict[str, object] = {"log": lines.lines}
     async with face.knowledge.following():
@@ -147,7 +147,7 @@ async def observed(content: bytes) -> tuple[Sequence[Mapping[str, object]], list
     log.append("home-losses", [(KEYS[at % 3], value) for at, value in enumerate(values)])
     shown, operator = [], []
     for _ in range(2):
-        exact = Exact(len(ACTIONS))
+        exact = ExactTotals(len(ACTIONS))
         made = stream(exact)
         view = await worked(log, made, lines)
         about = About(HOME, made.learner, ESTIMATES, made.budget, 1, seeded=True, fallback="a")

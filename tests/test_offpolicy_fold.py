@@ -25,8 +25,8 @@ from streamdp.replay.offpolicy.policies import coins_of, drawn
 from streamdp.replay.offpolicy.rejection import reject
 from streamdp.replay.offpolicy.topics import topic_log
 from streamdp.replay.offpolicy.weighted import weigh
-from streamdp.replay.sources import Reading
-from streamdp.testing.memory import Memory
+from streamdp.replay.sources import ReadOptions
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
@@ -183,7 +183,11 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
     ]
     feedback = Feedback(SERVED, "reward", learner.played)
     log = topic_log(
-        Memory(room.log), "clicks-shown", Reading(actions=SERVED), feedback, name="topic"
+        MemoryTechnology(room.log),
+        "clicks-shown",
+        ReadOptions(actions=SERVED),
+        feedback,
+        name="topic",
     )
     made_offline = {
         release.identity: release

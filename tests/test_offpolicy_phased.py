@@ -14,13 +14,13 @@ from streamdp.cli import application
 from streamdp.core.engine.bandit import BanditEngine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import SeededRandomness
-from streamdp.replay.bandit_worlds import Rewards
-from streamdp.replay.bandits import Run, simulate_bandit
+from streamdp.replay.bandit_worlds import IndependentRewards
+from streamdp.replay.bandits import BanditRun, simulate_bandit
 from streamdp.replay.feedback import bandit_candidate
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.offpolicy import phased
 from streamdp.replay.offpolicy.page import page
-from streamdp.replay.offpolicy.phased import Records
+from streamdp.replay.offpolicy.phased import KeyRecords
 from streamdp.replay.offpolicy.question import (
     FeedbackQuestion,
     FeedbackReplay,
@@ -30,7 +30,7 @@ from streamdp.replay.offpolicy.question import (
     seconds_for,
 )
 from streamdp.replay.offpolicy.told import as_json
-from streamdp.replay.sources import Reading, open_log
+from streamdp.replay.sources import ReadOptions, open_log
 from tests.shown_logs import ACTIONS, MEANS, made_up
 
 ONE = Fraction(1)
@@ -78,7 +78,7 @@ def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
     drawn = losses(60).losses.tolist()
     rows = [{"losses": row, "key": "fr" if at % 3 else "de"} for at, row in enumerate(drawn)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = replay_losses(open_log(str(path), Reading()), asked(*LEARNERS, seeds=3))
+    found = replay_losses(open_log(str(path), ReadOptions()), asked(*LEARNERS, seeds=3))
     assert found.found.keys == 2
     assert [each.cell.text for each in found.answers] == list(LEARNERS)
     for each in found.answers:
@@ -95,9 +95,9 @@ def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
     """Records are taken in order, each once, and each shows the arm that was played."""
     log = made_up(2_000, seed=2, draws=EVEN)
     for text in LEARNERS:
-        records = Records(log, np.arange(log.slots))
+        records = KeyRecords(log, np.arange(log.slots))
         learner = bandit_candidate(text, ONE, actions=ACTIONS)
-        run = Run(learner, records, np.random.default_rng(1), log.slots, meet=records.meet)
+        run = BanditRun(learner, records, np.random.default_rng(1), log.slots, meet=records.meet)
         played = run.played()
         taken = records.taken[: len(played)]
         assert (log.played[taken] == played).all()
@@ -108,13 +108,13 @@ def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
 
 def test_is_a_rejected_run_a_live_run() -> None:
     """Regret after 120 slots, over logs of uniform draws: within five standard errors of live."""
-    world, text, slots = Rewards.steady(MEANS.tolist()), "lazy_thompson:play=held", 120
+    world, text, slots = IndependentRewards.steady(MEANS.tolist()), "lazy_thompson:play=held", 120
     learner = bandit_candidate(text, ONE, actions=ACTIONS)
     regrets = []
     for seed in range(150):
         log = made_up(600, seed=seed, draws=EVEN)
-        records = Records(log, np.arange(log.slots))
-        run = Run(learner, records, np.random.default_rng(seed), log.slots, meet=records.meet)
+        records = KeyRecords(log, np.arange(log.slots))
+        run = BanditRun(learner, records, np.random.default_rng(seed), log.slots, meet=records.meet)
         regrets.append(float(world.regret(run.played(), (slots,))[0]))
     live = simulate_bandit(learner, world, runs=300, horizon=slots)
     error = np.hypot(np.std(regrets) / 150**0.5, live.error)
@@ -125,9 +125,9 @@ def test_would_records_that_show_another_action_be_noticed() -> None:
     """The control: a run that takes every record as its own has another regret."""
     learner = bandit_candidate("lazy_thompson:play=held", ONE, actions=ACTIONS)
     log = made_up(600, seed=1, draws=EVEN)
-    records = Records(log, np.arange(log.slots))
+    records = KeyRecords(log, np.arange(log.slots))
     records.taken[:] = np.arange(log.slots)
-    played = Run(learner, records, np.random.default_rng(1), log.slots).played()
+    played = BanditRun(learner, records, np.random.default_rng(1), log.slots).played()
     assert (log.played[: len(played)] != played).any()
 
 

@@ -25,7 +25,7 @@ from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.page import page
 from streamdp.replay.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.replay.offpolicy.told import as_json, summary
-from streamdp.replay.sources import Reading
+from streamdp.replay.sources import ReadOptions
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
 from tests.shown_logs import ACTIONS, made_up, without_propensities
@@ -82,7 +82,7 @@ def test_says_every_kind_of_file_the_same(
 ) -> None:
     path = write(tmp_path / f"log{ending}", ROWS)
     assert holds_feedback(path)
-    log = open_file(path, Reading())
+    log = open_file(path, ReadOptions())
     assert log.actions == ("a", "b")
     assert log.learners == ((0, b"fr"), (0, None))
     assert log.row.tolist() == [0, 1, 0]
@@ -100,10 +100,10 @@ def test_read_columns_of_open_bandit_pipeline(tmp_path: Path) -> None:
         {"action": 2, "reward": 1, "pscore": 0.5, "position": 0},
         {"action": 0, "reward": 0, "pscore": 0.25, "position": 1},
     ]
-    log = open_file(lines(tmp_path / "log.jsonl", rows), Reading())
+    log = open_file(lines(tmp_path / "log.jsonl", rows), ReadOptions())
     assert log.actions == ("0", "1", "2")
     assert [key for _, key in log.learners] == [b"position 0", b"position 1"]
-    alone = open_file(lines(tmp_path / "one.jsonl", rows[:1]), Reading(actions=("x", "y", "z")))
+    alone = open_file(lines(tmp_path / "one.jsonl", rows[:1]), ReadOptions(actions=("x", "y", "z")))
     assert alone.learners == ((0, None),)
     assert alone.played.tolist() == [2]
 
@@ -113,7 +113,7 @@ def test_are_losses_partitions_and_clipped_numbers_read(tmp_path: Path) -> None:
         {"action": "a", "loss": 1.5, "offset": 7, "partition": 1},
         {"action": "b", "loss": 0.25, "offset": 3, "partition": 0},
     ]
-    log = open_file(lines(tmp_path / "log.ndjson", rows), Reading())
+    log = open_file(lines(tmp_path / "log.ndjson", rows), ReadOptions())
     assert log.gain.tolist() == [-UNIT // 2, UNIT // 4]
     assert log.clipped == 1
     assert [(p, batch.offsets.tolist()) for p, batch in log.batches()] == [(1, [7]), (0, [3])]
@@ -139,7 +139,7 @@ def test_are_losses_partitions_and_clipped_numbers_read(tmp_path: Path) -> None:
 def test_is_a_row_that_cannot_be_used_named(row: Any, said: str, tmp_path: Path) -> None:
     path = lines(tmp_path / "log.ndjson", [ROWS[0], row])
     with pytest.raises(InvalidConfig, match=said):
-        open_file(path, Reading(actions=("a", "b")))
+        open_file(path, ReadOptions(actions=("a", "b")))
 
 
 def test_is_such_a_row_live_what_it_would_be(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_is_such_a_row_live_what_it_would_be(tmp_path: Path) -> None:
         {"action": "c", "reward": 1, "pscore": 0.5},
         {"action": "a", "reward": "1", "pscore": 7},
     ]
-    how = Reading(actions=("a", "b"), on_bad="null")
+    how = ReadOptions(actions=("a", "b"), on_bad="null")
     log = open_file(lines(tmp_path / "log.ndjson", rows), how)
     assert log.played.tolist() == [0, -1, 0]
     assert log.gain.tolist()[2] == 0
@@ -158,10 +158,10 @@ def test_is_such_a_row_live_what_it_would_be(tmp_path: Path) -> None:
 
 def test_are_actions_that_nobody_names_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="too few actions"):
-        open_file(lines(tmp_path / "log.ndjson", ROWS[:1]), Reading())
+        open_file(lines(tmp_path / "log.ndjson", ROWS[:1]), ReadOptions())
     both = [ROWS[0], {"action": 1, "reward": 1, "pscore": 0.5}]
     with pytest.raises(InvalidConfig, match="names or numbers"):
-        open_file(lines(tmp_path / "log.ndjson", both), Reading())
+        open_file(lines(tmp_path / "log.ndjson", both), ReadOptions())
 
 
 # -- what is answered, and what is refused -------------------------------------------------------

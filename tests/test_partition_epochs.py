@@ -15,7 +15,7 @@ import pytest
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import Partition, Published, Taken
 from streamdp.service.config import Configuration
-from streamdp.service.history import Told
+from streamdp.service.history import StreamReleases
 from streamdp.service.opening import open_partition
 from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace, PartitionWork, Restoring
@@ -167,7 +167,7 @@ def test_does_verify_follow_each_partition() -> None:
 
 def test_does_the_status_page_keep_what_other_partitions_told() -> None:
     """A partition that begins anew forgets its own learners only."""
-    told = Told()
+    told = StreamReleases()
     lines = [line for line in lived(spec()).ledger if decode_ledger(line.value)]
     told.apply([replace(line, partition=1) for line in lines])
     told.apply(lines)

@@ -14,7 +14,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners.feedback.policy_elimination import policy_elimination
 from streamdp.ports import Partition
 from streamdp.service import policy_history
-from streamdp.service.history import Told
+from streamdp.service.history import StreamReleases
 from streamdp.service.http.shown import _learner
 from streamdp.service.policy_history import MOST_BLOCKS, MOST_POINTS
 from streamdp.testing.judge import Evidence
@@ -41,8 +41,8 @@ def published(mode: Mode = Mode.LIVE) -> Evidence:
     return asyncio.run(run()).evidence(Partition("clicks", 0))
 
 
-def heard(evidence: Evidence, *, since: int = 0) -> Told:
-    told = Told(scales=CLICKS.scales, actions=len(ACTIONS))
+def heard(evidence: Evidence, *, since: int = 0) -> StreamReleases:
+    told = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS))
     told.apply(evidence.ledger[since:])
     return told
 
@@ -90,7 +90,7 @@ def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
     store = store_of(policies())
     live(store, stream(policies()), 60)
     live(store, stream(policies(MORE), epoch=2), store.end)
-    told = Told(scales=CLICKS.scales, actions=len(MORE))
+    told = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
     told.apply(store.ledger)
     lines = [decode_in_force(record.value) for record in store.actions]
     for key, opening in openings(store, 2).items():
@@ -116,7 +116,7 @@ def test_does_a_key_that_comes_back_keep_its_place_among_the_first() -> None:
     """Whoever is watched stays so: a new learner of the key takes the place of the one before."""
     store, of = of_two(policies()), idles(policies())
     live(store, of, store.end)
-    told = Told(scales=CLICKS.scales, actions=len(ACTIONS), histories=2)
+    told = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS), histories=2)
     told.apply(store.ledger)
     assert told.of_key(b"fr")[0].carried
     assert told.of_key(b"fr")[0].points is not None
@@ -144,7 +144,7 @@ def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
     )
     (real["carried"] if member == "history" else real)[member] = broken
     store.ledger[at] = replace(store.ledger[at], value=json.dumps(real).encode())
-    told = Told(scales=CLICKS.scales, actions=len(MORE))
+    told = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
     told.apply(store.ledger)
     drawn = {}
     for (_, key), history in told.keys.items():

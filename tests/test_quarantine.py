@@ -34,7 +34,7 @@ from streamdp.service.past import ALONE
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.quarantine import Quarantine, quarantining
 from streamdp.service.spec import StreamSpec
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
@@ -86,7 +86,7 @@ def work(made: StreamSpec) -> PartitionWork:
     """A partition at work, from its first start."""
     log = MemoryLog()
     log.create(made.topics.input, partitions=1)
-    tools = Memory(log).administrator()
+    tools = MemoryTechnology(log).administrator()
     return Restoring(made, HOME, asyncio.run(tools.peek(made.topics, 0)), past=ALONE).finish()
 
 
@@ -107,7 +107,7 @@ def test_is_every_unusable_record_set_aside_with_its_reason_and_in_order() -> No
     async def run() -> Room:
         found = room(made)
         found.send("home", given)
-        async with quarantining([made.quarantine], Memory(found.log)), found.worker():
+        async with quarantining([made.quarantine], MemoryTechnology(found.log)), found.worker():
             await found.until(found.is_read)
         assert found.wrong() == []
         return found
@@ -168,7 +168,7 @@ def test_is_nothing_set_aside_again() -> None:
 async def _peeked() -> Taken:
     log = MemoryLog()
     log.create(spec().topics.input, partitions=1)
-    return await Memory(log).administrator().peek(spec().topics, 0)
+    return await MemoryTechnology(log).administrator().peek(spec().topics, 0)
 
 
 def test_is_an_entry_bounded_whatever_is_in_the_record() -> None:
@@ -187,7 +187,7 @@ def test_is_an_entry_bounded_whatever_is_in_the_record() -> None:
     log = MemoryLog()
     log.create(made.topics.quarantine, partitions=1)
     log.create(made.topics.input, partitions=1)
-    asyncio.run(writing(kept, Memory(log)))
+    asyncio.run(writing(kept, MemoryTechnology(log)))
     [(key, entry)] = written(log, made)
     assert (key, entry.length, entry.value) == (b"fr", 3 * MOST_VALUE, value[:MOST_VALUE])
     assert len(entry.reason) == MOST_REASON
@@ -358,10 +358,10 @@ def test_is_everything_public_as_without_a_quarantine() -> None:
 
 def test_is_anything_set_aside_in_these_lives() -> None:
     """The comparison would be worth little if nothing were."""
-    kept: list[Memory] = []
+    kept: list[MemoryTechnology] = []
 
     def watched(technology: Technology) -> Technology:
-        assert isinstance(technology, Memory)
+        assert isinstance(technology, MemoryTechnology)
         kept.append(technology)
         return technology
 

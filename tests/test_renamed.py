@@ -23,7 +23,7 @@ from streamdp.ports import Partition, Published, StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.opening import Opening
-from streamdp.service.past import ALONE, Past, Reading, Scope, Tally, alone
+from streamdp.service.past import ALONE, EpochReading, Past, Scope, Tally, alone
 from streamdp.service.protocol import Cut, PartitionWork, Restoring
 from streamdp.service.run import Running, run, run_service
 from streamdp.service.settings import Pace
@@ -364,12 +364,12 @@ def test_does_doctor_say_where_a_renamed_stream_would_begin(
 
 def reading(
     last: int, charge: str, *, ledger: str = "shop.one.ledger", app: str = "shop"
-) -> Reading:
+) -> EpochReading:
     """Of partition 0."""
-    return Reading(app, ledger, 0, Fraction(charge), last)
+    return EpochReading(app, ledger, 0, Fraction(charge), last)
 
 
-def past(room: str, *readings: Reading, elsewhere: str = "0", trial: str = "0") -> Past:
+def past(room: str, *readings: EpochReading, elsewhere: str = "0", trial: str = "0") -> Past:
     """With a sibling `trial` that charges so much from now on."""
     siblings = {"shop.trial.ledger": Fraction(trial)} if trial != "0" else {}
     return Past("shop", Fraction(room), Fraction(elsewhere), siblings, readings)
@@ -402,7 +402,7 @@ def test_is_a_ledger_tallied_at_its_worst() -> None:
     tally = Tally(HOME)
     tally.read(GOOD)
     assert tally.readings("home-losses") == [
-        Reading("shop", "shop.home.ledger", 0, Fraction(1, 2), 6)
+        EpochReading("shop", "shop.home.ledger", 0, Fraction(1, 2), 6)
     ]
     assert tally.readings("another") == []
     dearer = replace(

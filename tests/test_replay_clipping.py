@@ -22,7 +22,7 @@ from streamdp.replay.figures import as_json
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, Replay, replay_log, seeds_of
-from streamdp.replay.sources import Reading, open_log
+from streamdp.replay.sources import ReadOptions, open_log
 from streamdp.replay.summary import summary
 from streamdp_adapters.sqlite import Sqlite
 
@@ -108,7 +108,7 @@ def test_does_replay_of_a_topic_count_what_the_service_clips(tmp_path: Path) -> 
         await producer.close()
 
     asyncio.run(produce())
-    found = replay_log(open_log(f"sqlite:{path}#clicks", Reading(actions=("a", "b"))), QUESTION)
+    found = replay_log(open_log(f"sqlite:{path}#clicks", ReadOptions(actions=("a", "b"))), QUESTION)
     assert (found.summed.clipped, found.slots) == (CLIPPED, len(WILD))
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from streamdp.cli import _progress
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.replay import Reading, open_log
+from streamdp.replay import ReadOptions, open_log
 from streamdp.replay.chunks import Chunk
 from streamdp.replay.converting import convert
 from streamdp.replay.log import Log
@@ -206,7 +206,7 @@ def _address(folder: Path) -> str:
 
 def _sent(folder: Path) -> list[tuple[object, ...]]:
     """Losses and keys in the topic, in order."""
-    back: Log = open_log(_address(folder), Reading(actions=NAMED))
+    back: Log = open_log(_address(folder), ReadOptions(actions=NAMED))
     return [row[:2] for row in logged(back)]
 
 
@@ -221,9 +221,9 @@ def test_is_every_row_in_the_topic_once(tmp_path: Path, number: signal.Signals) 
     held = len(_sent(tmp_path))
     marked = json.loads(checkpoint.read_text())["slots"]
     assert marked < held < SLOTS
-    log = open_log(source, Reading(actions=NAMED))
+    log = open_log(source, ReadOptions(actions=NAMED))
     seen: list[int] = []
-    sent = send_log(log, address, Reading(), checkpoint=checkpoint, progress=seen.append)
+    sent = send_log(log, address, ReadOptions(), checkpoint=checkpoint, progress=seen.append)
     assert (sent, seen[0]) == (SLOTS, marked + 100)
     assert _sent(tmp_path) == [row[:2] for row in logged(log)]
     assert not checkpoint.exists()
@@ -237,7 +237,9 @@ def test_does_a_death_after_any_record_matter(tmp_path: Path) -> None:
     log, checkpoint = open_log(source), tmp_path / "append.json"
 
     def run(tell: Callable[[int], None]) -> int:
-        return send_log(log, _address(tmp_path), Reading(), checkpoint=checkpoint, progress=tell)
+        return send_log(
+            log, _address(tmp_path), ReadOptions(), checkpoint=checkpoint, progress=tell
+        )
 
     assert len(_insist(run, every=9)) > SLOTS / 100
     assert _sent(tmp_path) == [row[:2] for row in logged(log)]
@@ -245,9 +247,9 @@ def test_does_a_death_after_any_record_matter(tmp_path: Path) -> None:
 
 def test_are_strangers_records_noticed(tmp_path: Path) -> None:
     """Somebody else wrote to the topic meanwhile: what is whose cannot be told any more."""
-    log, checkpoint = open_log(_log(tmp_path), Reading(actions=NAMED)), tmp_path / "append.json"
+    log, checkpoint = open_log(_log(tmp_path), ReadOptions(actions=NAMED)), tmp_path / "append.json"
     with pytest.raises(_Stop):
-        send_log(log, _address(tmp_path), Reading(), checkpoint=checkpoint, progress=_steps([]))
+        send_log(log, _address(tmp_path), ReadOptions(), checkpoint=checkpoint, progress=_steps([]))
 
     async def stranger() -> None:
         technology = Sqlite.from_settings({"path": tmp_path / "home.db"}, app="shop")
@@ -257,7 +259,7 @@ def test_are_strangers_records_noticed(tmp_path: Path) -> None:
 
     asyncio.run(stranger())
     with pytest.raises(StateMismatch, match="topic clicks: records; expected only this log's"):
-        send_log(log, _address(tmp_path), Reading(), checkpoint=checkpoint)
+        send_log(log, _address(tmp_path), ReadOptions(), checkpoint=checkpoint)
 
 
 def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
@@ -268,7 +270,8 @@ def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
         "import itertools, sys\n"
         "from streamdp.cli import _progress, main\n"
         "seconds = itertools.count(0, 3)\n"
-        "_progress.screen = lambda: _progress.Written(sys.stderr, clock=lambda: next(seconds))\n"
+        "clock = lambda: next(seconds)\n"
+        "_progress.screen = lambda: _progress.LineProgress(sys.stderr, clock=clock)\n"
         "import streamdp.replay.sources.numpy_files as files\n"
         "files.PORTION_BYTES = 8 * 500\n"
         f"sys.argv[1:] = ['convert', {str(source)!r}, {str(target)!r}]\n"
@@ -289,11 +292,11 @@ def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
 def test_is_standard_error_told_apart_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bars are for terminals alone."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    assert isinstance(_progress.screen(), _progress.Written)
+    assert isinstance(_progress.screen(), _progress.LineProgress)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     drawn = _progress.screen()
     drawn.close()
-    assert isinstance(drawn, _progress.Drawn)
+    assert isinstance(drawn, _progress.BarProgress)
 
 
 def test_is_every_loss_written_with_few_digits_in_one_go(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from streamdp.ports import Technology
 from streamdp.replay import crowd_cells
 from streamdp.replay.cuts import Bench
-from streamdp.testing.memory import Memory
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite
 from tests.replay_service import lived, replayed_like
@@ -56,7 +56,7 @@ def test_would_other_bits_be_noticed() -> None:
 
 
 def _memory(folder: Path) -> Technology:
-    return Memory(MemoryLog(gap=1))
+    return MemoryTechnology(MemoryLog(gap=1))
 
 
 def _sqlite(folder: Path) -> Technology:

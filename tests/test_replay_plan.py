@@ -18,15 +18,15 @@ from streamdp.replay.blocks import Bernoulli, Constant, walk
 from streamdp.replay.cells import parse_candidate
 from streamdp.replay.changing import ChangePlan, plan_changes
 from streamdp.replay.changing import as_json as changes_as_json
-from streamdp.replay.claims import SHOWN, Size, claims, ratio
+from streamdp.replay.claims import SHOWN, Effort, claims, ratio
 from streamdp.replay.claims.page import as_json, page
-from streamdp.replay.following import Kind
+from streamdp.replay.following import MemoryKind
 from streamdp.replay.instances import Instance
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.planning import Wish, least_epsilon, plan_for
 from streamdp.replay.planning import as_json as planned
 from streamdp.replay.replaying import Question, replay_log, seeds_of
-from streamdp.replay.simulate import Bench, simulate
+from streamdp.replay.simulate import SimulationSize, simulate
 from tests.calling import written
 
 
@@ -41,7 +41,7 @@ def test_is_a_walk_by_blocks_a_simulation_by_sums(learner: str) -> None:
         [parse_candidate(learner)],
         [epsilon],
         instances=[Instance("graded", means)],
-        bench=Bench(runs=1500, horizon=2000, seed=4),
+        bench=SimulationSize(runs=1500, horizon=2000, seed=4),
     )
     error = np.hypot(found.std(ddof=1) / np.sqrt(1500), other.error)
     assert abs(found.mean() - other.mean) < 5.3 * error
@@ -131,7 +131,7 @@ def test_is_an_interval_of_a_ratio_right() -> None:
 
 def test_do_claims_find_what_does_not_hold() -> None:
     """The printed example is the wrong way round; its mirror image and the lemma hold."""
-    found = dict(claims())["example"](Size(runs=2000))
+    found = dict(claims())["example"](Effort(runs=2000))
     assert [each.verdict for each in found.findings] == [
         "not reproduced",
         "reproduced",
@@ -148,17 +148,17 @@ def test_would_a_learner_that_grows_with_the_horizon_be_caught(
     capped = tuple(f"{name}:schedule=capped 512" for name in SHOWN)
     monkeypatch.setattr("streamdp.replay.claims.growth.SHOWN", capped)
     monkeypatch.setattr("streamdp.replay.claims.growth.LONG", 18)
-    found = dict(claims())["horizon"](Size(runs=100))
+    found = dict(claims())["horizon"](Effort(runs=100))
     assert {each.verdict for each in found.findings} == {"not reproduced"}
 
 
 def test_is_every_claim_a_row_with_an_interval() -> None:
     names = ["horizon", "monotonicity"]
-    found = [(name, claim(Size(runs=100))) for name, claim in claims() if name in names]
+    found = [(name, claim(Effort(runs=100))) for name, claim in claims() if name in names]
     rows = as_json(found)
     assert {row["name"] for row in rows} == set(names)
     assert all(row["interval"][0] <= row["interval"][1] and row["runs"] >= 100 for row in rows)
-    text = page(found, Size(runs=100))
+    text = page(found, Effort(runs=100))
     assert all(row["claim"].replace("'", "&#x27;") in text for row in rows)
 
 
@@ -184,9 +184,9 @@ def test_does_a_plan_know_how_often_the_best_action_changes() -> None:
     """Growing blocks are never recommended where it changes often, capped ones not where never."""
     often, never = changing(8000), changing(1 << 20)
     assert (often.changes, never.changes) == (8, 0)
-    assert often.result.placed[-1].kind is Kind.GROWING
+    assert often.result.placed[-1].kind is MemoryKind.GROWING
     assert not often.result.placed[-1].alike
-    assert never.result.placed[-1].kind is Kind.CAPPED
+    assert never.result.placed[-1].kind is MemoryKind.CAPPED
     assert often.result.winner.mean < 0.2 * often.result.placed[-1].mean
     more = changing(4000)
     lost = {placed.kind: placed.mean for placed in often.result.placed}
@@ -241,13 +241,13 @@ def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch
     """The flaw is exact; a figure's rows name their ε, and its page says who loses."""
     monkeypatch.setattr("streamdp.replay.claims.bandits.HORIZON", 20_000)
     known = dict(claims())
-    assert [each.verdict for each in known["hybrid"](Size(runs=100)).findings] == [
+    assert [each.verdict for each in known["hybrid"](Effort(runs=100)).findings] == [
         "not reproduced",
         "reproduced",
     ]
-    figure = known["figure-1"](Size(runs=400))
+    figure = known["figure-1"](Effort(runs=400))
     assert {each.learner for each in figure.findings} == {"ε = 0.25", "ε = 0.5", "ε = 1"}
-    assert "loses no more than DP-SE" in page([("figure-1", figure)], Size(runs=400))
+    assert "loses no more than DP-SE" in page([("figure-1", figure)], Effort(runs=400))
 
 
 def test_are_the_longer_versions_panels_and_comparators_judged(
@@ -263,7 +263,7 @@ def test_are_the_longer_versions_panels_and_comparators_judged(
         stages.append(name)
         return lambda done: None
 
-    known, size = dict(claims()), Size(runs=100, watch=watch)
+    known, size = dict(claims()), Effort(runs=100, watch=watch)
     panels = known["panels"](size)
     of_the_text = [each for each in panels.findings if "competitive" in each.claim]
     assert len(of_the_text) == 21

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.replay import Reading, open_log
+from streamdp.replay import ReadOptions, open_log
 from streamdp.replay.converting import convert
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.sending import send_log
@@ -44,7 +44,7 @@ def test_is_a_mapped_array_the_log(tmp_path: Path) -> None:
     """The plain .npy, in float32 and in types that are converted."""
     log = ArrayLog("made up", NAMED, made_up(1000, seed=4).losses)
     convert(log, tmp_path / "log.npy")
-    assert logged(open_log(tmp_path / "log.npy", Reading(actions=NAMED))) == logged(log)
+    assert logged(open_log(tmp_path / "log.npy", ReadOptions(actions=NAMED))) == logged(log)
     half = log.losses.astype(np.float16)
     np.save(tmp_path / "half.npy", half)
     wide = ArrayLog("half", NAMED, half.astype(np.float32))
@@ -100,10 +100,10 @@ def test_can_bad_rows_be_null_losses(tmp_path: Path) -> None:
     """As live, where nobody is there to be told."""
     lines = tmp_path / "log.ndjson"
     lines.write_text('{"losses":[0,1]}\n\n{"losses":[0]}\nnonsense\n{"losses":[NaN,1]}\n')
-    rows = logged(open_log(lines, Reading(on_bad="null")))
+    rows = logged(open_log(lines, ReadOptions(on_bad="null")))
     assert [row[0] is None for row in rows] == [False, True, True, True]
     pq.write_table(pa.table({"losses": [[0.0, 1.0], [0.5]]}), tmp_path / "log.parquet")
-    rows = logged(open_log(tmp_path / "log.parquet", Reading(on_bad="null")))
+    rows = logged(open_log(tmp_path / "log.parquet", ReadOptions(on_bad="null")))
     assert [row[0] is None for row in rows] == [False, True]
 
 
@@ -228,7 +228,7 @@ def test_is_a_mistake_named_in_one_line(tmp_path: Path, mistake: str) -> None:
 )
 def test_is_a_wrong_address_refused(address: str, expected: str) -> None:
     with pytest.raises(InvalidConfig, match=expected):
-        open_log(address, Reading(actions=("a", "b")))
+        open_log(address, ReadOptions(actions=("a", "b")))
 
 
 def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
     made = made_up(700, seed=6, keys=3)
     log = Pieces(made.losses, made.keys, actions=NAMED)
     address = f"sqlite:{tmp_path / 'home.db'}#clicks"
-    how = Reading(actions=NAMED)
+    how = ReadOptions(actions=NAMED)
     assert send_log(log, address, how) == 700
     back = open_log(address, how)
     assert back.slots == 700

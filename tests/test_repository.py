@@ -85,6 +85,18 @@ def test_every_python_file_is_one_room() -> None:
     assert long_functions == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """A public class of the product is named once: whoever reads its name knows which one it is."""
+    homes: dict[str, list[str]] = {}
+    for path in python_files():
+        name = str(path.relative_to(ROOT))
+        if name.startswith(("streamdp/", "adapters/")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
 def test_a_lock_holds_names_versions_and_hashes_only(lock: Path) -> None:
     entry = re.compile(r"[a-z0-9-]+==[\w.!+]+( ; [\w.'\" ()=!<>]+)? \\")

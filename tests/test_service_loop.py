@@ -29,7 +29,7 @@ from streamdp.service.protocol import PartitionWork
 from streamdp.service.spec import Start
 from streamdp.service.view import Reason, Status
 from streamdp.service.worker import OnHalt
-from streamdp.testing.faults import Dice, Plan
+from streamdp.testing.faults import Dice, FaultPlan
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
 from tests.services import QUICK, Between, Room, Worker
@@ -247,7 +247,7 @@ async def test_does_a_full_disk_end_the_process_with_nothing_lost() -> None:
     """Everybody's trouble: given up at once, and gone on from later."""
     room = Room([spec()], partitions=2)
     room.send("home", events(200, keys=KEYS))
-    async with room.worker(reached=Plan({"commit: sent": {3}}, failure=DiskFull)) as worker:
+    async with room.worker(reached=FaultPlan({"commit: sent": {3}}, failure=DiskFull)) as worker:
         with pytest.raises(DiskFull):
             await worker.ended()
     async with room.worker():
@@ -561,7 +561,7 @@ async def test_is_a_poll_that_fails_tried_again() -> None:
     """Nothing was delivered, so the same records come again."""
     room = Room([spec()], partitions=2)
     room.send("home", events(200, keys=KEYS))
-    async with room.worker(reached=Plan({"poll": {1, 2, 4}}, failure=TransportLost)) as worker:
+    async with room.worker(reached=FaultPlan({"poll": {1, 2, 4}}, failure=TransportLost)) as worker:
         await room.until(room.is_read)
     assert len(worker.log.of("poll_lost")) == 3
     assert room.wrong() == []

@@ -20,7 +20,7 @@ from streamdp.replay.simulate import (
     DEFAULT,
     INSTANCES,
     PAPERS,
-    Bench,
+    SimulationSize,
     best_paper,
     relative,
     simulate,
@@ -66,7 +66,10 @@ def test_is_drawing_block_sums_the_same_as_drawing_slots(text: str) -> None:
     """
     candidates = parse_candidates(text)
     (outcome,) = simulate(
-        candidates, parse_epsilons("1"), instances=[SMALL], bench=Bench(RUNS, SLOTS, seed=3)
+        candidates,
+        parse_epsilons("1"),
+        instances=[SMALL],
+        bench=SimulationSize(RUNS, SLOTS, seed=3),
     )
     other = by_slots(outcome.cell.leader, seed=4)
     spread = sqrt(outcome.error**2 + other.var(ddof=1) / len(other))
@@ -77,7 +80,7 @@ def test_is_drawing_block_sums_the_same_as_drawing_slots(text: str) -> None:
 def test_are_runs_the_same_again_and_common_to_all() -> None:
     """One seed, one table; below the cap both prefix softmaxes are one learner."""
     candidates = parse_candidates("prefix_softmax,prefix_softmax:cap=none,follow_the_leader")
-    bench = Bench(runs=20, horizon=500, seed=5)
+    bench = SimulationSize(runs=20, horizon=500, seed=5)
     first, second = (
         simulate(candidates, parse_epsilons("0.1,1"), instances=[SMALL], bench=bench)
         for _ in range(2)
@@ -96,7 +99,7 @@ def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
     """Geometric mean over five instances and four ε, as in docs/learning.md at fewer runs."""
     candidates = (DEFAULT, *PAPERS)
     outcomes = simulate(
-        parse_candidates(candidates), parse_epsilons("0.1,0.5,1,4"), bench=Bench(runs=100)
+        parse_candidates(candidates), parse_epsilons("0.1,0.5,1,4"), bench=SimulationSize(runs=100)
     )
     assert len(outcomes) == len(INSTANCES) * 4 * len(candidates)
     table = {r.candidate.text: r for r in relative(outcomes, reference=best_paper(outcomes))}
@@ -124,7 +127,7 @@ def test_is_what_cannot_be_simulated_refused(arguments: list[str], said: str) ->
 def test_is_a_comparison_with_what_was_not_simulated_refused() -> None:
     naive = simulate(
         parse_candidates("naive_noisy_leader"), parse_epsilons("1"), instances=[SMALL],
-        bench=Bench(runs=3),
+        bench=SimulationSize(runs=3),
     )  # fmt: skip
     with pytest.raises(sd.InvalidConfig, match="nothing to compare with"):
         best_paper(naive)
@@ -132,7 +135,7 @@ def test_is_a_comparison_with_what_was_not_simulated_refused() -> None:
         relative(naive, reference=DEFAULT)
     flat = simulate(
         parse_candidates("naive_noisy_leader"), parse_epsilons("1"),
-        instances=[Instance("flat", (0.5, 0.5))], bench=Bench(runs=3),
+        instances=[Instance("flat", (0.5, 0.5))], bench=SimulationSize(runs=3),
     )  # fmt: skip
     assert str(flat[0]) == "0 ± 0"
     with pytest.raises(sd.InvalidConfig, match="no regret at all"):
@@ -187,7 +190,7 @@ def test_does_a_growing_learner_stay_blind_and_a_remembering_one_follow() -> Non
     once = Instance("once", (0.3, 0.5, 0.5), ((0.5, (0.5, 0.3, 0.5)),))
     outcomes = simulate(
         parse_candidates(f"{DEFAULT},incumbent_leader"), parse_epsilons("1"), instances=[once],
-        bench=Bench(runs=4, horizon=1 << 16),
+        bench=SimulationSize(runs=4, horizon=1 << 16),
     )  # fmt: skip
     remembering, growing = (outcome.mean for outcome in outcomes)
     assert remembering < 1500
@@ -219,7 +222,7 @@ def test_does_each_baseline_look_at_the_blocks_that_it_names() -> None:
     )
     outcomes = simulate(
         parse_candidates("incumbent_leader"), parse_epsilons("4"), instances=[turns],
-        bench=Bench(runs=4, horizon=1 << 17), trackers=TRACKERS,
+        bench=SimulationSize(runs=4, horizon=1 << 17), trackers=TRACKERS,
     )  # fmt: skip
     lost = {outcome.cell.name: outcome.mean / (4 * 0.6) for outcome in outcomes}  # slots a change
     assert all(name.endswith("NOT PRIVATE") for name in list(lost)[1:])

@@ -17,7 +17,7 @@ from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
 from streamdp.wire.recording import record_all
-from streamdp.wire.state import Checkpoint, Owner, read_state
+from streamdp.wire.state import Checkpoint, OwnerEntry, read_state
 from tests.golden_wire import ACTIONS, FEEDBACK, LINES, REMEMBERING, SHOWN, release, saved
 
 PLACES = Entries("home", 0)
@@ -51,7 +51,7 @@ def test_a_state_comes_back() -> None:
         input_id="1b4e28ba-2fa1-11d2-883f-0016d3cca427",
         last_record=state.LastRecord(offset=199, digest="0123456789abcdef" * 2),
     )
-    assert found.owner == Owner(owner="0f-1")
+    assert found.owner == OwnerEntry(owner="0f-1")
     assert found.rows == {b"fr": b"row of fr", None: b"row of null"}
     assert {each.release for each in found.releases.values()} == set(SHOWN.values())
     assert found.stale == (PLACES.row(b"fr", epoch=1),)

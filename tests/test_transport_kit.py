@@ -24,7 +24,12 @@ from streamdp.ports import (
     Value,
 )
 from streamdp.testing import transport_room
-from streamdp.testing.memory import Memory, MemoryAdministrator, MemoryPublications, MemoryTransport
+from streamdp.testing.memory import (
+    MemoryAdministrator,
+    MemoryPublications,
+    MemoryTechnology,
+    MemoryTransport,
+)
 from streamdp.testing.memory_log import Attempt, Isolation, MemoryLog
 from streamdp.testing.transport import CHECKS, PAIRED_CHECKS, Broken
 
@@ -284,10 +289,10 @@ class Bent:
     ) -> None:
         self.parts = log, transport, publications, administrator
 
-    def __call__(self, app: str) -> Memory:
+    def __call__(self, app: str) -> MemoryTechnology:
         log, transport, publications, administrator = self.parts
 
-        class BentMemory(Memory):
+        class BentMemory(MemoryTechnology):
             def transport(
                 self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS
             ) -> Transport:

@@ -26,18 +26,18 @@ from streamdp.ports import (
     Value,
     no_fault,
 )
-from streamdp.testing.faults import Count, Dice, Plan
-from streamdp.testing.memory import STEPS, Memory, MemoryTransport
-from streamdp.testing.memory_log import Isolation, MemoryLog, Outcome
+from streamdp.testing.faults import Count, Dice, FaultPlan
+from streamdp.testing.memory import STEPS, MemoryTechnology, MemoryTransport
+from streamdp.testing.memory_log import CommitOutcome, Isolation, MemoryLog
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, PAIRED_CHECKS, Check
 
 
 def make(app: str) -> Technology:
-    return Memory(MemoryLog())
+    return MemoryTechnology(MemoryLog())
 
 
 def make_with_gaps(app: str) -> Technology:
-    return Memory(MemoryLog(gap=3))
+    return MemoryTechnology(MemoryLog(gap=3))
 
 
 @pytest.mark.parametrize("check", CHECKS + GROUP_CHECKS, ids=str)
@@ -53,7 +53,7 @@ def test_every_promise_with_gaps_between_offsets(check: Check) -> None:
 @pytest.mark.parametrize("check", PAIRED_CHECKS, ids=str)
 @pytest.mark.parametrize("gap", [0, 3])
 def test_every_promise_of_a_second_input(check: Check, gap: int) -> None:
-    asyncio.run(check.run(lambda app: Memory(Ticking(gap=gap))))
+    asyncio.run(check.run(lambda app: MemoryTechnology(Ticking(gap=gap))))
 
 
 class Ticking(MemoryLog):
@@ -118,7 +118,7 @@ def test_what_each_reader_saw_of_a_commit_that_failed(
     async def run() -> None:
         log = MemoryLog()
         log.create("events", partitions=1)
-        transport, _ = await joined(log, "first", Plan({step: {1}}))
+        transport, _ = await joined(log, "first", FaultPlan({step: {1}}))
         await transport.take(AT)
         with pytest.raises(TransportLost, match=step):
             await transport.commit(AT, commit(1))
@@ -129,7 +129,10 @@ def test_what_each_reader_saw_of_a_commit_that_failed(
         await transport.commit(AT, commit(3))
 
         outcomes = [attempt.outcome for attempt in log.attempts]
-        assert outcomes == [Outcome.COMMITTED if durable else Outcome.ABORTED, Outcome.COMMITTED]
+        assert outcomes == [
+            CommitOutcome.COMMITTED if durable else CommitOutcome.ABORTED,
+            CommitOutcome.COMMITTED,
+        ]
         kept = [b"action 1", b"line 1"] if durable else []
         for isolation, before in [
             (Isolation.COMMITTED, kept),
@@ -151,7 +154,7 @@ def test_a_committed_reader_waits_for_an_open_attempt() -> None:
     async def run() -> None:
         log = MemoryLog()
         log.create("events", partitions=1)
-        transport, _ = await joined(log, "first", Plan({"commit: sent": {2}}))
+        transport, _ = await joined(log, "first", FaultPlan({"commit: sent": {2}}))
         await transport.take(AT)
         await transport.commit(AT, commit(1))
         with pytest.raises(TransportLost):
@@ -194,7 +197,7 @@ def test_a_lost_poll_comes_again() -> None:
         log.create("events", partitions=3)
         for number in range(3):
             log.append("events", [(b"k", b"%d" % number)] * 4, partition=number)
-        transport, ears = await joined(log, "w", Plan({"poll": {1, 3, 7}}))
+        transport, ears = await joined(log, "w", FaultPlan({"poll": {1, 3, 7}}))
         for partition in ears.now:
             transport.resume(partition, 0)
         came: list[bytes | None] = []
@@ -275,8 +278,8 @@ def test_every_step_can_be_failed() -> None:
 
 
 def test_memory_logs_are_found_by_name() -> None:
-    one = Memory.from_settings({"log": "shared"}, app="a")
-    two = Memory.from_settings({"log": "shared"}, app="b")
+    one = MemoryTechnology.from_settings({"log": "shared"}, app="a")
+    two = MemoryTechnology.from_settings({"log": "shared"}, app="b")
     assert one.log is two.log
     with pytest.raises(InvalidConfig, match="unknown key"):
-        Memory.from_settings({"lgo": "shared"}, app="a")
+        MemoryTechnology.from_settings({"lgo": "shared"}, app="a")

@@ -22,7 +22,7 @@ A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by br
 """
 
 from streamdp.audit.bandits import audit_bandit
-from streamdp.audit.blackbox import CONFIDENCE, Bound, lower_bound, pairs
+from streamdp.audit.blackbox import CONFIDENCE, EpsilonBound, lower_bound, pairs
 from streamdp.audit.choosing import flaws_of_choosing
 from streamdp.audit.feedback import audit_feedback_learner
 from streamdp.audit.interference import leaks
@@ -41,8 +41,8 @@ __all__ = [
     "LONGEST",
     "TOLERANCE",
     "Audit",
-    "Bound",
     "Chi2",
+    "EpsilonBound",
     "Memo",
     "audit_bandit",
     "audit_feedback_learner",

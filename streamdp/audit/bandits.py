@@ -102,7 +102,7 @@ class _Fixed:
 
 
 @dataclass(slots=True)
-class Scripted:
+class ScriptedCourse:
     """A course that is told a script instead of the sums, and whose parts have no noise.
 
     What its parts would have cost is in `costs`, one for each part that was released.
@@ -162,7 +162,9 @@ def transcript(
 ) -> Transcript:
     """Run records through the engine without noise."""
     costs: list[Fraction | None] = []
-    bare = replace(learner, charge=None, begin=lambda: Scripted(learner.begin(), script, costs))
+    bare = replace(
+        learner, charge=None, begin=lambda: ScriptedCourse(learner.begin(), script, costs)
+    )
     machine = engine(bare, budget=None, randomness=SeededRandomness(1))
     public: list[object] = []
     units: list[int] = []
@@ -229,7 +231,7 @@ def _by_hand(
     learner: Bandit, records: Sequence[tuple[str | None, object]], found: Transcript
 ) -> list[int]:
     """The sums of the released parts, from a log of entered observations."""
-    course = Scripted(learner.begin(), _SCRIPTS[2], [])
+    course = ScriptedCourse(learner.begin(), _SCRIPTS[2], [])
     entered: dict[int, list[int]] = {arm: [] for arm in range(_ARMS)}
     sums = []
     course.begin_slot(1, [0] * _ARMS)

@@ -52,7 +52,7 @@ _HALVINGS = 60  # of an interval of length 1: far below what a count can tell
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class EpsilonBound:
     """What was seen of a pair of neighbouring logs, and the ε that it proves at least."""
 
     epsilon: float  # with the stated confidence the mechanism is not better than this
@@ -63,7 +63,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class NeighbouringLogs:
     """Two neighbouring streams of one key: they differ in one record."""
 
     name: str
@@ -87,7 +87,7 @@ def key_of(side: str, run: int) -> bytes:
     return f"{side}{run:07d}".encode()
 
 
-def pairs(schedule: Schedule, format_: Format) -> list[Pair]:
+def pairs(schedule: Schedule, format_: Format) -> list[NeighbouringLogs]:
     """Neighbours by another vector, and by what is no vector at all."""
     if len(format_.actions) != 2:
         got = len(format_.actions)
@@ -109,13 +109,15 @@ def pairs(schedule: Schedule, format_: Format) -> list[Pair]:
 
     garbage = b"\xff" * len(against)  # no JSON, and NaN as float16 and float32
     return [
-        Pair("another vector", block, (stream(against), stream(towards))),
-        Pair("an unusable record", block, (stream(against), stream(garbage))),
-        Pair("no value", block, (stream(against), stream(None))),
+        NeighbouringLogs("another vector", block, (stream(against), stream(towards))),
+        NeighbouringLogs("an unusable record", block, (stream(against), stream(garbage))),
+        NeighbouringLogs("no value", block, (stream(against), stream(None))),
     ]
 
 
-def lower_bound(pair: Pair, run: Run, *, runs: int, confidence: float = CONFIDENCE) -> Bound:
+def lower_bound(
+    pair: NeighbouringLogs, run: Run, *, runs: int, confidence: float = CONFIDENCE
+) -> EpsilonBound:
     """The largest ε that a run of both sides proves."""
     seen = _outcomes(run(list(pair.log(runs))), block=pair.block, runs=runs)
     return best_bound(seen, plain=_PLAIN, others=_OTHERS, runs=runs, confidence=confidence)
@@ -128,12 +130,12 @@ def best_bound(
     others: int,
     runs: int,
     confidence: float,
-) -> Bound:
+) -> EpsilonBound:
     """The largest ε that any event proves; `plain` ones have half of the chance of an error.
 
     `others` is how many other events there can be, whether they were seen or not.
     """
-    best = Bound(0.0, "none", (0, 0), runs, confidence)
+    best = EpsilonBound(0.0, "none", (0, 0), runs, confidence)
     for event in sorted({event for counts in seen.values() for event in counts}):
         share = 1 / (2 * len(plain)) if event in plain else 1 / (2 * others)
         error = (1 - confidence) * share / 4  # two directions, two bounds each
@@ -143,7 +145,7 @@ def best_bound(
             high = highest(counts[1], runs, error=error)
             proven = log(low / high) if low > 0 else -inf
             if proven > best.epsilon:
-                best = Bound(proven, event, counts, runs, confidence)
+                best = EpsilonBound(proven, event, counts, runs, confidence)
     return best
 
 

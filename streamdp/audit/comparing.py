@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamdp.audit.fold import Fold, bonuses, plain_winners, scaled
 from streamdp.audit.standing import Standings, standings_of
-from streamdp.audit.telling import Told, purpose_of
+from streamdp.audit.telling import StoryResult, purpose_of
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.audit.witness import NOBODY, Selected
 from streamdp.core.events import ACTION
@@ -29,7 +29,7 @@ _PRICED = 24  # selections whose law is computed
 _MOST_PRICED_ACTIONS = 8
 
 
-def compared(told: Told) -> Iterator[str]:
+def compared(told: StoryResult) -> Iterator[str]:
     """What differs, where each draw's key is known."""
     yield from told.wrong
     yield from told.strange
@@ -44,7 +44,7 @@ def compared(told: Told) -> Iterator[str]:
     yield from _prices(told)
 
 
-def fold_of(told: Told) -> Fold:
+def fold_of(told: StoryResult) -> Fold:
     """What should have been read, for the words that windows and coins were drawn by."""
     story, blocks = told.story, told.story.blocks
     _, slots, actions = story.losses.shape
@@ -56,7 +56,7 @@ def fold_of(told: Told) -> Fold:
     return Fold.of(told.learner, story, windows=windows, coins=coins)
 
 
-def missing(told: Told) -> Iterator[str]:
+def missing(told: StoryResult) -> Iterator[str]:
     """Every block's action once, every estimate where it is due."""
     lengths = told.learner.schedule.lengths(np.arange(told.story.blocks))
     due = [np.ones_like(lengths), *(each.due(lengths) for each in told.estimates)]
@@ -67,7 +67,7 @@ def missing(told: Told) -> Iterator[str]:
         yield "an opening is missing"
 
 
-def _openings(told: Told) -> Iterator[str]:
+def _openings(told: StoryResult) -> Iterator[str]:
     words = told.latest(Purpose.OPENING, columns=1, words=1)[:, 0, 0]
     actions = np.full(len(words), len(told.learner.actions))
     wrong = scaled(words, actions) != told.openings
@@ -77,7 +77,7 @@ def _openings(told: Told) -> Iterator[str]:
         yield "an opening was not drawn exactly once"
 
 
-def _selections(told: Told, fold: Fold, standings: Standings) -> Iterator[str]:
+def _selections(told: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
     """What each selection was handed and chose, and whether that is what was released."""
     times = np.zeros(fold.windows.shape[:2], dtype=np.int64)
     for call in told.selected:
@@ -114,7 +114,7 @@ def _at(call: Selected, wrong: NDArray[np.bool_], what: str) -> Iterator[str]:
         yield f"block {call.blocks[row]} of key {call.keys[row]}: {what}"
 
 
-def _estimates(told: Told, fold: Fold, standings: Standings) -> Iterator[str]:
+def _estimates(told: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
     """Statistic of the fold, plus the noise of the bits that were drawn for it."""
     actions = len(told.learner.actions)
     for number, estimate in enumerate(told.estimates):
@@ -136,7 +136,7 @@ def _estimates(told: Told, fold: Fold, standings: Standings) -> Iterator[str]:
         yield from where(times != told.times[estimate.name], f"{estimate.name}: drawn again")
 
 
-def _said(told: Told, standings: Standings) -> Iterator[str]:
+def _said(told: StoryResult, standings: Standings) -> Iterator[str]:
     """What the engine says is in force: at the end, and with each release of a memory."""
     if told.in_force is not None and (told.in_force != standings.after[:, -1]).any():
         yield "what is in force does not follow from the releases"
@@ -144,7 +144,7 @@ def _said(told: Told, standings: Standings) -> Iterator[str]:
     yield from where(wrong, "a release does not say what is in force after it")
 
 
-def _charges(told: Told) -> Iterator[str]:
+def _charges(told: StoryResult) -> Iterator[str]:
     """The ledger of every key: each block's action and estimates, once."""
     charge = told.learner.charge
     if charge is None:
@@ -171,7 +171,7 @@ def _joined(runs: Sequence[Run]) -> list[Run]:
     return joined
 
 
-def _prices(told: Told) -> Iterator[str]:
+def _prices(told: StoryResult) -> Iterator[str]:
     """The law of selections with the very sums and bonuses that they were handed: one more slot
     holds each vertex of the first actions' cube, and no probability moves by more than the charge.
     """

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from streamdp.audit.blackbox import (
     CONFIDENCE,
     SIDES,
-    Bound,
+    EpsilonBound,
     Record,
     best_bound,
     both_sides,
@@ -159,7 +159,7 @@ class _Builder:
 
 def feedback_bound(
     pair: FeedbackPair, run: Run, *, runs: int, confidence: float = CONFIDENCE
-) -> Bound:
+) -> EpsilonBound:
     """The largest ε that a run of both sides proves."""
     lines = run(list(pair.log(runs)), pair.log_headers(runs))
     seen = _outcomes(pair, lines, runs=runs)

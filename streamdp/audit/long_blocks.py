@@ -35,7 +35,7 @@ from streamdp.audit.stories import (
     told_by_turns,
     told_key_by_key,
 )
-from streamdp.audit.telling import Told, tell
+from streamdp.audit.telling import StoryResult, tell
 from streamdp.audit.witness import Selected
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import ACTION
@@ -192,7 +192,7 @@ def _same_rows(one: Ints, other: Ints) -> bool:
     return np.array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)])
 
 
-def _repeated(told: Told) -> Iterator[str]:
+def _repeated(told: StoryResult) -> Iterator[str]:
     """No word comes twice: not in a draw, and not in another."""
     actions = len(told.learner.actions)
     some = {Purpose.SELECTION: actions, Purpose.RESAMPLE: -(-actions // 3), Purpose.NOISE: 2}

@@ -46,7 +46,7 @@ def in_force(learner: Leader, votes: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class WindowReader:
     """Reads the slots of a block's window by number and adds their losses."""
 
     learner: Leader

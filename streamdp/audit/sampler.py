@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit.exposure import Design, designs, frames
-from streamdp.audit.reader import Reader
+from streamdp.audit.reader import WindowReader
 from streamdp.audit.script import runs_of
 from streamdp.audit.transcripts import log_transcripts
 from streamdp.core.engine import Engine
@@ -94,7 +94,7 @@ def _one_stream(learner: Leader) -> Design:
 
 def _law(learner: Leader, design: Design) -> NDArray[np.float64]:
     """The log-probability of each transcript: opening, then K + 1 outcomes of the last block."""
-    logs = log_transcripts(Reader(learner)(design), learner.choose)
+    logs = log_transcripts(WindowReader(learner)(design), learner.choose)
     return np.asarray(logs[0] - log(len(learner.actions)))
 
 

@@ -25,7 +25,7 @@ _SAVED_AT_ONCE = 3  # a third of the rows with each save
 
 
 @dataclass(slots=True)
-class Told:
+class StoryResult:
     """What came of a story. Tables are N keys × B blocks."""
 
     learner: Leader
@@ -97,7 +97,7 @@ def tell(
     randomness: Randomness,
     *,
     watched: Callable[[Randomness, dict[Key, int]], Witness] | None = Witness,
-) -> Told:
+) -> StoryResult:
     """Run the shipped engine over a telling, saving and rebuilding it on the way."""
     numbers = {key: number for number, key in enumerate(story.keys)}
     witness = None if watched is None else watched(randomness, numbers)
@@ -113,10 +113,10 @@ def tell(
 
 def _nothing(
     learner: Leader, estimates: tuple[Estimate, ...], story: Story, witness: Witness | None
-) -> Told:
+) -> StoryResult:
     shape = (len(story.keys), story.blocks)
     kinds = (ACTION, *(estimate.name for estimate in estimates))
-    return Told(
+    return StoryResult(
         learner=learner,
         estimates=estimates,
         story=story,
@@ -131,7 +131,7 @@ def _nothing(
 class _Teller:
     """An engine, what was saved of it, and what it has released."""
 
-    def __init__(self, told: Told, randomness: Randomness) -> None:
+    def __init__(self, told: StoryResult, randomness: Randomness) -> None:
         self._told, self._randomness = told, randomness
         self._numbers = {key: number for number, key in enumerate(told.story.keys)}
         self._saved: dict[Key, bytes] = {}

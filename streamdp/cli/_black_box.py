@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from streamdp.audit import Audit
-    from streamdp.audit.blackbox import Bound, Pair, Record
+    from streamdp.audit.blackbox import EpsilonBound, NeighbouringLogs, Record
     from streamdp.audit.feedback_blackbox import FeedbackPair
     from streamdp.core.learners import Learner
     from streamdp.ports import StreamTopics, Technology
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Play = Callable[[Sequence[Record], Sequence[Headers] | None], Iterable[bytes]]
     """What a log and its headers, if it has any, make the service publish to its ledger."""
 
-    Judge = Callable[[Play, int], Bound]
+    Judge = Callable[[Play, int], EpsilonBound]
     """Says what so many runs of one pair of neighbouring logs prove."""
 
 _APP = "audit"
@@ -152,7 +152,7 @@ def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
     )
 
 
-def bounds(spec: StreamSpec, *, runs: int) -> list[Bound]:
+def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
     """What each pair of neighbouring logs proves of a stream, on the embedded files."""
     (entry,) = entry_points(group="streamdp.transports", name="sqlite")
     factory: type[Technology] = entry.load()
@@ -191,7 +191,7 @@ def _of_feedback(pair: FeedbackPair) -> Judge:
     return lambda play, runs: feedback_bound(pair, play, runs=runs)
 
 
-def _of_losses(pair: Pair) -> Judge:
+def _of_losses(pair: NeighbouringLogs) -> Judge:
     from streamdp.audit.blackbox import lower_bound
 
     return lambda play, runs: lower_bound(pair, lambda log: play(log, None), runs=runs)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streamdp.wire.feedback import Feedback
 
 
-class Shown(NamedTuple):
+class ShownEvent(NamedTuple):
     """What was shown to one request, what came of it, and where that stands."""
 
     key: bytes | None
@@ -31,14 +31,14 @@ class Shown(NamedTuple):
 
 def shown_events(
     file: str, source: BinaryIO, *, feedback: Feedback, key: bytes | None
-) -> Iterator[Shown]:
+) -> Iterator[ShownEvent]:
     """The events of a file, by its name's ending; `key` is of those that do not say theirs."""
     if file.endswith(".npy"):
         refuse(file, "holds no feedback", "JSON lines or CSV, with the actions' names", "an array")
     read = _from_csv if file.endswith(".csv") else _from_json
     for where, event in read(file, source, feedback):
         own = read_key(where, event) if any(name in event for name in KEYS) else key
-        yield Shown(own, _arm(where, event, feedback), _number(where, event, feedback), where)
+        yield ShownEvent(own, _arm(where, event, feedback), _number(where, event, feedback), where)
 
 
 def _from_json(

@@ -16,7 +16,7 @@ LEARNER = "policy_blocks"
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class AssumedEvents:
     """What is assumed of the events."""
 
     rate: float
@@ -47,7 +47,7 @@ def run(
     text: str,
     epsilon: Fraction,
     actions: int,
-    world: World,
+    world: AssumedEvents,
     *,
     told: Literal["people", "json", "markdown"],
 ) -> None:

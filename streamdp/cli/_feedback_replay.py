@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from streamdp.replay.offpolicy.answers import FeedbackAnswer
     from streamdp.replay.offpolicy.question import FeedbackQuestion, FeedbackReplay
-    from streamdp.replay.sources import Reading
+    from streamdp.replay.sources import ReadOptions
     from streamdp.wire.feedback import Feedback
 
 LEARNERS = "policy_blocks,policy_elimination,policy_weights,thompson"
@@ -38,7 +38,7 @@ def check_observes(log: str, observes: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownOptions:
     """How a log says what was shown: what the stream's configuration says, and a name."""
 
     content: str | None
@@ -98,8 +98,8 @@ def question(
 def run(
     log: str,
     asked: FeedbackQuestion,
-    how: Reading,
-    shown: Shown,
+    how: ReadOptions,
+    shown: ShownOptions,
     *,
     report: Path | None,
     as_json: Path | None,
@@ -111,7 +111,9 @@ def run(
         show(found)
 
 
-def replayed(log: str, asked: FeedbackQuestion, how: Reading, shown: Shown) -> FeedbackReplay:
+def replayed(
+    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions
+) -> FeedbackReplay:
     """Open a log of shown actions, or one of the losses of all, and ask it."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.offpolicy.files import holds_feedback, open_file

@@ -40,7 +40,7 @@ class Screen(Protocol):
         ...
 
 
-class Drawn:
+class BarProgress:
     """Bars on a terminal."""
 
     def __init__(self, bars: Progress) -> None:
@@ -58,11 +58,11 @@ class Drawn:
 
 
 @dataclass(slots=True)
-class Written:
+class LineProgress:
     """Lines in a pipe or a file, one every few seconds.
 
     >>> now = iter([0, 1, 6, 7])
-    >>> tell = Written(sys.stdout, clock=lambda: next(now)).stage("writing log.ndjson", 2000)
+    >>> tell = LineProgress(sys.stdout, clock=lambda: next(now)).stage("writing log.ndjson", 2000)
     >>> tell(500), tell(1500), tell(2000)
     writing log.ndjson: 1,500 of 2,000 (75 %), 200/s, 2 s left
     (None, None, None)
@@ -136,11 +136,11 @@ class Bars:
 def screen() -> Screen:
     """Bars on a terminal, lines anywhere else."""
     if not sys.stderr.isatty():
-        return Written(sys.stderr)
+        return LineProgress(sys.stderr)
     from rich.console import Console
     from rich.progress import Progress
 
-    return Drawn(Progress(console=Console(stderr=True), transient=True))
+    return BarProgress(Progress(console=Console(stderr=True), transient=True))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from streamdp.cli.exit_codes import ExitCode, code_of, code_of_halt
 if TYPE_CHECKING:
     from streamdp.service.config import Seeds
     from streamdp.service.run import Running, Work
-    from streamdp.service.worker import Log
+    from streamdp.service.worker import EventLog
 
 
 def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
@@ -36,7 +36,7 @@ class Plain:
     Where standard error is piped and nobody asked for JSON, whoever reads it may be a person.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         self._log = log
         self._told = ""  # the transport's last refusal: it is tried again and again
 
@@ -61,7 +61,7 @@ class Plain:
         return self._log.error(event, **fields)
 
 
-def _served(ready: Prepared, *, log: Log, work: Work, allowed: Seeds) -> ExitCode:
+def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> ExitCode:
     """Run to the end; what ended it goes to the log, without anything from content."""
     import asyncio
 

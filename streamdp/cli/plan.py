@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
     from streamdp.replay.cells import Epsilon
     from streamdp.replay.changing import ChangePlan
-    from streamdp.replay.planning import Plan, Wish
+    from streamdp.replay.planning import LearnerPlan, Wish
 
 LEARNER = "incumbent_leader"
 
@@ -116,7 +116,7 @@ def plan(
         from streamdp.cli import _feedback_plan
 
         many, exact, text = _asked_of_feedback(actions, epsilon, config, stream, learner)
-        world = _feedback_plan.World(rate or 0.0, gap, horizon, seed, keys, traffic)
+        world = _feedback_plan.AssumedEvents(rate or 0.0, gap, horizon, seed, keys, traffic)
         told: Literal["people", "json", "markdown"] = "json" if as_json else "people"
         _feedback_plan.run(text, exact, many, world, told="markdown" if markdown else told)
         return
@@ -277,13 +277,13 @@ def _print_changes(found: ChangePlan) -> None:
     )
 
 
-def _least(wish: Wish, regret: float | None, slots: int | None) -> Plan | None:
+def _least(wish: Wish, regret: float | None, slots: int | None) -> LearnerPlan | None:
     from streamdp.replay.planning import least_epsilon
 
     return least_epsilon(wish, regret=regret, slots=slots)
 
 
-def _print(found: Plan) -> None:
+def _print(found: LearnerPlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -330,7 +330,7 @@ def _print(found: Plan) -> None:
         )
 
 
-def _print_least(found: Plan | None, regret: float | None, slots: int | None) -> None:
+def _print_least(found: LearnerPlan | None, regret: float | None, slots: int | None) -> None:
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.summary import number
 

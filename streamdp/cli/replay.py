@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from streamdp.replay.replaying import Question, Replay
-    from streamdp.replay.sources import Reading
+    from streamdp.replay.sources import ReadOptions
 
 LEARNERS = "incumbent_leader,prefix_softmax,noisy_leader:noise=exponential"
 EPSILONS = "0.1,0.5,1,inf"
@@ -117,7 +117,7 @@ def replay(
                 learners, epsilon, seeds, first_seed, stream, epoch, logged, on_bad
             ),
             how,
-            _feedback_replay.Shown(content, pscore, header, played),
+            _feedback_replay.ShownOptions(content, pscore, header, played),
             report=report,
             as_json=as_json,
         )
@@ -149,7 +149,7 @@ def _asked(
     )
 
 
-def _replayed(log: str, asked: Question, how: Reading, checkpoint: Path | None) -> Replay:
+def _replayed(log: str, asked: Question, how: ReadOptions, checkpoint: Path | None) -> Replay:
     from streamdp.cli import _progress
     from streamdp.replay.replaying import costs, replay_log
     from streamdp.replay.sources import open_log
@@ -163,10 +163,10 @@ def _replayed(log: str, asked: Question, how: Reading, checkpoint: Path | None) 
 
 def reading(
     actions: str | None, on_bad: str, wire_format: str, setting: list[str] | None
-) -> Reading:
+) -> ReadOptions:
     """How to read a log, from the options that all commands on logs share."""
     from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.replay.sources import Reading
+    from streamdp.replay.sources import ReadOptions
 
     if on_bad not in ("refuse", "null"):
         raise InvalidConfig(complaint("--on-bad", "unknown", expected="refuse | null", got=on_bad))
@@ -177,7 +177,7 @@ def reading(
             raise InvalidConfig(complaint("--set", "no value", expected="name=value", got=each))
         settings[name] = value
     names = tuple(name.strip() for name in actions.split(",")) if actions else None
-    return Reading(
+    return ReadOptions(
         actions=names,
         on_bad="null" if on_bad == "null" else "refuse",
         format=wire_format,

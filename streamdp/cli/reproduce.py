@@ -39,7 +39,7 @@ def reproduce(
     from streamdp.cli import _progress
     from streamdp.cli._written import write_page
     from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.replay.claims import LONG, Size, claims
+    from streamdp.replay.claims import LONG, Effort, claims
     from streamdp.replay.claims.page import as_json as for_machines
     from streamdp.replay.claims.page import page
 
@@ -49,7 +49,7 @@ def reproduce(
             raise InvalidConfig(complaint("claim", "unknown", expected=list(known), got=name))
     found = []
     with _progress.watching("nothing is kept") as watcher:
-        size = Size(runs, seed, watcher.stoppable)
+        size = Effort(runs, seed, watcher.stoppable)
         for name, claim in known.items():
             if name in only if only else name not in LONG:
                 typer.echo(f"measuring {name}", err=True)

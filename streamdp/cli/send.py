@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from streamdp.cli._events import Event, events, refuse
-from streamdp.cli._feedback_events import Shown, shown_events
+from streamdp.cli._feedback_events import ShownEvent, shown_events
 from streamdp.cli._loop_records import Line, loop_records
 from streamdp.cli._printable import key_bytes
 from streamdp.cli.common import (
@@ -231,7 +231,7 @@ def _encoded(
     return _records(format_, events(file, source, actions=format_.actions, key=key), rows)
 
 
-def _shown(format_: FeedbackFormat, read: Iterator[Shown], rows: int) -> Iterator[Sent]:
+def _shown(format_: FeedbackFormat, read: Iterator[ShownEvent], rows: int) -> Iterator[Sent]:
     """Consecutive feedback of a key as records of so many slots, with headers that name arms."""
     import numpy as np
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from streamdp.ports import Technology
     from streamdp.service.config import Configuration
     from streamdp.service.http.knowledge import Knowledge
-    from streamdp.service.worker import Log
+    from streamdp.service.worker import EventLog
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
         run(lambda: _serve(configuration, technology, log), log=log)
 
 
-async def _serve(configuration: Configuration, technology: Technology, log: Log) -> None:
+async def _serve(configuration: Configuration, technology: Technology, log: EventLog) -> None:
     """Until a signal."""
     import asyncio
     import signal

@@ -12,9 +12,9 @@ import typer
 from streamdp.cli._crowds import KeysOption, crowd_tables, crowd_told, crowds, only_losses
 
 if TYPE_CHECKING:
-    from streamdp.replay.course import Course
+    from streamdp.replay.course import Trajectory
     from streamdp.replay.feedback import FeedbackOutcome
-    from streamdp.replay.simulate import Outcome
+    from streamdp.replay.simulate import CellOutcome
 
 
 RUNS = 400
@@ -137,11 +137,11 @@ def _losses(
     slots: int | None,
     seed: int,
     not_private: bool,
-) -> list[Outcome]:
+) -> list[CellOutcome]:
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_candidates, parse_epsilons
     from streamdp.replay.held_out import FAMILIES
-    from streamdp.replay.simulate import FOLLOWERS, HORIZON, LEARNERS, LONG_HORIZON, Bench
+    from streamdp.replay.simulate import FOLLOWERS, HORIZON, LEARNERS, LONG_HORIZON, SimulationSize
     from streamdp.replay.simulate import simulate as simulated
     from streamdp.replay.unprotected import TRACKERS
 
@@ -154,7 +154,7 @@ def _losses(
         parse_candidates(usual if learners is None else learners),
         parse_epsilons("0.1,0.5,1,4" if epsilon is None else epsilon),
         instances=FAMILIES[worlds],
-        bench=Bench(runs=runs, horizon=horizon if slots is None else slots, seed=seed),
+        bench=SimulationSize(runs=runs, horizon=horizon if slots is None else slots, seed=seed),
         trackers=TRACKERS if not_private else (),
         progress=lambda instance: typer.echo(f"simulating {instance.name}", err=True),
     )
@@ -229,7 +229,7 @@ def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
     )
 
 
-def _tables(outcomes: Sequence[Outcome]) -> Iterator[Table]:
+def _tables(outcomes: Sequence[CellOutcome]) -> Iterator[Table]:
     """Relative regret by budget, if there is anything to compare with; then every regret."""
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.simulate import GROWING, PAPERS, best_paper, relative
@@ -293,7 +293,7 @@ def _print_tables(tables: Iterable[Table]) -> None:
         Console().print(table)
 
 
-def _told(outcome: Outcome) -> dict[str, object]:
+def _told(outcome: CellOutcome) -> dict[str, object]:
     return {
         "instance": outcome.instance.name,
         "actions": outcome.instance.actions,
@@ -322,7 +322,7 @@ def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
     }
 
 
-def _over_time(course: Course) -> dict[str, list[float]]:
+def _over_time(course: Trajectory) -> dict[str, list[float]]:
     """At most so many points: capped blocks may be thousands."""
     kept = slice(None, None, max(1, len(course.slots) // 200))
     told = {"slots": course.slots, "mean": course.mean, "low": course.low, "high": course.high}

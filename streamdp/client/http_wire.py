@@ -38,7 +38,7 @@ class InForce(Struct, frozen=True):
     slots: int
 
 
-class Told(Struct, frozen=True):
+class HttpAnswer(Struct, frozen=True):
     """One answer."""
 
     action: str
@@ -66,7 +66,7 @@ class AllTold(Struct, frozen=True):
     """The answers for a batch, in its order."""
 
     stream: str
-    answers: list[Told]
+    answers: list[HttpAnswer]
 
 
 class ChoiceTold(Struct, frozen=True):
@@ -134,9 +134,9 @@ def chosen_by(told: ChoiceTold) -> Choice:
     )
 
 
-def told(answer: Answer) -> Told:
+def told(answer: Answer) -> HttpAnswer:
     """An answer as it goes out."""
-    return Told(answer.action, answer.why, in_force(answer))
+    return HttpAnswer(answer.action, answer.why, in_force(answer))
 
 
 def in_force(answer: Answer) -> InForce | None:
@@ -146,7 +146,7 @@ def in_force(answer: Answer) -> InForce | None:
     return InForce(answer.partition, answer.epoch, answer.born, answer.block, answer.slots)
 
 
-def heard(told: Told, *, now: float) -> Answer:
+def heard(told: HttpAnswer, *, now: float) -> Answer:
     """The answer that came in."""
     if told.release is None:
         return Answer(told.action, told.source, heard=now)

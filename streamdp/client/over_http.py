@@ -246,7 +246,7 @@ class _Wire:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
 
-    def ask(self, stream: str, keys: Iterable[Key]) -> list[http_wire.Told]:
+    def ask(self, stream: str, keys: Iterable[Key]) -> list[http_wire.HttpAnswer]:
         """The answers for a batch of keys."""
         asked = http_wire.Asked([http_wire.written_key(key) for key in keys])
         answer = self._answer(stream, "actions", asked)

@@ -110,7 +110,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WritingCondition:
     """How the writing of one topic goes. That of outcomes is NOT PRIVATE: they are clicks."""
 
     waiting: int
@@ -123,8 +123,8 @@ class Written:
 class LoopCondition:
     """How the writing goes."""
 
-    requests: Written
-    outcomes: Written
+    requests: WritingCondition
+    outcomes: WritingCondition
 
 
 def request_record(
@@ -281,11 +281,11 @@ class _Queue:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def condition(self) -> Written:
+    def condition(self) -> WritingCondition:
         """How it goes."""
         with self._lock:
             waiting = self._put - self._settled
-            return Written(waiting, self._written, self._lost, self._trouble)
+            return WritingCondition(waiting, self._written, self._lost, self._trouble)
 
     def begin(self, events: asyncio.AbstractEventLoop) -> None:
         """Begin to write."""

@@ -9,7 +9,7 @@ Everything that replay computes is NOT PRIVATE: it looks at the log itself.
 """
 
 from streamdp.replay.log import Log, Portion
-from streamdp.replay.sources import Reading, open_log
+from streamdp.replay.sources import ReadOptions, open_log
 
-__all__ = ["Log", "Portion", "Reading", "open_log"]
+__all__ = ["Log", "Portion", "ReadOptions", "open_log"]
 """`replay_log` is in `streamdp.replay.replaying`."""

@@ -35,7 +35,7 @@ class Losses(Protocol):
         ...
 
 
-class World(Losses, Protocol):
+class BanditWorld(Losses, Protocol):
     """Where the losses of many runs come from, and what their regret is."""
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
@@ -56,7 +56,7 @@ class World(Losses, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rewards:
+class IndependentRewards:
     """Independent rewards whose means may change at known slots, in equal stretches of a horizon.
 
     >>> Rewards.steady((0.5, 0.4)).regret(np.array([0, 1, 1]), [1, 3]).round(2).tolist()
@@ -69,7 +69,7 @@ class Rewards:
     yardstick: Yardstick = "moment"
 
     @classmethod
-    def steady(cls, means: Sequence[float]) -> Rewards:
+    def steady(cls, means: Sequence[float]) -> IndependentRewards:
         """Rewards of 0 or 1 whose means never change."""
         return cls((tuple(means),))
 
@@ -151,7 +151,7 @@ def gaps_of(stretches: tuple[tuple[float, ...], ...], yardstick: Yardstick) -> F
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class WrittenLosses:
     """Losses that an adversary has written down beforehand: slots × arms."""
 
     written: Floats

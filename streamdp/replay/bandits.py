@@ -24,9 +24,9 @@ from streamdp.core.learners.bandits.bandit import Chance
 from streamdp.core.learners.bandits.bases import drawn
 from streamdp.core.learners.bandits.experts import PARTS
 from streamdp.replay.bandit_draws import NumpyChance, laplace
-from streamdp.replay.bandit_worlds import Losses, World
+from streamdp.replay.bandit_worlds import BanditWorld, Losses
 from streamdp.replay.lockstep import (
-    Tally,
+    RegretTally,
     Trees,
     conversion_in_rows,
     play_converted,
@@ -65,7 +65,7 @@ class BanditOutcome:
 
 def simulate_bandit(
     learner: Bandit,
-    world: World,
+    world: BanditWorld,
     *,
     runs: int,
     horizon: int,
@@ -82,14 +82,16 @@ def simulate_bandit(
     first = (seed,) if isinstance(seed, int) else tuple(seed)
     conversion = conversion_in_rows(learner)
     if conversion is not None and not delay:
-        tally = Tally(world, at, runs)
+        tally = RegretTally(world, at, runs)
         chance = NumpyChance(default_rng((*first, runs)))
         play_converted(learner, conversion, world, tally, runs=runs, horizon=horizon, chance=chance)
         progress(runs)
         return BanditOutcome(str(learner), at, tally.regrets)
     regrets = np.empty((runs, len(at)))
     for run in range(runs):
-        played = Run(learner, world, default_rng((*first, run)), horizon, delay=delay).played()
+        played = BanditRun(
+            learner, world, default_rng((*first, run)), horizon, delay=delay
+        ).played()
         regrets[run] = world.regret(played, at)
         progress(run + 1)
     return BanditOutcome(str(learner), at, regrets)
@@ -97,7 +99,7 @@ def simulate_bandit(
 
 def simulate_hybrid(
     epsilons: Sequence[Fraction],
-    world: World,
+    world: BanditWorld,
     *,
     runs: int,
     horizon: int,
@@ -113,7 +115,7 @@ def simulate_hybrid(
     at, generator = tuple(marks) or (horizon,), default_rng(tuple(seed))
     every = np.repeat([float(each) for each in epsilons], runs)
     trees = Trees(every, world.arms, horizon=horizon, more=more)
-    tally = Tally(world, at, len(every))
+    tally = RegretTally(world, at, len(every))
     play_hybrid(trees, world, tally, horizon=horizon, generator=generator, progress=progress)
     return [
         BanditOutcome(f"hybrid_ucb(epsilon={each})", at, regrets)
@@ -121,7 +123,7 @@ def simulate_hybrid(
     ]
 
 
-class Run:
+class BanditRun:
     """One run of one learner."""
 
     def __init__(

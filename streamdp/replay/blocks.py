@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class World(Protocol):
+class LossWorld(Protocol):
     """A distribution of loss vectors, the same in every slot."""
 
     @property
@@ -103,7 +103,7 @@ class Walk:
         return None if away[-1] == len(self.right) - 1 else int(self.starts[away[-1] + 1])
 
 
-def walk(leader: Leader, world: World, *, horizon: int, runs: int, seed: int) -> Walk:
+def walk(leader: Leader, world: LossWorld, *, horizon: int, runs: int, seed: int) -> Walk:
     """Many runs of one learner in one world."""
     source = SeededRandomness(seed)
     stream = "walk"

@@ -25,7 +25,7 @@ from streamdp.replay.figures import per_thousand
 from streamdp.replay.following import Result, contests, half_interval, result_of
 from streamdp.replay.instances import Instance
 from streamdp.replay.planning import Wish
-from streamdp.replay.simulate import Bench, simulate
+from streamdp.replay.simulate import SimulationSize, simulate
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def plan_changes(wish: Wish, epsilon: Epsilon, *, every: int) -> ChangePlan:
         [cell.candidate for cell in cells],
         [epsilon],
         instances=[_world(wish, count)],
-        bench=Bench(runs=runs, horizon=wish.horizon, seed=wish.seed),
+        bench=SimulationSize(runs=runs, horizon=wish.horizon, seed=wish.seed),
     )
     finals = {outcome.cell: outcome.regrets for outcome in outcomes}
     return ChangePlan(wish, every, count, result_of(contest, finals))

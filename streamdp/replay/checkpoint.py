@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.replay.onepass import OnePass, Tally
+from streamdp.replay.onepass import OnePass, SumsTally
 
 VERSION = 2
 
@@ -51,7 +51,7 @@ def load(path: Path, run: OnePass, *, of: str) -> None:
         tally.restore({part: arrays[f"{name}.{part}"] for part in parts})
 
 
-def _tallies(run: OnePass) -> list[tuple[str, Tally]]:
+def _tallies(run: OnePass) -> list[tuple[str, SumsTally]]:
     return [("tally", run.tally), *((f"seed{n}", each) for n, each in enumerate(run.redrawn))]
 
 

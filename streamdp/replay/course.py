@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Trajectory:
     """A number over the slots of a key: its mean and a band."""
 
     slots: Ints
@@ -20,10 +20,10 @@ class Course:
     low: Floats
     high: Floats
 
-    def since(self, slot: int) -> Course:
+    def since(self, slot: int) -> Trajectory:
         """From a slot on, if it goes so far."""
         kept = slice(int(np.searchsorted(self.slots[:-1], slot)), None)
-        return Course(self.slots[kept], self.mean[kept], self.low[kept], self.high[kept])
+        return Trajectory(self.slots[kept], self.mean[kept], self.low[kept], self.high[kept])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from streamdp.core.events import OPENING, LossBatch
 from streamdp.core.randomness import SeededRandomness
 from streamdp.replay.cells import Cell
 from streamdp.replay.cuts import Bench
-from streamdp.replay.grid import Part, Played, blank
+from streamdp.replay.grid import GridPart, Played, blank
 from streamdp.replay.log import Log
 from streamdp.replay.onepass import Progress, Summed
 
@@ -43,7 +43,7 @@ def play_crowds(
     done = 0
     for at, cell in enumerate(cells):
         for first in range(0, seeds, together):
-            part = Part(np.arange(rows), range(first, min(first + together, seeds)))
+            part = GridPart(np.arange(rows), range(first, min(first + together, seeds)))
             crowd = _Crowd(cell, part, summed, bench)
             for portion in log.portions():
                 done += len(portion) * len(part.seeds)
@@ -57,7 +57,7 @@ def play_crowds(
 class _Crowd:
     """One cell's engines, one for each partition and seed, and what they put in force."""
 
-    def __init__(self, cell: Cell, part: Part, summed: Summed, bench: Bench) -> None:
+    def __init__(self, cell: Cell, part: GridPart, summed: Summed, bench: Bench) -> None:
         self._leader, self._bench, self._part = cell.leader, bench, part
         self.closed = cell.leader.schedule.blocks_of(summed.slots + 1)
         self.actions: Actions = blank(int(self.closed.max(initial=0)), part, cell)

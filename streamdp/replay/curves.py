@@ -19,7 +19,7 @@ from streamdp.replay.cells import Cell
 from streamdp.replay.cuts import Bench, block_ends
 from streamdp.replay.following import loss_by_stretch
 from streamdp.replay.grid import Played, play
-from streamdp.replay.onepass import Layout, Summed
+from streamdp.replay.onepass import Stretches, Summed
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -120,7 +120,7 @@ def _intervals(summed: Summed, base: Baselines, schedule: Schedule, rows: Ints) 
     of_points = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
     at = np.concatenate([at, np.repeat(np.arange(len(rows)), many)])
     cuts = np.concatenate([cuts, base.points[of_points]])
-    layout = Layout.of_cuts(at, cuts, first=first, last=last)
+    layout = Stretches.of_cuts(at, cuts, first=first, last=last)
     best = base.totals[rows].argmin(axis=1)
     found, step = [], max(1, _VALUES // len(summed.actions))
     for low in range(0, len(layout.cut), step):

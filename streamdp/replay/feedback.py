@@ -33,10 +33,10 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, bandit_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
 from streamdp.core.schedule import Schedule
-from streamdp.replay.bandit_worlds import Rewards, Yardstick, gaps_of
+from streamdp.replay.bandit_worlds import IndependentRewards, Yardstick, gaps_of
 from streamdp.replay.bandits import simulate_bandit
 from streamdp.replay.cells import Epsilon, epsilon_text
-from streamdp.replay.course import Course, Shares
+from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.offpolicy.policies import scales
 from streamdp.replay.stages import Watch, unwatched
 
@@ -109,7 +109,7 @@ class FeedbackOutcome:
     learner: str  # as written on the command line
     epsilon: Epsilon
     regrets: Floats
-    course: Course  # the regret so far: mean and the middle 80 % of the runs
+    course: Trajectory  # the regret so far: mean and the middle 80 % of the runs
     shares: Shares | None = None  # the mean policy of each block; of learners that have one
     arms: Arms | None = None  # the first run, as its experiment page would show it
 
@@ -197,7 +197,7 @@ def _phased(
         return
     concentration = None if environment.rewards == "bernoulli" else _CONCENTRATION
     horizon, runs = size.horizon, size.runs
-    world = Rewards(environment.stretches, horizon, concentration, environment.yardstick)
+    world = IndependentRewards(environment.stretches, horizon, concentration, environment.yardstick)
     marks = sorted({*(2**power for power in range(horizon.bit_length())), horizon})
     for epsilon in epsilons:
         names = [str(arm) for arm in range(environment.arms)]
@@ -303,10 +303,10 @@ def _outcome(
     )
 
 
-def _course(slots: Ints, so_far: Floats) -> Course:
+def _course(slots: Ints, so_far: Floats) -> Trajectory:
     """The regret after so many slots, from runs × slots."""
     low, high = np.percentile(so_far, BAND, axis=0)
-    return Course(slots, so_far.mean(axis=0), low, high)
+    return Trajectory(slots, so_far.mean(axis=0), low, high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def plan_feedback(wish: FeedbackWish, *, runs: int | None = None) -> FeedbackPla
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EventsTable:
     """Events until found by the formula: a row for each gap, a column for each ε."""
 
     epsilons: tuple[str, ...]
@@ -207,7 +207,7 @@ class Table:
     events: tuple[tuple[float, ...], ...]
 
 
-def table_for(wish: FeedbackWish) -> Table | None:
+def table_for(wish: FeedbackWish) -> EventsTable | None:
     """The neighbourhood of what is planned; None where the learner has no formula."""
     formula = FORMULAS.get(wish.text)
     if formula is None:
@@ -225,10 +225,10 @@ def table_for(wish: FeedbackWish) -> Table | None:
         )
         for gap in gaps
     )
-    return Table(epsilons, gaps, rows)
+    return EventsTable(epsilons, gaps, rows)
 
 
-def around(wish: FeedbackWish) -> list[tuple[float, Table]]:
+def around(wish: FeedbackWish) -> list[tuple[float, EventsTable]]:
     """Tables for half the rate, the rate, 2.5 and 10 times it; gaps grow with the rate.
 
     Empty where the learner has no formula.

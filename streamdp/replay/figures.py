@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamdp.core.regret import bound_of
 from streamdp.replay import following
 from streamdp.replay.cells import Cell, epsilon_text
-from streamdp.replay.replaying import Answer, Replay
+from streamdp.replay.replaying import Replay, ReplayAnswer
 from streamdp.wire.unprotected import labelled
 
 Floats = NDArray[np.float64]
@@ -41,7 +41,7 @@ class Line:
     high: Floats
 
 
-def line(answer: Answer, points: Ints) -> Line:
+def line(answer: ReplayAnswer, points: Ints) -> Line:
     """A cell's regret over time."""
     regret = answer.curves.regret
     low, high = np.percentile(regret, BAND, axis=0)
@@ -53,7 +53,7 @@ def per_thousand(losses: float, slots: int) -> float:
     return 1000 * losses / slots
 
 
-def settled_at(answer: Answer, points: Ints) -> int | None:
+def settled_at(answer: ReplayAnswer, points: Ints) -> int | None:
     """The slot from which on the best fixed action stays in force; None: never for good."""
     away = np.flatnonzero(answer.curves.leading < SETTLED)
     if not len(away):
@@ -93,7 +93,7 @@ class Stretch:
     share: float  # of seeds, over the stretch
 
 
-def timeline(answer: Answer, *, slots: int) -> list[Stretch]:
+def timeline(answer: ReplayAnswer, *, slots: int) -> list[Stretch]:
     """Which action was in force when, over all seeds: the most frequent one of each block."""
     schedule, actions = answer.cell.leader.schedule, answer.curves.timeline
     starts = schedule.starts(np.arange(len(actions)))
@@ -121,7 +121,7 @@ def _modes(actions: NDArray[np.int32]) -> tuple[Ints, Floats]:
     return modes, shares
 
 
-def helping_cap(replay: Replay, answer: Answer) -> Answer | None:
+def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
     """The capped schedule that did best at a learner's ε, if its gain is beyond chance and 5 %."""
     rivals = [each for each in replay.probes if each.cell.epsilon == answer.cell.epsilon]
     if not rivals:
@@ -136,7 +136,7 @@ def helping_cap(replay: Replay, answer: Answer) -> Answer | None:
 def as_json(replay: Replay) -> dict[str, object]:
     """Everything that the page shows, for machines."""
     points = replay.base.points
-    every: Sequence[Answer] = (
+    every: Sequence[ReplayAnswer] = (
         *replay.answers,
         replay.leader,
         *((replay.running,) if replay.running else ()),
@@ -171,7 +171,9 @@ def as_json(replay: Replay) -> dict[str, object]:
     return labelled(told)
 
 
-def _cells(replay: Replay, answers: Sequence[Answer], points: Ints) -> Iterator[dict[str, object]]:
+def _cells(
+    replay: Replay, answers: Sequence[ReplayAnswer], points: Ints
+) -> Iterator[dict[str, object]]:
     seen = set()
     for answer in answers:
         if answer.cell in seen:

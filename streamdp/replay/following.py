@@ -44,7 +44,7 @@ _ALL_DRAWS, _MOST_DRAWS = 1 << 23, 1 << 25
 about five seconds, and about twenty."""
 
 
-class Kind(StrEnum):
+class MemoryKind(StrEnum):
     """How a learner's blocks and memory go on."""
 
     MEMORY = "memory"
@@ -57,7 +57,7 @@ class Contest:
     """The three cells at one ε."""
 
     epsilon: Epsilon
-    cells: Mapping[Kind, Cell]
+    cells: Mapping[MemoryKind, Cell]
 
 
 def contests(
@@ -77,10 +77,10 @@ def _contest(epsilon: Epsilon, actions: Sequence[str]) -> Contest:
     (cell,) = cells_of([memory], [epsilon], actions=actions)
     schedule = cell.leader.schedule
     capped = parse_candidate(f"{GROWING}:schedule={schedule.name} {schedule.parameter}")
-    candidates: dict[Kind, Candidate] = {
-        Kind.MEMORY: memory,
-        Kind.GROWING: parse_candidate(GROWING),
-        Kind.CAPPED: capped,
+    candidates: dict[MemoryKind, Candidate] = {
+        MemoryKind.MEMORY: memory,
+        MemoryKind.GROWING: parse_candidate(GROWING),
+        MemoryKind.CAPPED: capped,
     }
     return Contest(
         epsilon,
@@ -92,12 +92,12 @@ def _contest(epsilon: Epsilon, actions: Sequence[str]) -> Contest:
 
 
 def _blocks(contest: Contest, slots: int) -> int:
-    return contest.cells[Kind.MEMORY].leader.schedule.block_of(slots)
+    return contest.cells[MemoryKind.MEMORY].leader.schedule.block_of(slots)
 
 
 def could_differ(contest: Contest, longest: int) -> bool:
     """Whether the longest key lives to see a block that memory or a cap changes anything about."""
-    schedule = contest.cells[Kind.MEMORY].leader.schedule
+    schedule = contest.cells[MemoryKind.MEMORY].leader.schedule
     assert schedule.longest is not None, "the default's blocks stop growing"
     return longest >= schedule.start(len(schedule.prefix) + 2)
 
@@ -106,7 +106,7 @@ def could_differ(contest: Contest, longest: int) -> bool:
 class Placed:
     """One learner of a contest, beside the winner."""
 
-    kind: Kind
+    kind: MemoryKind
     cell: Cell
     final: Floats  # regret against the best fixed action, by seed
     behind: Floats  # how much more than the winner it lost, by seed

@@ -35,7 +35,7 @@ _MOST_ACTIONS_HELD = 1 << 28  # blocks × seeds × keys of one part
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GridPart:
     """Some keys and seeds that are worked on together."""
 
     rows: Ints  # the longest first
@@ -50,7 +50,7 @@ class Part:
 class Played:
     """The actions in force of one cell on one part: [0] the openings, [b + 1] after block b."""
 
-    part: Part
+    part: GridPart
     cell: int
     actions: Actions  # (blocks + 1) × rows × seeds; −1 where a key has no such block
     closed: Ints  # how many blocks each row has ended
@@ -76,14 +76,14 @@ def _part_size(summed: Summed, bench: Bench) -> tuple[int, int]:
     return max(1, _WORDS // (actions * together)), together
 
 
-def parts(summed: Summed, bench: Bench) -> Iterator[Part]:
+def parts(summed: Summed, bench: Bench) -> Iterator[GridPart]:
     """Keys and seeds in portions that fit in memory."""
     seeds = len(bench.seeds)
     many, together = _part_size(summed, bench)
     order = np.argsort(-summed.slots, kind="stable")
     for first in range(0, len(order), many):
         for seed in range(0, seeds, together):
-            yield Part(order[first : first + many], range(seed, min(seed + together, seeds)))
+            yield GridPart(order[first : first + many], range(seed, min(seed + together, seeds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,9 @@ class _Waves:
         return len(self.counts)
 
 
-def _play_part(summed: Summed, cells: Sequence[Cell], bench: Bench, part: Part) -> Iterator[Played]:
+def _play_part(
+    summed: Summed, cells: Sequence[Cell], bench: Bench, part: GridPart
+) -> Iterator[Played]:
     slots, K = summed.slots[part.rows], len(summed.actions)
     dealer = Dealer(summed.rows, bench.randomness(), stream=bench.stream, seeds=part.seeds)
     waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
@@ -136,7 +138,7 @@ class _Chunk:
     """The waves [low, high) of one schedule for cells that select from the same sums."""
 
     def __init__(
-        self, summed: Summed, part: Part, waves: _Waves, low: int, high: int, widest: Ints
+        self, summed: Summed, part: GridPart, waves: _Waves, low: int, high: int, widest: Ints
     ) -> None:
         self._summed, self._part, self._schedule = summed, part, waves.schedule
         self._low = low
@@ -210,7 +212,7 @@ def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
     return sums.at(sums.places(rows, stops)) - sums.at(sums.places(rows, starts))
 
 
-def blank(blocks: int, part: Part, cell: Cell) -> Actions:
+def blank(blocks: int, part: GridPart, cell: Cell) -> Actions:
     """Room for what a cell puts in force, before anything is."""
     shape = (blocks + 1, len(part.rows), len(part.seeds))
     if np.prod(shape) > _MOST_ACTIONS_HELD:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from streamdp.core.learners.bandits import Bandit
 from streamdp.core.learners.bandits.converted import Conversion, conversion_of
 from streamdp.replay.bandit_draws import NumpyChance, laplaces
-from streamdp.replay.bandit_worlds import World
+from streamdp.replay.bandit_worlds import BanditWorld
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -29,10 +29,10 @@ _TOLD = 4096
 """Slots between two reports of progress."""
 
 
-class Tally:
+class RegretTally:
     """The regret of some runs at some marks, counted as they play."""
 
-    def __init__(self, world: World, marks: Sequence[int], runs: int) -> None:
+    def __init__(self, world: BanditWorld, marks: Sequence[int], runs: int) -> None:
         self._world, self._marks, self._next = world, marks, 0
         self._so_far = np.zeros(runs)
         self.regrets = np.tile(-world.least(marks), (runs, 1))
@@ -67,8 +67,8 @@ def conversion_in_rows(learner: Bandit) -> Conversion | None:
 def play_converted(
     learner: Bandit,
     conversion: Conversion,
-    world: World,
-    tally: Tally,
+    world: BanditWorld,
+    tally: RegretTally,
     *,
     runs: int,
     horizon: int,
@@ -161,8 +161,8 @@ class Trees:
 
 def play_hybrid(
     trees: Trees,
-    world: World,
-    tally: Tally,
+    world: BanditWorld,
+    tally: RegretTally,
     *,
     horizon: int,
     generator: Generator,

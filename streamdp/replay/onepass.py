@@ -50,7 +50,7 @@ class Summed:
         return int(self.slots.max())
 
 
-class Tally:
+class SumsTally:
     """Cumulative sums of every row, cut on the way."""
 
     __slots__ = ("_clipped", "_stretches", "_total", "store")
@@ -79,7 +79,7 @@ class Tally:
             self._total = more
 
     def take(
-        self, losses: NDArray[np.float32], grouped: Grouped, rows: Ints, layout: Layout
+        self, losses: NDArray[np.float32], grouped: Grouped, rows: Ints, layout: Stretches
     ) -> None:
         """Add grouped slots, cut by a layout, and keep the sums at its cuts."""
         parts = self._stretches.sums(losses, grouped, layout.begin, layout.length)
@@ -114,7 +114,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Stretches:
     """Stretches of a portion in grouped order: each ends at a cut or where its row's slots do."""
 
     of: Ints  # which touched row
@@ -125,7 +125,7 @@ class Layout:
     kept: Ints  # the stretches that end at a cut
 
     @classmethod
-    def of_cuts(cls, at: Ints, cuts: Ints, *, first: Ints, last: Ints) -> Layout:
+    def of_cuts(cls, at: Ints, cuts: Ints, *, first: Ints, last: Ints) -> Stretches:
         """Cut the slots [first, last] of each row after the cuts that lie in them."""
         places = np.arange(len(first))
         marks = np.unique(code(at, cuts))
@@ -151,9 +151,9 @@ class OnePass:
         self._log, self._bench, self._plan, self._resampling = log, bench, plan, resampling
         self.rows = Rows(bench)
         self._slots = np.zeros(1, dtype=np.int64)
-        self.tally = Tally(len(log.actions))
+        self.tally = SumsTally(len(log.actions))
         seeds = bench.seeds if resampling is not None else ()
-        self.redrawn = [Tally(len(log.actions)) for _ in seeds]
+        self.redrawn = [SumsTally(len(log.actions)) for _ in seeds]
         self._sources = bench.randomness()
         none = np.zeros(0, dtype=np.int64)
         self._open_windows = (none, none)  # row, cut
@@ -227,11 +227,11 @@ class OnePass:
 
     def _layout(
         self, plan: CutPlan, rows: Ints, first: Ints, last: Ints, waiting: tuple[Ints, Ints]
-    ) -> tuple[Layout, tuple[Ints, Ints]]:
+    ) -> tuple[Stretches, tuple[Ints, Ints]]:
         """The stretches of these slots; and which window ends lie beyond them."""
         at, cuts = plan.boundaries(first, last)
         if not plan.prefix:
-            return Layout.of_cuts(at, cuts, first=first, last=last), waiting
+            return Stretches.of_cuts(at, cuts, first=first, last=last), waiting
         new, ends = plan.window_ends(self.rows, rows, first, last)
         row = np.concatenate([waiting[0], rows[new]])
         ends = np.concatenate([waiting[1], ends])
@@ -241,7 +241,7 @@ class OnePass:
         due = (place >= 0) & (ends <= last[place])
         at = np.concatenate([at, place[due]])
         cuts = np.concatenate([cuts, ends[due]])
-        return Layout.of_cuts(at, cuts, first=first, last=last), (row[~due], ends[~due])
+        return Stretches.of_cuts(at, cuts, first=first, last=last), (row[~due], ends[~due])
 
     def _grow(self, rows: int) -> None:
         if rows > len(self._slots):
@@ -257,7 +257,7 @@ class OnePass:
         grouped: Grouped,
         rows: Ints,
         first: Ints,
-        layout: Layout,
+        layout: Stretches,
     ) -> None:
         """The same slots once more for each seed, every loss replaced by a Bernoulli draw."""
         row = np.repeat(rows, grouped.counts)

@@ -23,7 +23,7 @@ from streamdp.replay.page_style import (
     joined,
     section,
 )
-from streamdp.replay.replaying import Answer, Replay
+from streamdp.replay.replaying import Replay, ReplayAnswer
 from streamdp.replay.summary import firsts, interval, middle, number, summary
 
 _MOST_SHOWN = 7  # actions with a colour of their own
@@ -84,7 +84,7 @@ def _summary(replay: Replay) -> str:
     return f'<section><h2>In short</h2><dl class="summary">{items}</dl></section>'
 
 
-def colour_of(replay: Replay, answer: Answer) -> str:
+def colour_of(replay: Replay, answer: ReplayAnswer) -> str:
     """The colour of a candidate, the same everywhere."""
     return COLOURS[replay.question.candidates.index(answer.cell.candidate) % len(COLOURS)]
 
@@ -103,7 +103,7 @@ def _baselines(replay: Replay) -> list[Curve]:
     return found
 
 
-def _curve(replay: Replay, answer: Answer) -> Curve:
+def _curve(replay: Replay, answer: ReplayAnswer) -> Curve:
     shown = line(answer, replay.base.points)
     colour = colour_of(replay, answer)
     return Curve(shown.name, shown.x, shown.mean, colour, low=shown.low, high=shown.high)
@@ -348,7 +348,7 @@ def _keys(replay: Replay) -> str:
     )
 
 
-def _others(replay: Replay) -> list[Answer]:
+def _others(replay: Replay) -> list[ReplayAnswer]:
     extra = [replay.leader, *([replay.running] if replay.running else []), *replay.probes]
     return [answer for answer in extra if answer not in replay.answers]
 

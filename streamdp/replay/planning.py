@@ -76,7 +76,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LearnerPlan:
     """What to expect of one learner at one ε."""
 
     wish: Wish
@@ -112,7 +112,7 @@ class Plan:
         ]
 
 
-def plan_for(wish: Wish, epsilon: Epsilon) -> Plan:
+def plan_for(wish: Wish, epsilon: Epsilon) -> LearnerPlan:
     """The plan at one ε."""
     names = [str(action) for action in range(wish.actions)]
     leader = wish.candidate.at(epsilon, actions=names)
@@ -122,18 +122,18 @@ def plan_for(wish: Wish, epsilon: Epsilon) -> Plan:
     means[0] = wish.best
     found = walk(leader, Bernoulli(means), horizon=wish.horizon, runs=runs, seed=wish.seed)
     bound = bound_of(leader, horizon=wish.horizon, gap=wish.gap) if leader.private else None
-    return Plan(wish, epsilon, found, bound)
+    return LearnerPlan(wish, epsilon, found, bound)
 
 
 def least_epsilon(
     wish: Wish, *, regret: float | None = None, slots: int | None = None
-) -> Plan | None:
+) -> LearnerPlan | None:
     """The least ε at which a target is reached, to about two digits; None: at no ε.
 
     All ε are tried on the same losses and bits, so that the answer does not jump.
     """
 
-    def good(plan: Plan) -> bool:
+    def good(plan: LearnerPlan) -> bool:
         settled = plan.settled
         enough = slots is None or (settled is not None and settled <= slots)
         return enough and (regret is None or plan.regret <= regret)
@@ -159,7 +159,7 @@ def _between(low: Fraction, high: Fraction) -> Fraction:
     return Fraction(f"{float(low * high) ** 0.5:.3g}")
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: LearnerPlan) -> dict[str, Any]:
     """A plan for machines."""
     bound = plan.bound
     return {

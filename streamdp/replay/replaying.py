@@ -104,7 +104,7 @@ class Charged:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplayAnswer:
     """A cell's curves and its ledger."""
 
     cell: Cell
@@ -137,10 +137,10 @@ class Replay:
     question: Question
     summed: Summed
     base: Baselines
-    answers: tuple[Answer, ...]  # candidates × ε, in the order of the question
-    leader: Answer  # follow the leader, block by block
-    running: Answer | None  # follow the leader, slot by slot
-    probes: tuple[Answer, ...]  # the first candidate with capped schedules
+    answers: tuple[ReplayAnswer, ...]  # candidates × ε, in the order of the question
+    leader: ReplayAnswer  # follow the leader, block by block
+    running: ReplayAnswer | None  # follow the leader, slot by slot
+    probes: tuple[ReplayAnswer, ...]  # the first candidate with capped schedules
     followed: tuple[Result, ...]  # memory, growing and capped blocks, where they could differ
 
     @property
@@ -148,7 +148,7 @@ class Replay:
         """Of all keys."""
         return int(self.summed.slots.sum())
 
-    def of(self, candidate: Candidate, epsilon: Epsilon) -> Answer | None:
+    def of(self, candidate: Candidate, epsilon: Epsilon) -> ReplayAnswer | None:
         """The answer of one cell."""
         for answer in self.answers:
             if answer.cell.candidate == candidate and answer.cell.epsilon == epsilon:
@@ -179,11 +179,13 @@ def replay_log(
     if told is not None:
         told(len(cells))
     found += _crowds(log, [each for each in cells if each.crowded], summed, question, base, watcher)
-    answers = {each.cell: Answer(each.cell, each, _charge(each.cell, summed)) for each in found}
+    answers = {
+        each.cell: ReplayAnswer(each.cell, each, _charge(each.cell, summed)) for each in found
+    }
     for cell in work.running_cells:
         tell = watcher.stage(cell.name, log.slots) if watcher else None
         curve = follow(log, cell, summed, question.bench, base, progress=tell)
-        answers[cell] = Answer(cell, curve, None)
+        answers[cell] = ReplayAnswer(cell, curve, None)
     return Replay(
         log=log.name,
         actions=log.actions,
@@ -226,7 +228,7 @@ def _worth(contest: Contest, summed: Summed, question: Question) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ReplayWork:
     """What has to be computed."""
 
     asked: tuple[Cell, ...]
@@ -255,7 +257,7 @@ class Work:
         return main, CutPlan(schedules_of(redrawn), schedules_of(windows), none)
 
 
-def plan(log: Log, question: Question) -> Work:
+def plan(log: Log, question: Question) -> ReplayWork:
     """What a question needs of a log."""
     actions = log.actions
     asked = cells_of(question.candidates, question.epsilons, actions=actions)
@@ -272,7 +274,7 @@ def plan(log: Log, question: Question) -> Work:
     if not running and log.slots * len(actions) <= SMALL_LOG:
         running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
     (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
-    return Work(asked, leader, probes, compared, tuple(running), report_points(log.slots))
+    return ReplayWork(asked, leader, probes, compared, tuple(running), report_points(log.slots))
 
 
 def caps(slots: int) -> list[int]:
@@ -298,7 +300,7 @@ def identity(log: Log, question: Question) -> str:
 def _read(
     log: Log,
     question: Question,
-    work: Work,
+    work: ReplayWork,
     checkpoint: Path | None,
     watcher: Watcher | None,
 ) -> Summed:

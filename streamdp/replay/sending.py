@@ -28,7 +28,7 @@ from streamdp.ports import Key, Producer, StreamTopics, Technology, Value
 from streamdp.replay.chunks import Chunk, chunks, nulls
 from streamdp.replay.journal import BEGIN, Journal, Milestone
 from streamdp.replay.log import START, Log, Position
-from streamdp.replay.sources import Reading
+from streamdp.replay.sources import ReadOptions
 from streamdp.replay.sources.topics import ADDRESS, addressed, ends
 from streamdp.wire import formats
 
@@ -42,7 +42,7 @@ Record = tuple[Key, Value]
 def send_log(
     log: Log,
     target: str,
-    how: Reading,
+    how: ReadOptions,
     *,
     checkpoint: Path | None = None,
     progress: Callable[[int], None] | None = None,

@@ -76,7 +76,7 @@ LONG_HORIZON = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CellOutcome:
     """The regret of one cell on one instance, run by run."""
 
     instance: Instance
@@ -100,7 +100,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class SimulationSize:
     """How a simulation is run."""
 
     runs: int = 400
@@ -121,15 +121,15 @@ def simulate(
     epsilons: Sequence[Epsilon],
     *,
     instances: Sequence[Instance] = INSTANCES,
-    bench: Bench | None = None,
+    bench: SimulationSize | None = None,
     trackers: Sequence[Tracker] = (),
     progress: Callable[[Instance], None] = lambda instance: None,
-) -> list[Outcome]:
+) -> list[CellOutcome]:
     """Every candidate at every ε on every instance, instance by instance.
 
     `trackers` are baselines without privacy that are played beside them.
     """
-    bench, outcomes = bench or Bench(), []
+    bench, outcomes = bench or SimulationSize(), []
     for number, instance in enumerate(instances):
         progress(instance)
         names = [str(action) for action in range(instance.actions)]
@@ -148,7 +148,9 @@ def simulate(
             for stop in [min(first + at_once, bench.runs)]
         ]
         for at, cell in enumerate(cells):
-            outcomes.append(Outcome(instance, cell, np.concatenate([part[at] for part in regrets])))
+            outcomes.append(
+                CellOutcome(instance, cell, np.concatenate([part[at] for part in regrets]))
+            )
     return outcomes
 
 
@@ -159,7 +161,7 @@ def _regrets(
     *,
     runs: range,
     number: int,
-    bench: Bench,
+    bench: SimulationSize,
 ) -> list[Floats]:
     """The regret of every cell in some runs of one instance."""
     randomness = SeededRandomness(bench.seed)
@@ -314,7 +316,7 @@ class Relative:
 
 
 def relative(
-    outcomes: Sequence[Outcome], *, reference: str, beside: Sequence[str] = ()
+    outcomes: Sequence[CellOutcome], *, reference: str, beside: Sequence[str] = ()
 ) -> list[Relative]:
     """Each private candidate against one, with the standard error of the paired comparison.
 
@@ -351,7 +353,7 @@ def relative(
     return found
 
 
-def best_paper(outcomes: Sequence[Outcome]) -> str:
+def best_paper(outcomes: Sequence[CellOutcome]) -> str:
     """The paper's learner with the least regret in geometric mean."""
     simulated = {outcome.cell.name for outcome in outcomes}
     papers = [name for name in PAPERS if name in simulated]

@@ -14,7 +14,7 @@ import numpy as np
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.figures import Floats, Z, gap, helping_cap, per_thousand, settled_at
 from streamdp.replay.following import Result, half_interval
-from streamdp.replay.replaying import Answer, Replay
+from streamdp.replay.replaying import Replay, ReplayAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,19 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def interval(answer: Answer) -> str:
+def interval(answer: ReplayAnswer) -> str:
     """A mean with its interval."""
     return f"{number(answer.mean)} ± {number(Z * answer.error)}"
 
 
-def firsts(replay: Replay) -> list[Answer]:
+def firsts(replay: Replay) -> list[ReplayAnswer]:
     """The first candidate at each ε."""
     first = replay.question.candidates[0]
     found = (replay.of(first, epsilon) for epsilon in replay.question.epsilons)
     return [answer for answer in found if answer is not None]
 
 
-def middle(replay: Replay) -> Answer:
+def middle(replay: Replay) -> ReplayAnswer:
     """The cell that single-ε pictures show: the first candidate at its middle private ε."""
     cells = firsts(replay)
     private = [answer for answer in cells if answer.cell.epsilon is not None]
@@ -132,7 +132,7 @@ def _best(replay: Replay) -> Iterator[Statement]:
     yield Statement("Which learner", text)
 
 
-def _alike(one: Answer, other: Answer) -> bool:
+def _alike(one: ReplayAnswer, other: ReplayAnswer) -> bool:
     """Whether the difference is within chance, seed by seed: both drew the same bits."""
     more = one.final - other.final
     if len(more) < 2:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class ExactTotals:
     """The exact totals of each partition that this process has taken. NOT PRIVATE."""
 
     actions: int

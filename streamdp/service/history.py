@@ -9,10 +9,10 @@ function of published lines.
 2. Means are over keys. Sums of noisy values have the root of the summed variances as their error.
 3. A larger epoch begins anew, in its partition; lines of older epochs count only as charges.
 4. Memory is bounded: so many keys, so many of them with a history, so many blocks of a curve.
-5. So is the time that a start takes: of a long ledger the newest lines are read, and what is told
-   is of them and what came since (`Told.whole` says whether that is everything). Whoever wants the
-   whole ledger's proof asks ``streamdp ledger verify``. An experiment says from which slot on it
-   knows (`KeyHistory.since`); policies are computed only where their learner's opening was read.
+5. The time of a start is bounded too: of a long ledger only the newest lines are read, and pages
+   show these and what came since (`StreamReleases.whole` says whether that is everything). The
+   proof over the whole ledger is ``streamdp ledger verify``. An experiment says from which slot on
+   it knows (`KeyHistory.since`); policies are computed only where their learner's opening was read.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Acted(NamedTuple):
     action: int  # its place in the stream's list
 
 
-class Reading(NamedTuple):
+class NoisyMean(NamedTuple):
     """A mean of released estimates, noisy, with the standard error of its noise."""
 
     value: float
@@ -100,15 +100,15 @@ class Sum:
         """Fewer of them."""
         self.add(Sum(-other.keys, -other.slots, -other.value, -other.variance))
 
-    def per_slot(self) -> Reading:
+    def per_slot(self) -> NoisyMean:
         """The mean over slots."""
         slots = max(1, self.slots)
-        return Reading(self.value / slots, sqrt(max(0.0, self.variance)) / slots, self.keys)
+        return NoisyMean(self.value / slots, sqrt(max(0.0, self.variance)) / slots, self.keys)
 
-    def per_block(self) -> Reading:
+    def per_block(self) -> NoisyMean:
         """The mean over blocks, one of each key."""
         keys = max(1, self.keys)
-        return Reading(self.value / keys, sqrt(max(0.0, self.variance)) / keys, self.keys)
+        return NoisyMean(self.value / keys, sqrt(max(0.0, self.variance)) / keys, self.keys)
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class PartitionHistory:
     prior: CrowdPrior | None = None  # the newest that was heard, where the stream has a crowd
 
 
-class Told:
+class StreamReleases:
     """Everything that one stream's ledger has told."""
 
     def __init__(
@@ -210,7 +210,7 @@ class Told:
                 total.add(each.latest[kind])
         return total
 
-    def curve(self, kind: str) -> Iterator[tuple[int, Reading]]:
+    def curve(self, kind: str) -> Iterator[tuple[int, NoisyMean]]:
         """The mean over keys and slots, block by block."""
         blocks: defaultdict[int, Sum] = defaultdict(Sum)
         for part in self.partitions.values():
@@ -355,13 +355,13 @@ class StreamHistory:
 
     def __init__(self, *, scales: Scales | None = None, actions: int = 1) -> None:
         self._scales, self._actions = scales, actions
-        self.told = Told(scales=scales, actions=actions)
+        self.told = StreamReleases(scales=scales, actions=actions)
         self.loaded = False
         self._next = self.told
 
     def began(self) -> None:
         """Count anew, beside what is shown."""
-        self._next = Told(scales=self._scales, actions=self._actions)
+        self._next = StreamReleases(scales=self._scales, actions=self._actions)
         if not self.loaded:
             self.told = self._next
 

@@ -21,7 +21,7 @@ from fractions import Fraction
 from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config import Configuration
 from streamdp.service.pair_past import PairPast
-from streamdp.service.past import Past, Reading, Scope, Tally
+from streamdp.service.past import EpochReading, Past, Scope, Tally
 
 _FRESH_SECONDS = 10.0
 
@@ -81,7 +81,7 @@ class Ledgers:
             if topics.input == own.input and topics.stream != stream
         }
         mine = StreamTopics(configuration.app, stream, own.input).ledger
-        readings: list[Reading] = []
+        readings: list[EpochReading] = []
         async with self._turn:
             for topics in await self._list():
                 if topics.ledger == mine:

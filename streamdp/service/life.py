@@ -43,7 +43,7 @@ from streamdp.service.view import Reason, Status, View
 from streamdp.wire.published import Mode
 
 
-class Log(Protocol):
+class EventLog(Protocol):
     """Structured logging: an event's name and its fields, none of them from content."""
 
     def info(self, event: str, **fields: object) -> object:
@@ -72,7 +72,7 @@ class Surroundings:
     past: PastOf
     settings: LoopSettings
     view: View
-    log: Log
+    log: EventLog
     clock: Clock
     mode: Callable[[str], Mode]
     observe: Observe

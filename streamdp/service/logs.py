@@ -19,7 +19,7 @@ from typing import Any, Literal, TextIO
 import structlog
 
 from streamdp.service.quarantine import unheard
-from streamdp.service.worker import Log, where_raised
+from streamdp.service.worker import EventLog, where_raised
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 EVENTS = {
@@ -71,7 +71,7 @@ _QUIET_SECONDS = 10.0
 _MOST_SAID = 1000
 
 
-def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> Log:
+def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> EventLog:
     """Write this process's log to a stream, other libraries' warnings included."""
     text = style == "text" or (style == "auto" and stream.isatty())
     renderer: structlog.typing.Processor = (
@@ -90,7 +90,7 @@ def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> Log:
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )
-    log: Log = structlog.get_logger()
+    log: EventLog = structlog.get_logger()
     _adopt_libraries(log)
     return log
 
@@ -100,22 +100,22 @@ def _when_and_what_first(_: object, __: str, event: MutableMapping[str, Any]) ->
     return {name: event.pop(name) for name in ("time", "level", "event")} | dict(event)
 
 
-def _adopt_libraries(log: Log) -> None:
+def _adopt_libraries(log: EventLog) -> None:
     """Let the root of standard logging speak through ours, from warnings on."""
     root = logging.getLogger()
-    for handler in [each for each in root.handlers if isinstance(each, Passage)]:
+    for handler in [each for each in root.handlers if isinstance(each, LogRelay)]:
         root.removeHandler(handler)
-    root.addHandler(Passage(log))
+    root.addHandler(LogRelay(log))
     root.setLevel(logging.WARNING)
 
 
-class Passage(logging.Handler):
+class LogRelay(logging.Handler):
     """Passes on what other libraries log, without anything that might quote content.
 
     A client library can say the same many times a second; it is passed on once in `_QUIET_SECONDS`.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         super().__init__(logging.WARNING)
         self._log = log
         self._said: dict[tuple[str, str], float] = {}
@@ -146,7 +146,7 @@ class Passage(logging.Handler):
         return False
 
 
-def watch_loop(loop: asyncio.AbstractEventLoop, log: Log) -> None:
+def watch_loop(loop: asyncio.AbstractEventLoop, log: EventLog) -> None:
     """Log exceptions that nobody awaited; asyncio's own words would quote them.
 
     Its message quotes a callback's arguments, so only what comes before is passed on.

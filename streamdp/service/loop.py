@@ -26,7 +26,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status, View
 from streamdp.service.worker import (
     Clock,
-    Log,
+    EventLog,
     LoopSettings,
     Observe,
     OnHalt,
@@ -59,7 +59,7 @@ class Service:
         *,
         past: PastOf,
         view: View,
-        log: Log,
+        log: EventLog,
         settings: LoopSettings | None = None,
         modes: Mapping[str, Mode] | None = None,
         clock: Clock = time.monotonic,

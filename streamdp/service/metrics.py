@@ -27,7 +27,7 @@ from streamdp.core.regret import ESTIMATES
 from streamdp.service.about import About
 from streamdp.service.assembling.metrics import Parts, assembling
 from streamdp.service.families import counter, gauge, histogram
-from streamdp.service.history import Told
+from streamdp.service.history import StreamReleases
 from streamdp.service.serving_metrics import SERIES, listener
 from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
 from streamdp.service.traffic import Traffic
@@ -68,7 +68,7 @@ class Facts:
 
     about: Sequence[About]
     process: ProcessStatus | None  # None where nothing is learned
-    told: Mapping[str, Told] = field(default_factory=dict)
+    told: Mapping[str, StreamReleases] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     assemblies: Sequence[str] = ()  # that this process works on

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from streamdp.service.config import Configuration
 from streamdp.service.config.pairs import event_charge
-from streamdp.service.past import Claim, Past, Reading, Tally
+from streamdp.service.past import Claim, EpochReading, Past, Tally
 
 NONE = Fraction(0)
 
@@ -85,14 +85,14 @@ class PairPast:
         found[f"streams of {own.outcomes}"] = self._read_directly(own.outcomes)
         return found
 
-    def _readings(self, own: _Way, budget: Fraction, *, but: str) -> Iterable[Reading]:
+    def _readings(self, own: _Way, budget: Fraction, *, but: str) -> Iterable[EpochReading]:
         """What others have done with requests up to an offset."""
         for claim in self._claims:
             if claim.requests == own.requests and claim.ledger != but:
                 again = claim.output == own.output
                 charge = budget + 1 if again else self._highest(claim.output)
                 app = self._configuration.app if again else claim.app
-                yield Reading(app, claim.ledger, claim.partition, charge, claim.stop - 1)
+                yield EpochReading(app, claim.ledger, claim.partition, charge, claim.stop - 1)
         for tally in self._tallies:
             yield from tally.readings(own.requests)
 

@@ -45,7 +45,7 @@ class Scope(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EpochReading:
     """What one epoch of another stream has read of one partition, and charged."""
 
     app: str
@@ -76,7 +76,7 @@ class Past:
     room: Fraction  # the topic's budget without the stream's own charge
     elsewhere: Fraction  # what other applications are said to charge
     configured: Mapping[str, Fraction] = field(default_factory=dict)  # by ledger, from now on
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[EpochReading, ...] = ()
 
     def begin(self, partition: int, position: int) -> int:
         """The earliest record, from a position on, from which on everything fits the budget."""
@@ -111,7 +111,7 @@ class Past:
         """The ledgers that have read beyond a position."""
         return sorted({each.ledger for each in self._from(partition, position)})
 
-    def _from(self, partition: int, start: int) -> list[Reading]:
+    def _from(self, partition: int, start: int) -> list[EpochReading]:
         return [
             each
             for each in self.readings
@@ -186,10 +186,10 @@ class Tally:
         """The most that any record of an input was charged by this ledger's stream."""
         return max((each.charge for each in self.readings(topic)), default=Fraction(0))
 
-    def readings(self, topic: str) -> list[Reading]:
+    def readings(self, topic: str) -> list[EpochReading]:
         """Of one input."""
         return [
-            Reading(
+            EpochReading(
                 app=self._topics.app,
                 ledger=self._topics.ledger,
                 partition=partition,

@@ -32,7 +32,7 @@ from streamdp.service.loop import Service
 from streamdp.service.quarantine import quarantining
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
-from streamdp.service.worker import Log, Observe
+from streamdp.service.worker import EventLog, Observe
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Running:
     specs: Sequence[StreamSpec]
     technology: Technology
     view: View
-    log: Log
+    log: EventLog
     worker: str
     joined: asyncio.Event = field(default_factory=asyncio.Event)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,7 +71,7 @@ async def run_service(
     configuration: Configuration,
     *,
     technology: Technology,
-    log: Log,
+    log: EventLog,
     faces: Sequence[Face] = (),
     seeds: Seeds = Seeds.REFUSED,
     work: Work = Work.LEARN,
@@ -112,7 +112,7 @@ async def run_service(
                 raise TransportRefuses(str(error)) from error
 
 
-def run(work: Callable[[], Awaitable[T]], *, log: Log) -> T:
+def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
     """Run on uvloop where there is one."""
     try:
         import uvloop
@@ -131,7 +131,7 @@ def run(work: Callable[[], Awaitable[T]], *, log: Log) -> T:
         return runner.run(watched())
 
 
-def log_of(configuration: Configuration) -> Log:
+def log_of(configuration: Configuration) -> EventLog:
     """The process's log, as the configuration wants it."""
     table = configuration.tables.log
     return set_up(level=table.level, style=table.format)

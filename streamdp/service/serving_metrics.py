@@ -11,9 +11,9 @@ from prometheus_client.core import Metric
 
 from streamdp.client import Condition
 from streamdp.service.families import counter, gauge, histogram
-from streamdp.service.traffic import SECONDS, Kind, Refusal, Traffic
+from streamdp.service.traffic import SECONDS, Refusal, RequestKind, Traffic
 
-SERIES = 5 + len(Refusal) + 2 + len(Kind) * (len(SECONDS) + 3)
+SERIES = 5 + len(Refusal) + 2 + len(RequestKind) * (len(SECONDS) + 3)
 """Series of a listener, beside those of each stream."""
 
 

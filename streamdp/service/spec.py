@@ -21,7 +21,7 @@ from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
-from streamdp.service.exact import Exact
+from streamdp.service.exact import ExactTotals
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start as Start
 from streamdp.wire.entries import Entries
@@ -49,7 +49,7 @@ class StreamSpec:
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     most_keys: int = 1_000_000  # learners per partition
     most_key_bytes: int = 1024
-    exact: Exact | None = None  # NOT PRIVATE: what an operator asked to see
+    exact: ExactTotals | None = None  # NOT PRIVATE: what an operator asked to see
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
     idle: int | None = None  # milliseconds after which a key's learner is dropped
     carry: bool = True  # whether an epoch begins with what is public of the one before

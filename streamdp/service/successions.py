@@ -40,7 +40,7 @@ from streamdp.wire.published import CARRIED
 
 
 @dataclass(slots=True)
-class Public:
+class PublicRow:
     """What is public of one key's newest learner."""
 
     after: After
@@ -58,7 +58,7 @@ class Succession:
     epoch: int = 0
     carries: Carries | None = None
     _marks: list[tuple[int, Carries]] = field(default_factory=list)  # that carry, one by one
-    _keys: dict[object, Public] = field(default_factory=dict)
+    _keys: dict[object, PublicRow] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)  # of this epoch's actions
     _noted_from: int | None = None  # learners born from here on carry over within the epoch
 
@@ -97,7 +97,7 @@ class Succession:
             born = line.carried.born
         self._noted_from = born if known is None else min(known, born)
 
-    def _tell(self, public: Public, line: Charge) -> None:
+    def _tell(self, public: PublicRow, line: Charge) -> None:
         """What a line says is in force."""
         if line.learner is not UNSET:
             public.withheld = public.withheld or line.withheld is True
@@ -106,10 +106,10 @@ class Succession:
         index = line.index if line.in_force is UNSET else line.in_force
         public.action = self._names.get(index) if isinstance(index, int) else None
 
-    def _begun(self, line: Charge, history: Floats | None) -> Public:
+    def _begun(self, line: Charge, history: Floats | None) -> PublicRow:
         """What is public of a learner that opens."""
         first = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
-        public = Public(After(line.epoch, line.born, first))
+        public = PublicRow(After(line.epoch, line.born, first))
         if isinstance(line.carried, CarriedOver):
             schedule = schedule_in(line.carried)
             if schedule is not None and first:
@@ -119,7 +119,7 @@ class Succession:
             public.learner, public.history = line.learner, history
         return public
 
-    def _opened(self, line: Charge, before: Public | None) -> Iterator[str]:
+    def _opened(self, line: Charge, before: PublicRow | None) -> Iterator[str]:
         carried = line.carried
         if (line.mechanism == CARRIED) != isinstance(carried, CarriedOver):
             yield f"an opening by {line.mechanism!r} that does not say the same of what it carries"
@@ -141,7 +141,7 @@ class Succession:
             yield "an opening carried over from what was withheld"
         yield from self._matches(line, carried, before)
 
-    def _matches(self, line: Charge, carried: CarriedOver, before: Public) -> Iterator[str]:
+    def _matches(self, line: Charge, carried: CarriedOver, before: PublicRow) -> Iterator[str]:
         """Whether what is carried over is what was there."""
         schedule = schedule_in(carried)
         first = None if schedule is None else schedule.first_as_long(before.length)
@@ -158,7 +158,7 @@ class Succession:
         if isinstance(line.learner, str):
             yield from self._same_history(line, carried, before)
 
-    def _same_history(self, line: Charge, carried: CarriedOver, before: Public) -> Iterator[str]:
+    def _same_history(self, line: Charge, carried: CarriedOver, before: PublicRow) -> Iterator[str]:
         """Whether a feedback stream's arms keep their numbers, and new ones have none."""
         now = carried.history if isinstance(carried.history, str) else ""
         actions = len(from_base64(now, "history")) // (8 * KEPT_PER_ARM)
@@ -190,7 +190,7 @@ class Succession:
             moves = np.where(moves == STAYS_AWAY, STAYS_AWAY, step[moves])
         return moves
 
-    def _must_carry(self, line: Charge, before: Public) -> bool:
+    def _must_carry(self, line: Charge, before: PublicRow) -> bool:
         """Whether an opening should have carried something over."""
         if before.withheld:
             return False

@@ -16,7 +16,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Upper bounds of the buckets; a look-up takes a fifth of a millisecond."""
 
 
-class Kind(StrEnum):
+class RequestKind(StrEnum):
     """What a request is, as far as its duration goes."""
 
     LOOK_UP = "look_up"
@@ -53,8 +53,8 @@ class Traffic:
     open: int = 0  # connections that are, handshakes and reserved ones included
     requests: Counter[str] = field(default_factory=Counter)  # by class of status
     refused: Counter[Refusal] = field(default_factory=Counter)
-    durations: dict[Kind, Durations] = field(
-        default_factory=lambda: {kind: Durations() for kind in Kind}
+    durations: dict[RequestKind, Durations] = field(
+        default_factory=lambda: {kind: Durations() for kind in RequestKind}
     )
 
     def answered(self, status: int, *, method: str, path: bytes, seconds: float) -> None:
@@ -63,7 +63,7 @@ class Traffic:
         self.durations[_kind(method, path.split(b"/"))].add(seconds)
 
 
-def _kind(method: str, parts: Sequence[bytes]) -> Kind:
+def _kind(method: str, parts: Sequence[bytes]) -> RequestKind:
     if parts[-1] == b"actions" and method == "POST":
-        return Kind.BATCH
-    return Kind.LOOK_UP if parts[-1] == b"action" else Kind.OTHER
+        return RequestKind.BATCH
+    return RequestKind.LOOK_UP if parts[-1] == b"action" else RequestKind.OTHER

@@ -19,8 +19,8 @@ from contextlib import suppress
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.life import Clock as Clock
+from streamdp.service.life import EventLog as EventLog
 from streamdp.service.life import Life, check_not_stalled
-from streamdp.service.life import Log as Log
 from streamdp.service.life import Observe as Observe
 from streamdp.service.life import Surroundings as Surroundings
 from streamdp.service.life import where_raised as where_raised

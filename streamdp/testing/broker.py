@@ -70,7 +70,7 @@ class Resource(Enum):
     TRANSACTION = 5
 
 
-class Right(Enum):
+class AclRight(Enum):
     """What may be done, by Kafka's codes."""
 
     ALL = 2
@@ -87,7 +87,7 @@ class Grant:
 
     kind: Resource
     prefix: str
-    rights: tuple[Right, ...]
+    rights: tuple[AclRight, ...]
 
 
 @dataclass(frozen=True, slots=True)

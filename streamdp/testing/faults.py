@@ -33,8 +33,8 @@ class Count:
         self.passages[step] += 1
 
 
-class Plan:
-    """Faults at chosen passages: ``Plan({"commit: sent": {1, 4}})`` fails the first and fourth."""
+class FaultPlan:
+    """Faults at chosen passages: `FaultPlan({"commit: sent": {1, 4}})` fails the 1st and 4th."""
 
     def __init__(
         self, passages: Mapping[str, Collection[int]], *, failure: Failure = TransportLost

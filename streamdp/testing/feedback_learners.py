@@ -127,11 +127,11 @@ def _check_value(learner: PolicyLearner) -> None:
     require(told, "another learner has another digest", learner)
 
 
-Exact = dict[tuple[object, ...], Ints]
+SumsByRelease = dict[tuple[object, ...], Ints]
 """The exact gains and counts behind each release (2 × K), by all that is public of it."""
 
 
-def exact_sums(learner: PolicyLearner, batch: FeedbackBatch) -> Exact:
+def exact_sums(learner: PolicyLearner, batch: FeedbackBatch) -> SumsByRelease:
     """The exact gains and counts behind each release, by all that is public of it.
 
     From the shipped engine, with the same learner without noise. NOT PRIVATE, of made-up content.
@@ -144,7 +144,7 @@ def exact_sums(learner: PolicyLearner, batch: FeedbackBatch) -> Exact:
     return found
 
 
-def price(learner: PolicyLearner, ones: Exact, others: Exact) -> float:
+def price(learner: PolicyLearner, ones: SumsByRelease, others: SumsByRelease) -> float:
     """The largest log-ratio of any transcript under two logs: exact; infinite if it can tell them.
 
     Discrete Laplace noise of scale s makes a number that moves by d cost exactly |d|/s at worst,

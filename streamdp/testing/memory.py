@@ -482,7 +482,7 @@ def _topics(streams: Sequence[StreamTopics]) -> list[str]:
     return [*inputs, *paired, *(topics.quarantine for topics in streams if topics.quarantined)]
 
 
-class Memory:
+class MemoryTechnology:
     """The technology: memory logs of this process, by name."""
 
     logs: dict[str, MemoryLog] = {}  # noqa: RUF012  # a registry is the point

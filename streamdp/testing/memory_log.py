@@ -40,7 +40,7 @@ Place = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
 
-class Outcome(Enum):
+class CommitOutcome(Enum):
     """How a commit ended, as far as the log knows."""
 
     OPEN = "open"
@@ -63,7 +63,7 @@ class Attempt:
     partition: Partition
     worker: str
     commit: Commit = field(repr=False)
-    outcome: Outcome = Outcome.OPEN
+    outcome: CommitOutcome = CommitOutcome.OPEN
 
 
 @dataclass(slots=True, eq=False)
@@ -262,9 +262,9 @@ class MemoryLog:
         """Make earlier owners strangers, abort what they left open; the new owner's epoch."""
         place = (topics.state, number)
         for attempt in self.attempts:
-            left_open = attempt.outcome is Outcome.OPEN
+            left_open = attempt.outcome is CommitOutcome.OPEN
             if left_open and (attempt.topics.state, attempt.partition.number) == place:
-                attempt.outcome = Outcome.ABORTED
+                attempt.outcome = CommitOutcome.ABORTED
         self._owners[place] = self._owners.get(place, 0) + 1
         self.ring()
         return self._owners[place]
@@ -294,7 +294,7 @@ class MemoryLog:
 
     def decide(self, attempt: Attempt) -> None:
         """Let an attempt count, all of it at once."""
-        assert attempt.outcome is Outcome.OPEN
+        assert attempt.outcome is CommitOutcome.OPEN
         place = (attempt.topics.state, attempt.partition.number)
         state = self._state.setdefault(place, {})
         for key, value in attempt.commit.state:
@@ -307,7 +307,7 @@ class MemoryLog:
         if attempt.commit.beside is not None:
             self._beside[place] = attempt.commit.beside
         self._write(attempt.topics.output, attempt.partition.number, attempt.commit.records)
-        attempt.outcome = Outcome.COMMITTED
+        attempt.outcome = CommitOutcome.COMMITTED
         self.ring()
 
     # --- what is durable --------------------------------------------------------------------
@@ -351,9 +351,9 @@ class MemoryLog:
     def published(self, topic: str, number: int, *, start: int) -> Iterator[Published]:
         """What a committed reader sees of a partition from an offset on, up to an open attempt."""
         for attempt, record in self._public.get((topic, number), [])[start:]:
-            if attempt.outcome is Outcome.OPEN:
+            if attempt.outcome is CommitOutcome.OPEN:
                 return
-            if attempt.outcome is Outcome.COMMITTED:
+            if attempt.outcome is CommitOutcome.COMMITTED:
                 yield record
 
     def public_partitions(self, topic: str) -> list[int]:
@@ -365,7 +365,7 @@ class MemoryLog:
         names = {
             (attempt.topics.app, attempt.topics.stream)
             for attempt in self.attempts
-            if attempt.outcome is Outcome.COMMITTED and attempt.commit.ledger
+            if attempt.outcome is CommitOutcome.COMMITTED and attempt.commit.ledger
         }
         return [StreamTopics(app, stream, "") for app, stream in sorted(names)]
 
@@ -375,7 +375,7 @@ class MemoryLog:
             record
             for number in self.public_partitions(topic)
             for attempt, record in self._public[(topic, number)]
-            if every or attempt.outcome is Outcome.COMMITTED
+            if every or attempt.outcome is CommitOutcome.COMMITTED
         ]
 
     # --- the group --------------------------------------------------------------------------

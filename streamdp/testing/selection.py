@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from streamdp.audit import flaws_of_races
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
-from streamdp.core.selection import Exact, Mechanism, Prior
+from streamdp.core.selection import ExactMechanism, Mechanism, Prior
 
 Sums = NDArray[np.int64]
 
@@ -202,7 +202,7 @@ def _check_draws(mechanism: Mechanism, case: Case, bits: Bits, what: str) -> Non
 
 def _check_exact_path(mechanism: Mechanism, case: Case, bits: Bits) -> None:
     """Promise 5: forced exactness changes nothing."""
-    if isinstance(mechanism, Exact):
+    if isinstance(mechanism, ExactMechanism):
         sums = np.tile(case.sums, (bits.rows, 1))
         exact = mechanism.select_exactly(sums, bits, case.prior(bits.rows))
         same = np.array_equal(exact, case.winners(mechanism, bits))

@@ -24,7 +24,7 @@ from streamdp.ports import (
     Written,
 )
 from streamdp.testing.transport_input import HEADERS
-from streamdp.testing.transport_room import Room, Worker, fold, interrupt, numbered, rows
+from streamdp.testing.transport_room import Room, RoomWorker, fold, interrupt, numbered, rows
 
 _APART_SECONDS = 0.005  # between batches whose timestamps should differ; equal ones are checked too
 
@@ -181,7 +181,7 @@ def _pair(room: Room) -> None:
     room.topics = replace(room.topics, beside=f"{app}.beside", output=f"{app}.output", headers=True)
 
 
-async def _lone_worker(room: Room, *, partitions: int = 1) -> tuple[Worker, PairedTransport]:
+async def _lone_worker(room: Room, *, partitions: int = 1) -> tuple[RoomWorker, PairedTransport]:
     """A worker that was assigned everything, whose transport reads and writes beside."""
     _pair(room)
     worker = await room.lone_worker(partitions=partitions)
@@ -252,7 +252,9 @@ async def _output(room: Room, number: int) -> _Output:
     )
 
 
-async def _expect_durable(room: Room, commits: list[Commit], worker: Worker, number: int) -> None:
+async def _expect_durable(
+    room: Room, commits: list[Commit], worker: RoomWorker, number: int
+) -> None:
     """Everything of these commits, and nothing else."""
     taken = await worker.transport.take(room.at(number))
     room.expect("state", expected=fold(commits), got=dict(taken.state))

@@ -89,7 +89,7 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Worker:
+class RoomWorker:
     """A transport that has joined, with what its listener heard."""
 
     transport: Transport
@@ -153,15 +153,17 @@ class Room:
         self.opened.append(administrator.close)
         await administrator.create([self.topics], partitions=partitions)
 
-    async def worker(self, name: str, *, streams: Sequence[StreamTopics] | None = None) -> Worker:
+    async def worker(
+        self, name: str, *, streams: Sequence[StreamTopics] | None = None
+    ) -> RoomWorker:
         """A transport that has joined; it may not have been assigned anything yet."""
         transport = self.technology.transport(worker=name)
         self.opened.append(transport.close)
         heard = Heard()
         await transport.join(streams or [self.topics], heard)
-        return Worker(transport, heard)
+        return RoomWorker(transport, heard)
 
-    async def lone_worker(self, *, partitions: int = 1) -> Worker:
+    async def lone_worker(self, *, partitions: int = 1) -> RoomWorker:
         """A transport that was assigned everything there is."""
         await self.create(partitions=partitions)
         worker = await self.worker("lone")
@@ -263,7 +265,7 @@ async def interrupt(task: asyncio.Task[T], turns: int) -> T | None:
         return None
 
 
-async def expect_durable(room: Room, commits: list[Commit], worker: Worker) -> None:
+async def expect_durable(room: Room, commits: list[Commit], worker: RoomWorker) -> None:
     """Everything of these commits, and nothing else, is there for a new owner and for readers."""
     taken = await worker.transport.take(room.at())
     room.expect("state", expected=fold(commits), got=dict(taken.state))

@@ -76,7 +76,7 @@ class LastRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"LastRecord(offset={self.offset})"
 
 
-class Ages(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SavedAges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far time was by the records' timestamps, in milliseconds; of streams with `idle`."""
 
     idle: Positive
@@ -103,7 +103,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream_epoch: Natural | None = None  # the stream's, where the partition has its own
     input_id: str | None = None  # of the input topic, where the transport knows one
     last_record: LastRecord | None = None
-    ages: Ages | UnsetType = UNSET
+    ages: SavedAges | UnsetType = UNSET
     votes: Natural | UnsetType = UNSET  # of streams with a crowd: how many were released
 
 
@@ -114,7 +114,7 @@ class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     began_with: Positive
 
 
-class Owner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OwnerEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who took the partition last."""
 
     version: Version = VERSION
@@ -190,7 +190,7 @@ class SavedState:
     """
 
     checkpoint: Checkpoint | None
-    owner: Owner | None
+    owner: OwnerEntry | None
     now: EpochEntries
     older: Mapping[int, EpochEntries]
     stale: tuple[bytes, ...] = field(repr=False)  # entry keys, to be taken away
@@ -324,7 +324,7 @@ def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
     return Checkpoint(**fields, lines_recorded=0, lines_published=0)
 
 
-def decode_owner(value: bytes, *, where: str = "owner") -> Owner:
+def decode_owner(value: bytes, *, where: str = "owner") -> OwnerEntry:
     """Read an owner entry's value."""
     return decoded(_owner_decoder, value, where=where)
 
@@ -478,7 +478,7 @@ class _FirstCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _encode = msgspec.json.Encoder().encode
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
 _first_checkpoint_decoder = msgspec.json.Decoder(_FirstCheckpoint)
-_owner_decoder = msgspec.json.Decoder(Owner)
+_owner_decoder = msgspec.json.Decoder(OwnerEntry)
 _remark_decoder = msgspec.json.Decoder(Remark)
 _learner_decoder = msgspec.json.Decoder(EpochLearner)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)

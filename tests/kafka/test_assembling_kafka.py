@@ -20,7 +20,7 @@ from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.settings import Start
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.faults import Dice
-from streamdp.testing.transport_room import Heard, Worker
+from streamdp.testing.transport_room import Heard, RoomWorker
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.assembly_model import SECRET, Logs, encode, expected_events
@@ -80,7 +80,7 @@ async def _assemble(
     technology: KafkaTechnology, spec: AssemblySpec, *, until: asyncio.Task[None]
 ) -> list[Written]:
     """Work until everything that was sent has left; what is lost is taken again."""
-    worker = Worker(technology.transport(worker="test"), Heard())
+    worker = RoomWorker(technology.transport(worker="test"), Heard())
     transport = worker.transport
     assert isinstance(transport, KafkaTransport)
     await transport.join([spec.topics], worker.heard)

@@ -20,7 +20,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Namesakes, Partition, StreamTopics
 from streamdp.testing.broker import Borrowed
-from streamdp.testing.transport_room import QUIET, Heard, Worker, rows, step
+from streamdp.testing.transport_room import QUIET, Heard, RoomWorker, rows, step
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, grouping, namesakes, owner
 from streamdp_adapters.kafka.namesakes import Name
 from tests.processes import Process
@@ -45,10 +45,12 @@ def _home(number: int) -> Partition:
     return Partition("home", number)
 
 
-async def _joined(technology: KafkaTechnology, topics: StreamTopics, *, partitions: int) -> Worker:
+async def _joined(
+    technology: KafkaTechnology, topics: StreamTopics, *, partitions: int
+) -> RoomWorker:
     """A lone worker on topics of its own, with everything assigned."""
     await technology.administrator().create([topics], partitions=partitions)
-    worker = Worker(technology.transport(worker="lone"), Heard())
+    worker = RoomWorker(technology.transport(worker="lone"), Heard())
     await worker.transport.join([topics], worker.heard)
     await worker.until(lambda heard: len(heard.assigned_now) == partitions)
     return worker
@@ -111,7 +113,7 @@ async def test_does_a_rebalance_stop_what_is_kept(
         await worker.transport.take(kept)
         worker.transport.resume(kept, 0)
         rebalances = len(heard)
-        third = Worker(technology.transport(worker="third"), Heard())
+        third = RoomWorker(technology.transport(worker="third"), Heard())
         await third.transport.join([topics], third.heard)
         await worker.until(lambda _: len(heard) > rebalances)
         async with asyncio.timeout(30):  # whoever has nothing yet does not wait for it in a poll
@@ -204,9 +206,9 @@ async def _killed(broker: Borrowed, topics: StreamTopics) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-def _named(technology: KafkaTechnology) -> Worker:
+def _named(technology: KafkaTechnology) -> RoomWorker:
     """A worker that comes back under the same name."""
-    return Worker(technology.transport(worker="w", namesakes=Namesakes.REPLACED), Heard())
+    return RoomWorker(technology.transport(worker="w", namesakes=Namesakes.REPLACED), Heard())
 
 
 @pytest.mark.parametrize("place", ["this machine", "elsewhere"])

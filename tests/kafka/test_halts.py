@@ -33,7 +33,15 @@ from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Reason, Status, View
 from streamdp.service.worker import LoopSettings
-from streamdp.testing.broker import Borrowed, Broker, Grant, Resource, Right, Security, own_broker
+from streamdp.testing.broker import (
+    AclRight,
+    Borrowed,
+    Broker,
+    Grant,
+    Resource,
+    Security,
+    own_broker,
+)
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.entries import Entries
@@ -419,11 +427,11 @@ async def test_hostile_records_take_their_slots_and_stop_nothing(
 def secure() -> Iterator[Broker]:
     """TLS, SCRAM and ACLs; alice may do what the manual says, bob all but transactions."""
     with own_broker(security=Security({"alice": "xyzzy-a", "bob": "xyzzy-b"})) as mine:
-        rights = (Right.READ, Right.WRITE, Right.CREATE, Right.DESCRIBE_CONFIGS)
+        rights = (AclRight.READ, AclRight.WRITE, AclRight.CREATE, AclRight.DESCRIBE_CONFIGS)
         for user in ("alice", "bob"):
             mine.allow(user, Grant(Resource.TOPIC, "kit", rights))
-            mine.allow(user, Grant(Resource.GROUP, "kit", (Right.READ,)))
-        mine.allow("alice", Grant(Resource.TRANSACTION, "kit", (Right.WRITE,)))
+            mine.allow(user, Grant(Resource.GROUP, "kit", (AclRight.READ,)))
+        mine.allow("alice", Grant(Resource.TRANSACTION, "kit", (AclRight.WRITE,)))
         yield mine
 
 

@@ -11,18 +11,18 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import StreamTopics, Transport, Verdict, no_fault
-from streamdp.testing.broker import Broker, Grant, Resource, Right, Security, own_broker
+from streamdp.testing.broker import AclRight, Broker, Grant, Resource, Security, own_broker
 from streamdp.testing.transport import CHECKS
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
-from streamdp_adapters.kafka.owner import Owner
+from streamdp_adapters.kafka.owner import PartitionOwner
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
 SERVICE = (
-    Grant(Resource.TOPIC, "kit", (Right.READ, Right.WRITE, Right.DESCRIBE_CONFIGS)),
-    Grant(Resource.GROUP, "kit", (Right.READ,)),
-    Grant(Resource.TRANSACTION, "kit", (Right.WRITE,)),
+    Grant(Resource.TOPIC, "kit", (AclRight.READ, AclRight.WRITE, AclRight.DESCRIBE_CONFIGS)),
+    Grant(Resource.GROUP, "kit", (AclRight.READ,)),
+    Grant(Resource.TRANSACTION, "kit", (AclRight.WRITE,)),
 )
 USERS = {"alice": "xyzzy-a", "bob": "xyzzy-b", "carol": "xyzzy-c"}
 
@@ -31,12 +31,14 @@ USERS = {"alice": "xyzzy-a", "bob": "xyzzy-b", "carol": "xyzzy-c"}
 def secure() -> Iterator[Broker]:
     """A broker with users of very different rights."""
     with own_broker(security=Security(USERS)) as broker:
-        broker.allow("alice", *SERVICE, Grant(Resource.TOPIC, "kit", (Right.CREATE,)))
-        broker.allow("bob", Grant(Resource.TOPIC, "kit", (Right.DESCRIBE_CONFIGS, Right.READ)))
+        broker.allow("alice", *SERVICE, Grant(Resource.TOPIC, "kit", (AclRight.CREATE,)))
+        broker.allow(
+            "bob", Grant(Resource.TOPIC, "kit", (AclRight.DESCRIBE_CONFIGS, AclRight.READ))
+        )
         for role, *rights in (
-            ("input", Right.READ, Right.DESCRIBE_CONFIGS),
-            ("actions", Right.READ),
-            ("ledger", Right.READ, Right.DESCRIBE_CONFIGS),
+            ("input", AclRight.READ, AclRight.DESCRIBE_CONFIGS),
+            ("actions", AclRight.READ),
+            ("ledger", AclRight.READ, AclRight.DESCRIBE_CONFIGS),
         ):
             broker.allow("carol", Grant(Resource.TOPIC, f"kit.blind.{role}", tuple(rights)))
         yield broker
@@ -146,9 +148,11 @@ async def test_a_refused_token_is_named_and_not_quoted(
         assert not token or token not in str(refused.value)
 
 
-def _owner(settings: KafkaSettings, topics: StreamTopics) -> Owner:
+def _owner(settings: KafkaSettings, topics: StreamTopics) -> PartitionOwner:
     """Whoever would take a partition."""
-    return Owner(topics, 0, settings=settings, worker="w", largest=1 << 20, reached=no_fault)
+    return PartitionOwner(
+        topics, 0, settings=settings, worker="w", largest=1 << 20, reached=no_fault
+    )
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])

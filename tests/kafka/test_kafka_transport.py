@@ -21,7 +21,7 @@ from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, Transport
 from streamdp.ports import Commit, Key, Partition, StreamTopics, Value, Verdict, no_fault
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
-from streamdp.testing.transport_room import Heard, Worker, pairs, rows, step
+from streamdp.testing.transport_room import Heard, RoomWorker, pairs, rows, step
 from streamdp_adapters.kafka import (
     KafkaSettings,
     KafkaTechnology,
@@ -30,7 +30,7 @@ from streamdp_adapters.kafka import (
     publications,
     troubles,
 )
-from streamdp_adapters.kafka.owner import Owner
+from streamdp_adapters.kafka.owner import PartitionOwner
 from streamdp_adapters.kafka.transport import KafkaTransport
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
@@ -60,10 +60,10 @@ def technology(broker: Borrowed) -> KafkaTechnology:
 
 async def _joined(
     technology: KafkaTechnology, topics: StreamTopics, *, partitions: int = 1
-) -> Worker:
+) -> RoomWorker:
     """A lone worker on topics of its own, with everything assigned."""
     await technology.administrator().create([topics], partitions=partitions)
-    worker = Worker(technology.transport(worker="lone"), Heard())
+    worker = RoomWorker(technology.transport(worker="lone"), Heard())
     await worker.transport.join([topics], worker.heard)
     await worker.until(lambda heard: len(heard.assigned_now) == partitions)
     return worker
@@ -121,7 +121,7 @@ async def test_a_process_that_was_frozen_is_fenced_when_it_wakes(
         assert zombie.stdin is not None
         assert await asyncio.to_thread(zombie.stdout.readline) == "owns\n"
         zombie.send_signal(signal.SIGSTOP)
-        heir = Worker(technology.transport(worker="heir"), Heard())
+        heir = RoomWorker(technology.transport(worker="heir"), Heard())
         await heir.transport.join([topics], heir.heard)
         await heir.until(lambda heard: bool(heard.assigned_now))  # the silent member was given up
         await heir.transport.take(_home())
@@ -153,7 +153,7 @@ async def test_a_rebalance_leaves_what_is_kept_alone(
     first = await _joined(technology, topics, partitions=4)
     for number in range(4):
         await first.transport.take(_home(number))
-    second = Worker(technology.transport(worker="second"), Heard())
+    second = RoomWorker(technology.transport(worker="second"), Heard())
     await second.transport.join([topics], second.heard)
     await first.until(lambda heard: len(heard.assigned_now) == 2)
     for partition in first.heard.assigned_now:
@@ -169,7 +169,9 @@ async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
     settings = _settings(broker.bootstrap)
     worker = await _joined(KafkaTechnology(settings), topics)
     await worker.transport.take(_home())
-    thief = Owner(topics, 0, settings=settings, worker="thief", largest=1_000_000, reached=no_fault)
+    thief = PartitionOwner(
+        topics, 0, settings=settings, worker="thief", largest=1_000_000, reached=no_fault
+    )
     await thief.take()
     with pytest.raises(Fenced):
         await worker.transport.commit(_home(), step(1))
@@ -270,7 +272,7 @@ async def test_a_corrupt_batch_halts_its_partition_only(
     await worker.transport.close()
 
 
-async def _lost(worker: Worker) -> str:
+async def _lost(worker: RoomWorker) -> str:
     """Poll until that is an error, and say which."""
     with pytest.raises(TransportLost) as caught:
         await worker.until(lambda heard: False)
@@ -388,7 +390,7 @@ async def test_a_reader_that_follows_says_that_the_cluster_is_gone(
             await anext(lines)
 
 
-async def _polled(worker: Worker) -> bool:
+async def _polled(worker: RoomWorker) -> bool:
     """Whether a poll goes well."""
     try:
         await worker.transport.poll(max_records=1, timeout=0.1)
@@ -419,7 +421,7 @@ async def test_a_lost_state_is_seen_beside_the_ledger_that_knows_better(
     await worker.transport.commit(_home(), step(7))
     await worker.transport.close()
     await _delete(broker.bootstrap, topics.state)
-    worker = Worker(technology.transport(worker="lone"), Heard())
+    worker = RoomWorker(technology.transport(worker="lone"), Heard())
     with pytest.raises(InvalidConfig, match=f"topic {topics.state}: missing"):
         await worker.transport.join([topics], worker.heard)
     worker = await _joined(technology, topics)

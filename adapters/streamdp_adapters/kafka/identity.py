@@ -4,8 +4,8 @@ A topic that is deleted and made again begins its offsets anew. Kafka gives each
 version 2.8; `requests` has the question. A broker that knows no ids gives none: then the service
 looks for the last record that it read.
 
-`Watch` asks once a second while partitions are worked on. What it finds halts them: the transport
-confirms ownership before, as for any halt. Silence of the brokers is found out elsewhere.
+`TopicWatch` asks once a second while partitions are worked on. What it finds halts them: the
+transport confirms ownership before, as for any halt. Silence of the brokers is found out elsewhere.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def topic_ids(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, s
     }
 
 
-class Watch:
+class TopicWatch:
     """Sees whether inputs are still the topics that they were when partitions were taken."""
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ _RESTART_SECONDS = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class Feed:
+class ResumedPartition:
     """A resumed partition: where it is, and how it has been doing; another one at each resume."""
 
     position: int
@@ -81,11 +81,11 @@ class Feed:
     drained: int | None = None  # the end, as last stable, before which nothing is left to deliver
 
 
-Feeds = Mapping[int, Feed]
+Feeds = Mapping[int, ResumedPartition]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Fetched:
     """What the client gave, and for whom it was asked."""
 
     asked: Feeds
@@ -112,7 +112,7 @@ class Membership:
         self._given: set[int] = set()  # by the group, as last heard
         self._announced: set[int] = set()
         self._orphans: dict[int, float] = {}
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, ResumedPartition] = {}
         self._suspects: list[int] = []
         self._firsts: dict[int, int] = {}
         self._errors = 0
@@ -209,7 +209,7 @@ class Membership:
 
     def resume(self, number: int, offset: int) -> None:
         """Deliver a partition from `offset` on, as soon as the group gives it."""
-        self._feeds[number] = Feed(offset)
+        self._feeds[number] = ResumedPartition(offset)
         self._feed(number)
 
     def pause(self, number: int) -> None:
@@ -262,14 +262,14 @@ class Membership:
             return await self._hunt(self._suspects.pop(), max_records)
         asked = dict(self._feeds)
         try:
-            found = Found(asked, await self._consumer.getmany(max_records=max_records))
+            found = Fetched(asked, await self._consumer.getmany(max_records=max_records))
         except Exception as error:
             self._blame(error)
             return []
         self._errors = 0
         return self.accept(found)
 
-    async def wait(self, max_records: int, timeout: float) -> Found:
+    async def wait(self, max_records: int, timeout: float) -> Fetched:
         """What comes, to be accepted or rewound."""
         deadline = time.monotonic() + timeout
         while True:
@@ -278,10 +278,10 @@ class Membership:
                 timeout_ms=max(int(left * 1000), 1), max_records=max_records
             )
             if not records or asked == self._feeds:
-                return Found(asked, records)
+                return Fetched(asked, records)
             self.rewind()
 
-    def accept(self, found: Found) -> list[Records]:
+    def accept(self, found: Fetched) -> list[Records]:
         """Count records as delivered; what is stale is fetched again."""
         accepted = []
         for place, records in found.records.items():
@@ -300,7 +300,7 @@ class Membership:
             self._silence = None
         return accepted
 
-    def settle(self, outcome: asyncio.Task[Found]) -> list[Records]:
+    def settle(self, outcome: asyncio.Task[Fetched]) -> list[Records]:
         """Accept what a `wait` found, or blame what it raised."""
         error = outcome.exception()
         if error is None:
@@ -319,7 +319,7 @@ class Membership:
         for number, feed in self._feeds.items():
             self._go_back(self._place(number), feed)
 
-    def _go_back(self, place: TopicPartition, feed: Feed) -> None:
+    def _go_back(self, place: TopicPartition, feed: ResumedPartition) -> None:
         """Fetch again from where delivering ended."""
         if place in self._consumer.assignment():
             self._consumer.seek(place, feed.position)
@@ -360,7 +360,7 @@ class Membership:
                 self._blame(error, number)
                 return []
             self._suspects.append(number)  # it fails again at once, with nothing before it
-        batches = self.accept(Found(asked, {place: found}))
+        batches = self.accept(Fetched(asked, {place: found}))
         self.rewind()
         return batches
 

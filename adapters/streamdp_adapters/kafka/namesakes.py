@@ -58,7 +58,7 @@ _NOT_YET = (
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Namesake:
     """A member of the group that has our name."""
 
     member_id: str
@@ -75,7 +75,7 @@ class Name:
         servers = ",".join(sorted(settings.servers))
         self._held_as = f"{servers}\n{group_id}\n{client_id}"
         self._hold: socket.socket | None = None
-        self._elsewhere: list[Member] = []
+        self._elsewhere: list[Namesake] = []
         self._removed = False
         self._joined = asyncio.Event()
 
@@ -137,7 +137,7 @@ class Name:
         """A join has finished, with us."""
         self._joined.set()
 
-    async def _look(self, client: AIOKafkaClient) -> tuple[int, str, list[Member]]:
+    async def _look(self, client: AIOKafkaClient) -> tuple[int, str, list[Namesake]]:
         """The group's coordinator and state, and its members of our name."""
         async with asyncio.timeout(_ASK_SECONDS):
             while True:
@@ -150,11 +150,11 @@ class Name:
                 except _NOT_YET:
                     await asyncio.sleep(_AGAIN_SECONDS)
                 else:
-                    ours = [Member(each[0], each[2]) for each in members
+                    ours = [Namesake(each[0], each[2]) for each in members
                             if each[1] == self._client_id]  # fmt: skip
                     return node, state, ours
 
-    async def _remove(self, client: AIOKafkaClient, members: list[Member]) -> None:
+    async def _remove(self, client: AIOKafkaClient, members: list[Namesake]) -> None:
         """Let members leave the group who cannot do it themselves."""
         for member in members:
             async with asyncio.timeout(_ASK_SECONDS):
@@ -178,7 +178,7 @@ class Name:
         )
 
 
-def _hosts(members: list[Member]) -> str:
+def _hosts(members: list[Namesake]) -> str:
     """Where they are, as the broker sees it."""
     return ", ".join(sorted(member.host.removeprefix("/") for member in members))
 

@@ -56,7 +56,7 @@ def transactional_id(topics: StreamTopics, number: int) -> str:
     return f"{topics.app}.{topics.stream}.{number}"
 
 
-class Owner:
+class PartitionOwner:
     """Holds one partition until it is lost or given up."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """Bounded looks at single partitions: the state, the tail of the ledger, stretches of the input.
 
-A `Reader` is a consumer of its own outside every group's membership, so that looking disturbs
-neither polling nor the group. It sees committed records only. A look ends where a position is
-reached, never where an answer happens to be empty: offsets have gaps, and an empty answer says
+A `PartitionReader` is a consumer of its own outside every group's membership, so that looking
+disturbs neither polling nor the group. It sees committed records only. A look ends where a position
+is reached, never where an answer happens to be empty: offsets have gaps, and an empty answer says
 nothing. A position that does not move for `IDLE_SECONDS` is a loud failure.
 """
 
@@ -40,7 +40,7 @@ _TAIL = 16  # offsets to look back at first; markers and aborted records take so
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class PartitionReader:
     """A consumer that looks at one partition after the other."""
 
     consumer: AIOKafkaConsumer
@@ -125,7 +125,7 @@ class Reader:
 @asynccontextmanager
 async def reader(
     settings: KafkaSettings, topics: Sequence[str], *, where: str, group_id: str | None = None
-) -> AsyncIterator[Reader]:
+) -> AsyncIterator[PartitionReader]:
     """A reader for as long as the block lasts; with a group it may ask what that remembers."""
     with troubles.translated(where):
         consumer = AIOKafkaConsumer(
@@ -141,7 +141,7 @@ async def reader(
             lean(consumer)
             # Asked for at once: the client would wait before it asks again for each topic.
             await consumer._client.set_topics(topics)
-            yield Reader(consumer, where)
+            yield PartitionReader(consumer, where)
 
 
 async def durable(
@@ -198,7 +198,7 @@ async def durable(
 
 
 async def _state(
-    look: Reader,
+    look: PartitionReader,
     place: TopicPartition,
     owned_at: int | None,
     progress: Callable[[int], None] | None,

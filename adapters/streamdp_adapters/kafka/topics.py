@@ -69,7 +69,7 @@ _SPARINGLY = {"retention.ms": _WEEK_MS, "retention.bytes": str(1 << 30)}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """The largest batch that each topic of a stream takes, in bytes."""
 
     input: int
@@ -354,7 +354,9 @@ def _judged(subject: str, expected: object, got: object, good: bool, why: str) -
     return Finding(subject, Verdict.PROBLEM, f"expected {expected}, got {got}{why}")
 
 
-async def examine(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> dict[str, Limits]:
+async def examine(
+    settings: KafkaSettings, streams: Sequence[StreamTopics]
+) -> dict[str, BatchLimits]:
     """Refuse topics that would break the promise; how large records may be otherwise.
 
     A quarantine that is not as it should be stops nothing.
@@ -386,7 +388,7 @@ async def examine(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> d
 
 def _limits(
     stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described | Hidden]
-) -> Limits:
+) -> BatchLimits:
     """The largest batches of a stream's topics, once nothing is wrong with them."""
     sizes: dict[str, int] = {}
     for topic in wanted(stream, settings):
@@ -396,4 +398,4 @@ def _limits(
         sizes[topic.role] = min(int(is_there.settings[name]) for name in (_LARGEST, _SEGMENT))
     largest_input = sizes.pop("input")
     sizes.pop("second input", None)
-    return Limits(input=largest_input, derived=min(sizes.values()))
+    return BatchLimits(input=largest_input, derived=min(sizes.values()))

@@ -37,12 +37,12 @@ from streamdp.ports import (
 )
 from streamdp_adapters.kafka import reading
 from streamdp_adapters.kafka.beside import Beside, Ends
-from streamdp_adapters.kafka.identity import Watch
-from streamdp_adapters.kafka.membership import Found, Membership
-from streamdp_adapters.kafka.owner import Owner
+from streamdp_adapters.kafka.identity import TopicWatch
+from streamdp_adapters.kafka.membership import Fetched, Membership
+from streamdp_adapters.kafka.owner import PartitionOwner
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
-from streamdp_adapters.kafka.topics import Limits, examine
+from streamdp_adapters.kafka.topics import BatchLimits, examine
 
 
 class KafkaTransport:
@@ -61,14 +61,14 @@ class KafkaTransport:
         self._namesakes = namesakes
         self._reached = reached
         self._topics: dict[str, StreamTopics] = {}
-        self._limits: dict[str, Limits] = {}
+        self._limits: dict[str, BatchLimits] = {}
         self._memberships: dict[str, Membership] = {}
-        self._owners: dict[Partition, Owner] = {}
+        self._owners: dict[Partition, PartitionOwner] = {}
         self._ends = Ends(settings)
         self._beside: dict[Partition, Beside] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
-        self._watch = Watch()
+        self._watch = TopicWatch()
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
@@ -99,7 +99,7 @@ class KafkaTransport:
         """Fence every earlier owner and return what is durable."""
         topics = self._stream(partition)
         self._abandon(partition)
-        owner = Owner(
+        owner = PartitionOwner(
             topics,
             partition.number,
             settings=self._settings,
@@ -270,7 +270,7 @@ class KafkaTransport:
         return found
 
     @asynccontextmanager
-    async def _working(self, partition: Partition, owner: Owner) -> AsyncIterator[None]:
+    async def _working(self, partition: Partition, owner: PartitionOwner) -> AsyncIterator[None]:
         """An owner at work: what is lost is abandoned, and who was fenced is announced again."""
         try:
             yield
@@ -292,7 +292,7 @@ class KafkaTransport:
         if owner is not None:
             self._close_later(owner)
 
-    def _close_later(self, owner: Owner) -> None:
+    def _close_later(self, owner: PartitionOwner) -> None:
         """Close in a task that `close` waits for."""
         task = asyncio.create_task(owner.close())
         self._leaving.add(task)
@@ -321,7 +321,7 @@ async def _first(members: Sequence[Membership], max_records: int, timeout: float
     return delivered
 
 
-async def _call_off(tasks: dict[asyncio.Task[Found], Membership]) -> None:
+async def _call_off(tasks: dict[asyncio.Task[Fetched], Membership]) -> None:
     """End waits whose result nobody takes; what they had drained is fetched again."""
     for task in tasks:
         task.cancel()

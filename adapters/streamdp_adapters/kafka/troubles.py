@@ -263,7 +263,7 @@ def _refused(where: str, settings: KafkaSettings, error: BaseException) -> Inval
     return InvalidConfig(complaint(where, what, expected=expected, got=_said(error)))
 
 
-class Noise(logging.Filter):
+class HarmlessFilter(logging.Filter):
     """Drops the client's debug lines, which quote content, and its harmless retries."""
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class Noise(logging.Filter):
         return "because it is rebalancing" not in record.getMessage()
 
 
-NOISE = Noise()
+NOISE = HarmlessFilter()
 """The one filter of this process, on every logger of the client that may quote content."""
 
 

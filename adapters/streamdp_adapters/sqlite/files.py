@@ -53,7 +53,7 @@ _CLOSED_TO_US = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FileKind:
     """One of the two kinds of file: what marks it, who may read it, and its tables."""
 
     name: str
@@ -172,7 +172,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def open_file(path: Path, kind: Kind) -> sqlite3.Connection:
+def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
     """A writing connection to a file of this kind, which is made if it is missing."""
     _make(path, kind)
     with _opening(path):
@@ -185,7 +185,7 @@ def open_file(path: Path, kind: Kind) -> sqlite3.Connection:
     return connection
 
 
-def open_to_read(path: Path, kind: Kind) -> sqlite3.Connection:
+def open_to_read(path: Path, kind: FileKind) -> sqlite3.Connection:
     """A connection that can only read a file of this kind; the file must be there."""
     need(path, kind)
     with _opening(path):
@@ -201,7 +201,7 @@ def open_to_read(path: Path, kind: Kind) -> sqlite3.Connection:
     return connection
 
 
-def need(path: Path, kind: Kind) -> None:
+def need(path: Path, kind: FileKind) -> None:
     """Refuse to look into a file that is not there: looking makes nothing."""
     if not path.exists():
         raise InvalidConfig(
@@ -214,7 +214,7 @@ def need(path: Path, kind: Kind) -> None:
         )
 
 
-def _make(path: Path, kind: Kind) -> None:
+def _make(path: Path, kind: FileKind) -> None:
     """Make an empty file with the right mode, durably; refuse one that too many may read."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, kind.mode)
@@ -240,7 +240,7 @@ def _make(path: Path, kind: Kind) -> None:
         os.close(folder)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -259,7 +259,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
     _check_kind(connection, path, kind)
 
 
-def _upgrade(connection: sqlite3.Connection, kind: Kind) -> None:
+def _upgrade(connection: sqlite3.Connection, kind: FileKind) -> None:
     """Bring a file of an earlier version to this one, step by step; a later one is left alone."""
     while (version := _pragma(connection, "user_version")) in kind.upgrades:
         _execute_all(connection, kind.upgrades[version])
@@ -286,7 +286,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path, kind: Kind) -> None:
+def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     if _pragma(connection, "application_id") != kind.application_id:
         raise InvalidConfig(
             complaint(f"{path}", "is something else", expected=kind.name, got="another file")

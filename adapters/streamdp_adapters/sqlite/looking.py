@@ -10,7 +10,7 @@ from pathlib import Path
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Partition, Records, StreamTopics, beyond
 from streamdp_adapters.sqlite.files import WIDTH, reading
-from streamdp_adapters.sqlite.trusted import Head, Owner, heads_of, read_headers
+from streamdp_adapters.sqlite.trusted import Head, Ownership, heads_of, read_headers
 
 _PLAIN = "SELECT id, key, value FROM record WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 _WITH_HEADERS = _PLAIN.replace("value", "value, headers, timestamp")
@@ -21,7 +21,7 @@ class Sight:
     """What one look has found, as of one moment."""
 
     heads: dict[Partition, Head] = field(default_factory=dict)
-    owners: dict[Partition, Owner] = field(default_factory=dict)
+    owners: dict[Partition, Ownership] = field(default_factory=dict)
     records: list[Records] = field(default_factory=list)
     gone: list[tuple[Partition, StateMismatch]] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class Looker:
                     "SELECT number, id, owner, worker FROM part WHERE app = ? AND stream = ?",
                     (topics.app, topics.stream),
                 ):
-                    sight.owners[Partition(topics.stream, number)] = Owner(*owner)
+                    sight.owners[Partition(topics.stream, number)] = Ownership(*owner)
             for partition, start in positions.items():
                 head = sight.heads[partition]
                 if start < head.first:

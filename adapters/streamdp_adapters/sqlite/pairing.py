@@ -18,7 +18,7 @@ from streamdp_adapters.sqlite.trusted import TRUSTED, TrustedFile
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class FilePair:
     """A trusted file and its published file, both open for writing. One thread only."""
 
     trusted: TrustedFile
@@ -30,7 +30,7 @@ class Pair:
         self.trusted.close()
 
 
-def open_pair(settings: Settings) -> Pair:
+def open_pair(settings: Settings) -> FilePair:
     """Open both files, making what is missing."""
     with ExitStack() as undo:
         trusted = TrustedFile(open_file(settings.path, TRUSTED), settings.path)
@@ -51,4 +51,4 @@ def open_pair(settings: Settings) -> Pair:
                 )
             )
         undo.pop_all()
-    return Pair(trusted, published)
+    return FilePair(trusted, published)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from streamdp.core.errors import TransportLost, complaint
 from streamdp.ports import Key, Published, StreamTopics
-from streamdp_adapters.sqlite.files import WIDTH, Kind, reading, writing
+from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
 
-PUBLISHED = Kind(
+PUBLISHED = FileKind(
     name="a published file of streamdp",
     application_id=0x5DB0_0002,
     version=1,
@@ -48,7 +48,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class PublishedMark:
     """What the published file knows of a partition."""
 
     sequence: int = 0
@@ -78,13 +78,13 @@ class PublishedFile:
         with writing(self._connection, self._path) as file:
             file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (name,))
 
-    def witness(self, topics: StreamTopics, number: int) -> Witness:
+    def witness(self, topics: StreamTopics, number: int) -> PublishedMark:
         """What is known of a partition."""
         with reading(self._connection, self._path) as file:
             part = _part(file, topics, number)
             if part is None:
-                return Witness()
-            return Witness(part.sequence, part.position, _last_line(file, part.id))
+                return PublishedMark()
+            return PublishedMark(part.sequence, part.position, _last_line(file, part.id))
 
     def publish(self, topics: StreamTopics, number: int, batch: Sequence[Publication]) -> int:
         """Publish commits in order, skipping those that were; one after a gap is refused.

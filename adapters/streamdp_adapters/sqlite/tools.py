@@ -24,7 +24,7 @@ from streamdp.ports import (
 )
 from streamdp_adapters.sqlite.files import Desk, need, open_file, open_to_read
 from streamdp_adapters.sqlite.looking import Looker
-from streamdp_adapters.sqlite.pairing import Pair, open_pair
+from streamdp_adapters.sqlite.pairing import FilePair, open_pair
 from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED, PublishedReader
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
 from streamdp_adapters.sqlite.transport import READ_BATCH, as_taken, need_input
@@ -104,7 +104,7 @@ class SqliteProducer:
         self._settings = settings
         self._kept = kept  # of the newest records of each partition
         self._desk = Desk("streamdp-sqlite-send")
-        self._pair: Pair | None = None
+        self._pair: FilePair | None = None
 
     async def send(
         self,
@@ -141,7 +141,7 @@ class SqliteAdministrator:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._desk = Desk("streamdp-sqlite-admin")
-        self._pair: Pair | None = None
+        self._pair: FilePair | None = None
 
     async def create(
         self, streams: Sequence[StreamTopics], *, partitions: int
@@ -275,12 +275,12 @@ class SqliteAdministrator:
         finally:
             await self._desk.run(looker.close)
 
-    def _files(self) -> Pair:
+    def _files(self) -> FilePair:
         if self._pair is None:
             self._pair = open_pair(self._settings)
         return self._pair
 
-    def _to_look_into(self) -> Pair:
+    def _to_look_into(self) -> FilePair:
         need(self._settings.path, TRUSTED)
         need(self._settings.published, PUBLISHED)
         return self._files()

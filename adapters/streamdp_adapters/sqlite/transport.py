@@ -48,10 +48,10 @@ from streamdp.ports import (
 from streamdp_adapters.sqlite.files import Desk, open_file
 from streamdp_adapters.sqlite.lock import Lock, Release, locked
 from streamdp_adapters.sqlite.looking import Looker, Sight
-from streamdp_adapters.sqlite.pairing import Pair, open_pair
-from streamdp_adapters.sqlite.published import Witness
+from streamdp_adapters.sqlite.pairing import FilePair, open_pair
+from streamdp_adapters.sqlite.published import PublishedMark
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
-from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Owner, fenced, missing
+from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Ownership, fenced, missing
 
 STEPS = (
     "take: fenced",
@@ -71,7 +71,7 @@ READ_BATCH = 2000  # records that `read` hands over at once
 class Tenure:
     """A partition that was taken: by what right, and what is known to be published."""
 
-    owner: Owner
+    owner: Ownership
     published: int
 
 
@@ -88,7 +88,7 @@ class SqliteTransport:
         self._unlock: Release | None = None
         self._writing = Desk("streamdp-sqlite-write")
         self._looking = Desk("streamdp-sqlite-look")
-        self._pair: Pair | None = None
+        self._pair: FilePair | None = None
         self._looker: Looker | None = None
         self._listener: Listener | None = None
         self._topics: dict[str, StreamTopics] = {}
@@ -113,7 +113,7 @@ class SqliteTransport:
         for topics in streams:
             listener.settled(topics.stream)
 
-    def _open(self) -> Pair:
+    def _open(self) -> FilePair:
         if self._pair is None:
             self._pair = open_pair(self._settings)
         if self._unlock is None:
@@ -372,7 +372,7 @@ class SqliteTransport:
         self._in_flight.pop(partition, None)
         self._positions.pop(partition, None)
 
-    def _files(self) -> Pair:
+    def _files(self) -> FilePair:
         if self._pair is None:
             raise _not_joined()
         return self._pair
@@ -387,7 +387,7 @@ class SqliteTransport:
         return self._topics[partition.stream]
 
 
-def need_topics(pair: Pair, settings: Settings, topics: StreamTopics) -> None:
+def need_topics(pair: FilePair, settings: Settings, topics: StreamTopics) -> None:
     """All that a stream reads and writes is there, or is made or refused if it is missing."""
     names = [name for name in (topics.input, topics.beside, topics.output) if name]
     counts = {name: need_input(pair, settings, name) for name in names}
@@ -400,7 +400,7 @@ def as_input(topics: StreamTopics) -> StreamTopics:
     return replace(topics, input=topics.beside, headers=True)
 
 
-def need_input(pair: Pair, settings: Settings, topic: str) -> int:
+def need_input(pair: FilePair, settings: Settings, topic: str) -> int:
     """How many partitions an input has, which is made or refused if it is missing."""
     there = len(pair.trusted.heads(topic))
     if there:
@@ -411,7 +411,7 @@ def need_input(pair: Pair, settings: Settings, topic: str) -> int:
     return settings.partitions
 
 
-def as_taken(durable: Durable, seen: Witness) -> Taken:
+def as_taken(durable: Durable, seen: PublishedMark) -> Taken:
     """What both files know of a partition."""
     positions = [at for at in (durable.position, seen.position) if at is not None]
     return Taken(

@@ -20,10 +20,10 @@ import msgspec
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
 from streamdp.ports import Commit, Headers, Key, StreamTopics, Value
-from streamdp_adapters.sqlite.files import WIDTH, Kind, reading, writing
-from streamdp_adapters.sqlite.published import Publication, Witness
+from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
+from streamdp_adapters.sqlite.published import Publication, PublishedMark
 
-TRUSTED = Kind(
+TRUSTED = FileKind(
     name="a trusted file of streamdp",
     application_id=0x5DB0_0001,
     version=3,
@@ -75,7 +75,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Ownership:
     """Who may commit to a partition of a stream: the number that was given last."""
 
     part: int
@@ -158,7 +158,7 @@ class TrustedFile:
 
     # --- owners and commits -----------------------------------------------------------------
 
-    def claim(self, topics: StreamTopics, number: int, worker: str) -> Owner:
+    def claim(self, topics: StreamTopics, number: int, worker: str) -> Ownership:
         """Fence every earlier owner."""
         with writing(self._connection, self._path) as file:
             file.execute(
@@ -175,10 +175,10 @@ class TrustedFile:
             part, owner = file.execute(
                 "SELECT id, owner FROM part WHERE app = ? AND stream = ? AND number = ?", name
             ).fetchone()
-            return Owner(part, owner, worker)
+            return Ownership(part, owner, worker)
 
     def outbox(
-        self, topics: StreamTopics, number: int, owner: Owner, seen: Witness
+        self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark
     ) -> list[Publication]:
         """What was recorded to be published and is not there yet, in order.
 
@@ -212,7 +212,9 @@ class TrustedFile:
             found.setdefault(sequence, Publication(sequence, position, *both))
         return list(found.values())
 
-    def settle(self, topics: StreamTopics, number: int, owner: Owner, seen: Witness) -> None:
+    def settle(
+        self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark
+    ) -> None:
         """Forget what is published, and never again give a number that the published file knows.
 
         If it knows more than was ever recorded here, this file was lost or rolled back: the last
@@ -236,7 +238,7 @@ class TrustedFile:
         self,
         topics: StreamTopics,
         number: int,
-        owner: Owner,
+        owner: Ownership,
         commit: Commit,
         *,
         published: int,
@@ -281,7 +283,9 @@ class TrustedFile:
                     _trim(file, topic, number, retain)
             return publication
 
-    def durable(self, topics: StreamTopics, number: int, *, owner: Owner | None = None) -> Durable:
+    def durable(
+        self, topics: StreamTopics, number: int, *, owner: Ownership | None = None
+    ) -> Durable:
         """What is held of a partition of a stream as of one moment, for its owner if one asks."""
         with reading(self._connection, self._path) as file:
             if owner is not None:
@@ -308,7 +312,7 @@ class TrustedFile:
                 state, heads[number], position, len(heads), known, worker or None, beside, read
             )
 
-    def confirm(self, topics: StreamTopics, number: int, owner: Owner) -> None:
+    def confirm(self, topics: StreamTopics, number: int, owner: Ownership) -> None:
         """Refuse an owner that was fenced."""
         with reading(self._connection, self._path) as file:
             _check_owner(file, topics, number, owner)
@@ -369,18 +373,20 @@ def _append(file: sqlite3.Connection, head: Head, records: Sequence[Row]) -> Non
     file.execute("UPDATE input SET next = ? WHERE id = ?", (head.next + len(records), head.id))
 
 
-def _check_owner(file: sqlite3.Connection, topics: StreamTopics, number: int, owner: Owner) -> int:
+def _check_owner(
+    file: sqlite3.Connection, topics: StreamTopics, number: int, owner: Ownership
+) -> int:
     """Refuse an owner that was fenced; the number of the last commit that published anything."""
     row = file.execute(
         "SELECT owner, worker, sequence FROM part WHERE id = ?", (owner.part,)
     ).fetchone()
     if row is None or row[0] != owner.number:
-        now = Owner(owner.part, row[0], row[1]) if row else None
+        now = Ownership(owner.part, row[0], row[1]) if row else None
         raise fenced(f"{topics.stream}/{number}", was=owner, now=now)
     return int(row[2])
 
 
-def fenced(where: str, *, was: Owner, now: Owner | None) -> Fenced:
+def fenced(where: str, *, was: Ownership, now: Ownership | None) -> Fenced:
     """What an owner is told when another has come: here nothing ever gives a partition back."""
     return Fenced(
         complaint(

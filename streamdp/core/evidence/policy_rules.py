@@ -2,7 +2,7 @@
 
 `BestArm`       plays an arm as often as it is likely to be the best, with a floor
 `Intervals`     plays the arms whose confidence interval reaches that of the best, equally
-`Exponential`   exponential weights on importance-weighted gains, mixed with uniform play
+`ExponentialWeights`   exponential weights on importance-weighted gains, mixed with uniform play
 `UpperBound`    plays the arm with the largest optimistic mean; for what is not private
 """
 
@@ -96,7 +96,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
+class ExponentialWeights:
     """Exponential weights, for losses that somebody chooses: nothing is assumed of them.
 
     A block of n slots that showed arm j n_j times is taken as n·S_j/n_j of gain for the arm: what

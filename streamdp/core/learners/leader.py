@@ -222,14 +222,14 @@ RECIPES: dict[str, Callable[..., Leader]] = {}
 """Every recipe by its name."""
 
 
-class Value(Protocol):
+class RecipeResult(Protocol):
     """A dataclass: what a recipe makes."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 P = ParamSpec("P")
-L = TypeVar("L", bound=Value)
+L = TypeVar("L", bound=RecipeResult)
 
 
 def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:

@@ -4,14 +4,14 @@
 """
 
 from streamdp.core.selection.exponential import Exponential
-from streamdp.core.selection.mechanism import Exact, Mechanism
+from streamdp.core.selection.mechanism import ExactMechanism, Mechanism
 from streamdp.core.selection.noisy_max import NoisyMaxLaplace
 from streamdp.core.selection.permute_and_flip import PermuteAndFlip
 from streamdp.core.selection.prior import Prior
 from streamdp.core.selection.smallest import Smallest
 
 __all__ = [
-    "Exact",
+    "ExactMechanism",
     "Exponential",
     "Mechanism",
     "NoisyMaxLaplace",

@@ -40,7 +40,7 @@ class Mechanism(Protocol):
 
 
 @runtime_checkable
-class Exact(Protocol):
+class ExactMechanism(Protocol):
     """A mechanism that can also be made to decide every draw on its exact path."""
 
     def select_exactly(

@@ -37,7 +37,7 @@ Z = 2.576
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class Effort:
     """How much is computed, and who watches."""
 
     runs: int = 2000
@@ -57,7 +57,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClaimResult:
     """A claim about one learner, what was measured, and what follows."""
 
     claim: str
@@ -75,11 +75,11 @@ class Finding:
 class Measured:
     """All findings of one claim, with its picture."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ClaimResult, ...]
     picture: Picture | None = field(default=None)
 
 
-Claim = Callable[[Size], Measured]
+Claim = Callable[[Effort], Measured]
 
 LEADERS = (
     "prefix_softmax",

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES
 from streamdp.core.learners.bandits.experts import batched_rates
-from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandit_worlds import IndependentRewards
 from streamdp.replay.bandits import simulate_bandit, simulate_experts
-from streamdp.replay.claims import Finding, Floats, Measured, Size, Z, ratio, verdict
+from streamdp.replay.claims import ClaimResult, Effort, Floats, Measured, Z, ratio, verdict
 from streamdp.replay.claims.bandits import runs_of
 
 Ints = NDArray[np.int64]
@@ -28,7 +28,7 @@ PAPER = "Asi, Raman & Talwar 2025"
 RATE = 1e-4
 
 
-def leak(size: Size) -> Measured:
+def leak(size: Effort) -> Measured:
     """EXP3 without noise: two streams that differ in one loss, and the action probabilities."""
     findings = []
     for name, first, claimed in (
@@ -37,7 +37,7 @@ def leak(size: Size) -> Measured:
     ):
         off = _exp3_path(first) - claimed
         findings.append(
-            Finding(
+            ClaimResult(
                 "one loss moves EXP3's probability of an action from nearly 0 to nearly 1",
                 f"{PAPER}, Appendix G.1, Fig. 1",
                 f"EXP3 without noise, {name}",
@@ -71,10 +71,10 @@ def _second(lead: float) -> float:
 
 
 ARMS = tuple(str(arm) for arm in range(5))
-WORLD = Rewards.steady((0.5, 0.4, 0.4, 0.4, 0.4))
+WORLD = IndependentRewards.steady((0.5, 0.4, 0.4, 0.4, 0.4))
 
 
-def bounds(size: Size) -> Measured:
+def bounds(size: Effort) -> Measured:
     """The printed bounds of the three conversions at T = 10⁴."""
     horizon, findings = 10**4, []
     for base, constants in (("exp3", "printed"), ("ftpl", "printed"), ("htinf", "general")):
@@ -90,7 +90,7 @@ def bounds(size: Size) -> Measured:
             half = Z * outcome.error
             vacuous = " (vacuous: more than T)" if bound > horizon else ""
             findings.append(
-                Finding(
+                ClaimResult(
                     "the printed bound is never exceeded",
                     f"{PAPER}, Corollaries 1 to 3",
                     f"converted:base={base}:constants={constants}",
@@ -117,13 +117,13 @@ def _bound(base: str, horizon: int, arms: int, epsilon: float) -> float:
     return 208 * sqrt(horizon * arms / epsilon) + 2 / epsilon
 
 
-def order(size: Size) -> Measured:
+def order(size: Effort) -> Measured:
     """√(T/ε): the regret of HTINF at gaps that shrink with the rate, over a factor of 16 in T."""
     short, long, epsilon = 1_000, 16_000, Fraction(1)
     found = {}
     for horizon in (short, long):
         gap = 2 * sqrt(len(ARMS) / horizon)
-        world = Rewards.steady((0.5 + gap / 2, *(0.5 - gap / 2,) * 4))
+        world = IndependentRewards.steady((0.5 + gap / 2, *(0.5 - gap / 2,) * 4))
         learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon=epsilon)
         found[horizon] = simulate_bandit(
             learner, world, runs=2 * runs_of(size), horizon=horizon, seed=size.seed
@@ -131,7 +131,7 @@ def order(size: Size) -> Measured:
     value, low, high = ratio(found[long].regrets[:, -1], found[short].regrets[:, -1])
     return Measured(
         (
-            Finding(
+            ClaimResult(
                 "regret is of the order √(T/ε)",
                 f"{PAPER}, Corollary 2",
                 "converted:base=htinf",
@@ -182,7 +182,7 @@ MANY, LONG = 100, 10**6
 _PRINTED = {"noise": "printed", "delta": "1/1000000"}
 
 
-def experts(size: Size) -> Measured:
+def experts(size: Effort) -> Measured:
     """Regret with expert advice at N = 20, K = 5, 4,000 slots, as a share of uniform play's."""
     world = Advised.drawn(ADVISED, EXPERTS, seed=size.seed)
     own = {"tau": "20", "gamma": "0.1", "eta": "0.1"}
@@ -196,7 +196,7 @@ def experts(size: Size) -> Measured:
     )
 
 
-def experts_long(size: Size) -> Measured:
+def experts_long(size: Effort) -> Measured:
     """The same at Theorem 6's own τ, and its η and γ: N = 100, K = 5, a million slots.
 
     The noise for each cell has that τ too, and rates of its own.
@@ -215,8 +215,8 @@ def experts_long(size: Size) -> Measured:
 
 
 def _learns(
-    world: Advised, recipe: str, options: Mapping[str, str], where: str, size: Size
-) -> Finding:
+    world: Advised, recipe: str, options: Mapping[str, str], where: str, size: Effort
+) -> ClaimResult:
     experts = len(world.advice[0])
     learner = EXPERT_RECIPES[recipe](actions=ARMS, experts=experts, epsilon="1", **options)
     runs = runs_of(size)
@@ -226,7 +226,7 @@ def _learns(
     low, high = ((outcome.mean + sign * Z * outcome.error) / world.uniform for sign in (-1, 1))
     ours = options["noise"] == "cell"
     algorithm = 7 if recipe.startswith("improved") else 2
-    return Finding(
+    return ClaimResult(
         "learns from expert advice",
         "ours: a noise for each cell" if ours else f"{PAPER}, Algorithm {algorithm}",
         f"{recipe}:noise={options['noise']}",

@@ -14,11 +14,11 @@ import numpy as np
 
 from streamdp.audit.bandits import exposure
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit
-from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandit_worlds import IndependentRewards
 from streamdp.replay.bandits import BanditOutcome, simulate_bandit
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.charts import Curve
-from streamdp.replay.claims import Finding, Floats, Measured, Picture, Size, Z, ratio, verdict
+from streamdp.replay.claims import ClaimResult, Effort, Floats, Measured, Picture, Z, ratio, verdict
 
 HORIZON = 10**6
 FIRST = (0.75, 0.625, 0.5, 0.375, 0.25)
@@ -33,7 +33,7 @@ COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class FigureLearner:
     """A learner of a figure."""
 
     name: str
@@ -49,16 +49,16 @@ class Shown:
         return BANDIT_RECIPES[self.recipe](actions=actions, epsilon=epsilon, **options)
 
 
-LAZY_UCB = Shown("Anytime-Lazy-UCB", "lazy_ucb")
-THOMPSON_2 = Shown("Lazy-DP-TS, log₂", "lazy_thompson", (("log", "2"),))
-THOMPSON = Shown("Lazy-DP-TS, ln", "lazy_thompson")
-HELD = Shown("Lazy-DP-TS, ln, held", "lazy_thompson", (("play", "held"),))
-KLUCB = Shown("AdaP-KLUCB", "adap_klucb")
-SUCCESSIVE = Shown("DP-SE", "dp_se")
+LAZY_UCB = FigureLearner("Anytime-Lazy-UCB", "lazy_ucb")
+THOMPSON_2 = FigureLearner("Lazy-DP-TS, log₂", "lazy_thompson", (("log", "2"),))
+THOMPSON = FigureLearner("Lazy-DP-TS, ln", "lazy_thompson")
+HELD = FigureLearner("Lazy-DP-TS, ln, held", "lazy_thompson", (("play", "held"),))
+KLUCB = FigureLearner("AdaP-KLUCB", "adap_klucb")
+SUCCESSIVE = FigureLearner("DP-SE", "dp_se")
 FIGURE = (LAZY_UCB, THOMPSON_2, THOMPSON, HELD, KLUCB, SUCCESSIVE)
 
 
-def runs_of(size: Size) -> int:
+def runs_of(size: Effort) -> int:
     """How many runs of each learner: 20 as in the papers at the usual size."""
     return max(4, size.runs // _EACH)
 
@@ -72,16 +72,16 @@ Regrets = Mapping[tuple[str, Fraction], BanditOutcome]
 
 
 def regrets(
-    learners: Sequence[Shown],
+    learners: Sequence[FigureLearner],
     budgets: Sequence[Fraction],
     means: Sequence[float],
-    size: Size,
+    size: Effort,
     *,
     horizon: int,
 ) -> Regrets:
     """Every learner at every ε, with the regret at ten marks."""
     marks = marks_of(horizon)
-    world = Rewards.steady(means)
+    world = IndependentRewards.steady(means)
     runs = runs_of(size)
     return {
         (shown.name, epsilon): simulate_bandit(
@@ -98,10 +98,10 @@ def regrets(
     }
 
 
-def figure(number: int, means: Sequence[float]) -> Callable[[Size], Measured]:
+def figure(number: int, means: Sequence[float]) -> Callable[[Effort], Measured]:
     """A figure of regret over slots: five arms, a million slots, three ε."""
 
-    def measured(size: Size) -> Measured:
+    def measured(size: Effort) -> Measured:
         found = regrets(FIGURE, BUDGETS, means, size, horizon=HORIZON)
         source = f"{NEWEST}, Fig. {number}"
         findings = [
@@ -128,8 +128,12 @@ def figure(number: int, means: Sequence[float]) -> Callable[[Size], Measured]:
 
 
 def below(
-    found: Regrets, one: Shown, other: Shown, budgets: Sequence[Fraction], source: str
-) -> list[Finding]:
+    found: Regrets,
+    one: FigureLearner,
+    other: FigureLearner,
+    budgets: Sequence[Fraction],
+    source: str,
+) -> list[ClaimResult]:
     """One learner against another, at each ε."""
     claim = f"{one.name} loses no more than {other.name}"
     return [
@@ -148,19 +152,19 @@ def below(
 
 def compared(
     found: Regrets,
-    one: Shown,
-    other: Shown,
+    one: FigureLearner,
+    other: FigureLearner,
     epsilon: Fraction,
     said: tuple[str, str],
     *,
     rule: str,
     at_least: float = -np.inf,
     at_most: float = np.inf,
-) -> Finding:
+) -> ClaimResult:
     """The ratio of two learners' regrets."""
     top, bottom = found[one.name, epsilon], found[other.name, epsilon]
     value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
-    return Finding(
+    return ClaimResult(
         said[0],
         said[1],
         f"ε = {epsilon_text(epsilon)}",
@@ -195,7 +199,7 @@ def spread_of(regrets: Floats) -> tuple[Floats, Floats]:
     return regrets.mean(axis=0), half
 
 
-def flat(size: Size) -> Measured:
+def flat(size: Effort) -> Measured:
     """DP-SE's regret does not depend on ε in the range of the figures."""
     found = regrets((SUCCESSIVE,), BUDGETS, FIRST, size, horizon=HORIZON)
     value, low, high = ratio(
@@ -204,7 +208,7 @@ def flat(size: Size) -> Measured:
     )
     return Measured(
         (
-            Finding(
+            ClaimResult(
                 "the regret of DP-SE is flat in ε",
                 f"{OLDER}, §5",
                 SUCCESSIVE.name,
@@ -219,7 +223,7 @@ def flat(size: Size) -> Measured:
     )
 
 
-def hybrid(size: Size) -> Measured:
+def hybrid(size: Effort) -> Measured:
     """What Hybrid-UCB's releases cost, exactly: as printed, and with the array as the root."""
     findings = []
     for root in ("printed", "array"):
@@ -227,7 +231,7 @@ def hybrid(size: Size) -> Measured:
         worst = exposure(learner)
         printed = root == "printed"
         findings.append(
-            Finding(
+            ClaimResult(
                 "Hybrid-UCB is ε-differentially private",
                 f"{OLDER}, Theorem on Hybrid-UCB" if printed else "ours: the array is the root",
                 f"hybrid_ucb:root={root}",

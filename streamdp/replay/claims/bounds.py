@@ -10,7 +10,7 @@ import numpy as np
 from streamdp.core.calibration import prefix_softmax_rate
 from streamdp.core.regret import leader_bound, prefix_softmax_bound
 from streamdp.replay.cells import epsilon_text
-from streamdp.replay.claims import LEADERS, Finding, Measured, Size, Z, verdict
+from streamdp.replay.claims import LEADERS, ClaimResult, Effort, Measured, Z, verdict
 from streamdp.replay.claims.growth import one_better, run
 
 GRID = tuple(
@@ -18,9 +18,9 @@ GRID = tuple(
 )
 
 
-def never_exceeded(size: Size) -> Measured:
+def never_exceeded(size: Effort) -> Measured:
     """The largest regret as a share of its bound, by learner."""
-    few = Size(max(50, size.runs // 4), size.seed)
+    few = Effort(max(50, size.runs // 4), size.seed)
     findings = []
     for learner in LEADERS:
         worst = (0.0, 0.0, "")
@@ -42,7 +42,7 @@ def never_exceeded(size: Size) -> Measured:
         if learner.startswith("prefix"):
             source = "Cesari & Colomboni 2026, Theorem 1"
         findings.append(
-            Finding(
+            ClaimResult(
                 "the printed bound is never exceeded",
                 source,
                 learner,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from streamdp.replay.claims import Finding, Measured, Picture, Size, ratio, verdict
+from streamdp.replay.claims import ClaimResult, Effort, Measured, Picture, ratio, verdict
 from streamdp.replay.claims.bandits import (
     FIRST,
     KLUCB,
     SUCCESSIVE,
-    Shown,
+    FigureLearner,
     compared,
     over_slots,
     regrets,
@@ -20,12 +20,12 @@ from streamdp.replay.claims.bandits import (
 
 HORIZON = 10**7
 PAPER = "Azize & Basu 2022"
-UCB = Shown("AdaP-UCB", "adap_ucb")
+UCB = FigureLearner("AdaP-UCB", "adap_ucb")
 FAR_APART = (0.8, 0.1, 0.1, 0.1, 0.1)
 ONE = Fraction(1)
 
 
-def adap(size: Size) -> Measured:
+def adap(size: Effort) -> Measured:
     """Fig. 2: the order at ten million slots. Fig. 3: no price of privacy above ε = 0.3."""
     found = regrets((KLUCB, UCB, SUCCESSIVE), (ONE,), FIRST, size, horizon=HORIZON)
     findings = [
@@ -54,12 +54,12 @@ def adap(size: Size) -> Measured:
     return Measured(tuple(findings), picture)
 
 
-def _flat(size: Size) -> Finding:
+def _flat(size: Effort) -> ClaimResult:
     few, many = Fraction(3, 10), Fraction(10)
     found = regrets((KLUCB,), (few, many), FAR_APART, size, horizon=HORIZON)
     top, bottom = found[KLUCB.name, few], found[KLUCB.name, many]
     value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
-    return Finding(
+    return ClaimResult(
         "above ε = 0.3 privacy costs AdaP-KLUCB nothing where gaps are large",
         f"{PAPER}, Fig. 3",
         KLUCB.name,

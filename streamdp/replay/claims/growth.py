@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.regret import deterministic_lower_bound
-from streamdp.replay.blocks import Bernoulli, Constant, Walk, World, walk
+from streamdp.replay.blocks import Bernoulli, Constant, LossWorld, Walk, walk
 from streamdp.replay.cells import epsilon_text, parse_candidate
 from streamdp.replay.charts import Curve
-from streamdp.replay.claims import SHOWN, Finding, Measured, Picture, Size, Z, ratio, verdict
+from streamdp.replay.claims import SHOWN, ClaimResult, Effort, Measured, Picture, Z, ratio, verdict
 
 Floats = NDArray[np.float64]
 
@@ -31,14 +31,14 @@ def one_better(actions: int, gap: float) -> Bernoulli:
     return Bernoulli(means)
 
 
-def run(learner: str, epsilon: Fraction, world: World, *, horizon: int, size: Size) -> Walk:
+def run(learner: str, epsilon: Fraction, world: LossWorld, *, horizon: int, size: Effort) -> Walk:
     """A learner by its name in a world."""
     names = [str(action) for action in range(len(world.means))]
     leader = parse_candidate(learner).at(epsilon, actions=names)
     return walk(leader, world, horizon=horizon, runs=size.runs, seed=size.seed)
 
 
-def horizon(size: Size) -> Measured:
+def horizon(size: Effort) -> Measured:
     """Regret does not grow with T: what 2^24 slots add to the regret of 2^16."""
     K, gap, epsilon, short, long = 10, 0.1, Fraction(1, 4), 16, LONG
     findings, curves = [], []
@@ -51,7 +51,7 @@ def horizon(size: Size) -> Measured:
         half = Z * float(share.std(ddof=1)) / np.sqrt(size.runs)
         low, high = float(share.mean()) - half, float(share.mean()) + half
         findings.append(
-            Finding(
+            ClaimResult(
                 "regret does not grow with T",
                 f"{PREFIX}; {NOISY}; Wu & Wang 2026, Theorem 3",
                 learner,
@@ -73,7 +73,7 @@ def horizon(size: Size) -> Measured:
     return Measured(tuple(findings), Picture(title, "slots", "regret", tuple(curves)))
 
 
-def actions(size: Size) -> Measured:
+def actions(size: Effort) -> Measured:
     """Regret grows like ln K at most: R/ln K hardly moves from K = 8 to K = 1024."""
     counts, gap, epsilon, slots = (2, 8, 32, 128, 1024), 0.25, Fraction(1, 4), 2**18
     logs = np.log(1024) / np.log(8)
@@ -85,7 +85,7 @@ def actions(size: Size) -> Measured:
         }
         value, low, high = (each / logs for each in ratio(regrets[1024], regrets[8]))
         findings.append(
-            Finding(
+            ClaimResult(
                 "regret grows like ln K",
                 f"{PREFIX}; {NOISY} (ln K once gaps are equal)",
                 learner,
@@ -105,7 +105,7 @@ def actions(size: Size) -> Measured:
     return Measured(tuple(findings), Picture(title, "ln K", "regret", tuple(curves), linear=True))
 
 
-def epsilon(size: Size) -> Measured:
+def epsilon(size: Effort) -> Measured:
     """Regret is like 1/ε for small ε, and no longer depends on it for large ones."""
     K, gap, slots = 10, 0.25, 2**20
     budgets = [Fraction(1, 64), Fraction(1, 32), Fraction(1, 8), Fraction(1, 2)]
@@ -119,7 +119,7 @@ def epsilon(size: Size) -> Measured:
         value, low, high = ratio(regrets[1 / 64], regrets[1 / 32])
         flat, flat_low, flat_high = ratio(regrets[16.0], regrets[8.0])
         small.append(
-            Finding(
+            ClaimResult(
                 "regret is like 1/ε for small ε",
                 f"{PREFIX}; {NOISY} and 12",
                 learner,
@@ -132,7 +132,7 @@ def epsilon(size: Size) -> Measured:
             )
         )
         large.append(
-            Finding(
+            ClaimResult(
                 "privacy is free for large ε",
                 f"{PREFIX}; {NOISY}: ln K/Δ remains",
                 learner,
@@ -149,10 +149,10 @@ def epsilon(size: Size) -> Measured:
     return Measured((*small, *large), Picture(title, "ε", "regret", tuple(curves)))
 
 
-def deterministic(size: Size) -> Measured:
+def deterministic(size: Effort) -> Measured:
     """Losses (0, Δ, Δ, 1, …, 1) in every slot: regret is Θ(ln K/ε)."""
     gap, slots = 0.1, 2**16
-    few = Size(max(100, size.runs // 4), size.seed)
+    few = Effort(max(100, size.runs // 4), size.seed)
     findings, curves = [], []
     for budget in (Fraction(1, 10), Fraction(1)):
         for learner, colour in zip(SHOWN[2:], COLOURS[2:], strict=True):
@@ -173,7 +173,7 @@ _COUNTS = (16, 64, 256, 1024, 4096)
 
 def _order(
     learner: str, budget: Fraction, regrets: dict[int, Floats], *, gap: float, horizon: int
-) -> Finding:
+) -> ClaimResult:
     """Whether regret is of the order ln K/ε, and above what no learner can beat."""
     logs = np.log(4096) / np.log(16)
     value, low, high = (each / logs for each in ratio(regrets[4096], regrets[16]))
@@ -187,7 +187,7 @@ def _order(
     source = "Wu & Wang 2026, Theorems 7 and 11"
     if "laplace" in learner:
         source += " (open there for Laplace)"
-    return Finding(
+    return ClaimResult(
         "deterministic setting: Θ(ln K/ε)",
         source,
         learner,

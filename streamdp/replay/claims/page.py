@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from streamdp.replay import charts
-from streamdp.replay.claims import Finding, Measured, Size
+from streamdp.replay.claims import ClaimResult, Effort, Measured
 from streamdp.replay.page_style import document
 
 INTRO = (
@@ -22,7 +22,7 @@ INTRO = (
 )
 
 
-def page(found: Sequence[tuple[str, Measured]], size: Size) -> str:
+def page(found: Sequence[tuple[str, Measured]], size: Effort) -> str:
     """The whole page."""
     parts = ["<h1>The papers’ claims, measured</h1>", f"<p>{escape(INTRO)}</p>"]
     parts.append(f'<p class="facts">{size.runs} runs a point, seed {size.seed}</p>')
@@ -35,11 +35,11 @@ def page(found: Sequence[tuple[str, Measured]], size: Size) -> str:
     return document("The papers' claims, measured", "".join(parts))
 
 
-def _rule(finding: Finding) -> str:
+def _rule(finding: ClaimResult) -> str:
     return f"{finding.claim} ({finding.source}): {finding.rule}."
 
 
-def _table(findings: Sequence[Finding]) -> str:
+def _table(findings: Sequence[ClaimResult]) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("learner", "verdict", "measured", "interval"))
     rows = "".join(
         f"<tr><td>{escape(each.learner)}</td><td>{escape(each.verdict)}</td>"

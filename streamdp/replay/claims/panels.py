@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from streamdp.replay.bandit_worlds import Rewards
+from streamdp.replay.bandit_worlds import IndependentRewards
 from streamdp.replay.bandits import BanditOutcome, simulate_hybrid
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.charts import Curve
-from streamdp.replay.claims import Finding, Measured, Picture, Size, ratio, verdict
+from streamdp.replay.claims import ClaimResult, Effort, Measured, Picture, ratio, verdict
 from streamdp.replay.claims.bandits import (
     COLOURS,
     FIRST,
@@ -25,8 +25,8 @@ from streamdp.replay.claims.bandits import (
     OLDER,
     SUCCESSIVE,
     THOMPSON,
+    FigureLearner,
     Regrets,
-    Shown,
     below,
     compared,
     marks_of,
@@ -43,13 +43,13 @@ SETTINGS = (
 BUDGETS = tuple(Fraction(each) for each in ("0.1", "0.25", "0.5", "1", "8", "64", "128"))
 MIDDLE, LARGE = BUDGETS[2:4], BUDGETS[4:]
 HORIZON = 1 << 22
-HYBRID = Shown("Hybrid-UCB", "hybrid_ucb")
+HYBRID = FigureLearner("Hybrid-UCB", "hybrid_ucb")
 SHOWN = (LAZY_UCB, HYBRID, SUCCESSIVE, THOMPSON, KLUCB)
 
 
-def panels(size: Size) -> Measured:
+def panels(size: Effort) -> Measured:
     """What the text says of the panels, setting by setting."""
-    findings: list[Finding] = []
+    findings: list[ClaimResult] = []
     pictures = []
     for number, means in enumerate(SETTINGS, 1):
         found = panel(means, size, horizon=HORIZON)
@@ -59,13 +59,13 @@ def panels(size: Size) -> Measured:
     return Measured(tuple(findings), pictures[0])
 
 
-def panel(means: Sequence[float], size: Size, *, horizon: int) -> Regrets:
+def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
     """Every learner at every ε in one setting."""
     others = [each for each in SHOWN if each is not HYBRID]
     found = dict(regrets(others, BUDGETS, means, size, horizon=horizon))
     hybrids = simulate_hybrid(
         BUDGETS,
-        Rewards.steady(means),
+        IndependentRewards.steady(means),
         runs=runs_of(size),
         horizon=horizon,
         seed=(size.seed, len(SHOWN)),
@@ -76,7 +76,7 @@ def panel(means: Sequence[float], size: Size, *, horizon: int) -> Regrets:
     return found
 
 
-def told(found: Regrets, source: str) -> list[Finding]:
+def told(found: Regrets, source: str) -> list[ClaimResult]:
     """The statements of the text, each at the ε that it names or at all of them."""
     plots = f"{source} (a plot, no text)"
     findings = [
@@ -121,7 +121,7 @@ def told(found: Regrets, source: str) -> list[Finding]:
     return findings + below(found, THOMPSON, SUCCESSIVE, BUDGETS, "ours, beside the panels")
 
 
-def _falls(found: Regrets, shown: Shown, source: str) -> Finding:
+def _falls(found: Regrets, shown: FigureLearner, source: str) -> ClaimResult:
     """The worst step from an ε to the next larger one."""
     outcomes = [found[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
     value, low, high = max(ratio(after, before) for before, after in pairwise(outcomes))
@@ -136,7 +136,7 @@ def _falls(found: Regrets, shown: Shown, source: str) -> Finding:
     )
 
 
-def _flat(found: Regrets, source: str) -> Finding:
+def _flat(found: Regrets, source: str) -> ClaimResult:
     outcomes = [found[SUCCESSIVE.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
     return _over_budgets(
         "the regret of DP-SE is flat in ε",
@@ -153,17 +153,17 @@ def _flat(found: Regrets, source: str) -> Finding:
 def _over_budgets(
     claim: str,
     source: str,
-    shown: Shown,
+    shown: FigureLearner,
     rule: str,
     interval: tuple[float, float, float],
     outcomes: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
     *,
     at_least: float = -np.inf,
     at_most: float = np.inf,
-) -> Finding:
+) -> ClaimResult:
     value, low, high = interval
     course = ", ".join(f"{each.mean():.0f}" for each in outcomes)
-    return Finding(
+    return ClaimResult(
         claim,
         source,
         shown.name,

@@ -13,7 +13,7 @@ from streamdp.core.grid import quantise
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.replay.cells import Epsilon, epsilon_text, parse_candidate
-from streamdp.replay.claims import Finding, Measured, Size, Z, verdict
+from streamdp.replay.claims import ClaimResult, Effort, Measured, Z, verdict
 
 Ints = NDArray[np.int64]
 Losses = NDArray[np.float32]
@@ -24,7 +24,7 @@ MANY = 50
 NOISES = ("laplace", "gumbel", "exponential")
 
 
-def example(size: Size) -> Measured:
+def example(size: Effort) -> Measured:
     """0.3 against {0.4 with probability 0.8, 0 else}, after one slot and without privacy."""
     found = []
     printed = "Wu & Wang 2026, §3.1, as printed"
@@ -38,7 +38,7 @@ def example(size: Size) -> Measured:
             at = (claimed - 0.02, claimed + 0.02) if claimed else (0.0, 0.5)
             said = f"is {claimed}" if claimed else "is at most 1/2"
             found.append(
-                Finding(
+                ClaimResult(
                     "without resampling the wrong action leads"
                     if claimed
                     else "resampling sets it right",
@@ -56,7 +56,7 @@ def example(size: Size) -> Measured:
 
 
 def _wrong(
-    size: Size, often: float, seldom: float, resample: str
+    size: Effort, often: float, seldom: float, resample: str
 ) -> tuple[float, float, float, int]:
     """How often the second action is selected after one slot, though the first is better."""
     n = MANY * size.runs
@@ -71,7 +71,7 @@ def _wrong(
     return share - half, share + half, share, n
 
 
-def monotonicity(size: Size) -> Measured:
+def monotonicity(size: Effort) -> Measured:
     """Under resampling P(J = j) ≤ 1/j with the actions in the order of their means."""
     found = []
     for budget in (Fraction(2), None):
@@ -79,7 +79,7 @@ def monotonicity(size: Size) -> Measured:
             low, high, j, share, n = _worst_share(size, noise, budget, "bernoulli")
             _, _, i, plain, _ = _worst_share(size, noise, budget, "none")
             found.append(
-                Finding(
+                ClaimResult(
                     "P(J = j) ≤ 1/j under resampling",
                     "Wu & Wang 2026, Lemma 6",
                     f"noisy_leader:noise={noise}:resample=bernoulli",
@@ -96,7 +96,7 @@ def monotonicity(size: Size) -> Measured:
 
 
 def _worst_share(
-    size: Size, noise: str, budget: Epsilon, resample: str
+    size: Effort, noise: str, budget: Epsilon, resample: str
 ) -> tuple[float, float, int, float, int]:
     """The largest j·P(J = j) over j ≥ 2 and blocks, with its interval."""
     n, K, worst = 10 * size.runs, 6, (-1.0, 0, 0.0)
@@ -129,7 +129,7 @@ def _leader(noise: str, budget: Epsilon, *, actions: int) -> Leader:
     return parse_candidate(f"noisy_leader:noise={noise}").at(budget, actions=names)
 
 
-def _select(leader: Leader, losses: Losses, size: Size, *, resample: str) -> Ints:
+def _select(leader: Leader, losses: Losses, size: Effort, *, resample: str) -> Ints:
     """One selection from each block of losses (n × slots × K)."""
     n, slots, K = losses.shape
     flat = losses.reshape(n * slots, K)
@@ -140,6 +140,6 @@ def _select(leader: Leader, losses: Losses, size: Size, *, resample: str) -> Int
     return leader.choose.select(sums, _bits(size, Purpose.SELECTION, n))
 
 
-def _bits(size: Size, purpose: Purpose, rows: int) -> Bits:
+def _bits(size: Effort, purpose: Purpose, rows: int) -> Bits:
     tags = np.zeros((rows, 16), dtype=np.uint8)
     return SeededRandomness(size.seed).bits("claims", purpose, tags, np.arange(rows))

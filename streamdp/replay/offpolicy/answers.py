@@ -15,9 +15,9 @@ from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandi
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Epsilon, epsilon_text
-from streamdp.replay.course import Course, Shares
+from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.feedback import BASELINES, bandit_candidate, feedback_candidate
-from streamdp.replay.offpolicy.estimators import Estimate, Value
+from streamdp.replay.offpolicy.estimators import PolicyValues, ValueEstimate
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -70,13 +70,13 @@ class FeedbackAnswer:
     """
 
     cell: AnyCell
-    estimate: Estimate | None  # the mean reward of a record; None: the log does not say
+    estimate: ValueEstimate | None  # the mean reward of a record; None: the log does not say
     by_seed: Floats  # the same for each seed
-    course: Course
+    course: Trajectory
     shares: Shares
     charge: FeedbackCharge
     arms: Arms | None = None  # the watched key's first seed, as its experiment page would show it
-    value: Value | None = None  # from propensities
+    value: PolicyValues | None = None  # from propensities
     accepted: Ints | None = None  # by rejection: how many records each seed learned from
     regret: Floats | None = None  # exactly: by seed
 

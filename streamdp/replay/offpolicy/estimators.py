@@ -29,7 +29,7 @@ from math import inf, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.replay.offpolicy.intervals import Bounds, bounds
+from streamdp.replay.offpolicy.intervals import ValueInterval, bounds
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ class Moments:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ValueEstimate:
     """A value with its standard error."""
 
     value: float
@@ -103,16 +103,16 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PolicyValues:
     """What the records say of the value of some policies, one for each group."""
 
     records: int
-    ips: Estimate
-    snips: Estimate
-    dr: Estimate
+    ips: ValueEstimate
+    snips: ValueEstimate
+    dr: ValueEstimate
     effective: float  # records of equal weight that would say as much: (Σw)²/Σw²
-    mean_weight: Estimate  # 1 in the mean if the propensities are those of the draws
-    bounds: Bounds  # of the value, for every number of records at once
+    mean_weight: ValueEstimate  # 1 in the mean if the propensities are those of the draws
+    bounds: ValueInterval  # of the value, for every number of records at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +171,17 @@ class Sums:
         variance = np.maximum(0, self.robust2 - n * mean**2) / np.maximum(n - 1, 1)
         return mean, np.sqrt(variance / n)
 
-    def value(self) -> Value:
+    def value(self) -> PolicyValues:
         """The value over the records of all groups."""
         told = {name: float(getattr(self, name).sum()) for name in self.__slots__}
         n = round(told["records"])
         weight, weight2 = told["weight"], told["weight2"]
         snips = told["won"] / weight if weight else 0.0
         residual = told["won2"] - 2 * snips * told["mixed"] + snips**2 * weight2
-        return Value(
+        return PolicyValues(
             records=n,
             ips=_mean(told["won"], told["won2"], n),
-            snips=Estimate(snips, sqrt(max(0.0, residual)) / weight if weight else inf),
+            snips=ValueEstimate(snips, sqrt(max(0.0, residual)) / weight if weight else inf),
             dr=_mean(told["robust"], told["robust2"], n),
             effective=weight**2 / weight2 if weight2 else 0.0,
             mean_weight=_mean(weight, weight2, n),
@@ -191,7 +191,7 @@ class Sums:
         )
 
 
-def value_of(moments: Moments, policies: Floats, guesses: Floats) -> Value:
+def value_of(moments: Moments, policies: Floats, guesses: Floats) -> PolicyValues:
     """The value of policies (G × K) with guesses of each action's reward (G × K).
 
     >>> one = Moments.of(np.array([0, 0]), np.array([0, 1]), np.array([1.0, 0.0]),
@@ -202,10 +202,10 @@ def value_of(moments: Moments, policies: Floats, guesses: Floats) -> Value:
     return Sums.of(moments, policies, guesses).value()
 
 
-def _mean(total: float, squares: float, records: int) -> Estimate:
+def _mean(total: float, squares: float, records: int) -> ValueEstimate:
     """A mean with its standard error, from sums."""
     if records < 2:
-        return Estimate(total / max(1, records), inf)
+        return ValueEstimate(total / max(1, records), inf)
     mean = total / records
     variance = max(0.0, squares - records * mean**2) / (records - 1)
-    return Estimate(mean, sqrt(variance / records))
+    return ValueEstimate(mean, sqrt(variance / records))

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.segments import group
-from streamdp.replay.course import Course, Shares
+from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.cuts import Bench, Rows
 from streamdp.replay.log import Log, Portion
 from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
-from streamdp.replay.offpolicy.estimators import Estimate
+from streamdp.replay.offpolicy.estimators import ValueEstimate
 from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
 
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ _AT_ONCE = 1 << 21  # slots × (seeds + actions)
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class LogKeys:
     """Who is in a log, how many slots each takes, and what each action would have lost."""
 
     rows: Rows
@@ -61,7 +61,7 @@ class Slots:
 
 def play(
     log: Log, cells: tuple[FeedbackCell, ...], bench: Bench
-) -> tuple[Crowd, list[FeedbackAnswer]]:
+) -> tuple[LogKeys, list[FeedbackAnswer]]:
     """Each cell under each seed over a log of losses."""
     crowd = _crowd(log, bench)
     players = [_Player(cell, crowd, bench) for cell in cells]
@@ -82,7 +82,7 @@ def slots_in_order(log: Log, rows: Rows, *, step: int) -> Iterator[Slots]:
             yield _slots(portion, slice(first, first + step), rows, taken)
 
 
-def _crowd(log: Log, bench: Bench) -> Crowd:
+def _crowd(log: Log, bench: Bench) -> LogKeys:
     rows = Rows(bench)
     counts, totals = np.zeros(0, np.int64), np.zeros((0, len(log.actions)), np.int64)
     step = max(1, _AT_ONCE // len(log.actions))
@@ -97,7 +97,7 @@ def _crowd(log: Log, bench: Bench) -> Crowd:
             touched = slots.row[starts]
             counts[touched] += np.diff(starts, append=len(slots.row))
             totals[touched] += np.add.reduceat(slots.losses, starts, axis=0)
-    return Crowd(rows, counts, totals)
+    return LogKeys(rows, counts, totals)
 
 
 def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
@@ -128,7 +128,7 @@ def _coins(generators: list[Generator], place: Ints) -> Ints:
 class _Player:
     """One cell: all seeds and keys at once, block by block."""
 
-    def __init__(self, cell: FeedbackCell, crowd: Crowd, bench: Bench) -> None:
+    def __init__(self, cell: FeedbackCell, crowd: LogKeys, bench: Bench) -> None:
         self._cell, self._crowd = cell, crowd
         self._runs = Runs.of(cell.learner, crowd.rows, bench, crowd.counts)
         rows, seeds, K = len(crowd.rows), len(bench.seeds), crowd.totals.shape[1]
@@ -203,9 +203,9 @@ class _Player:
         error = float(rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
         return FeedbackAnswer(
             cell=self._cell,
-            estimate=Estimate(float(rewards.mean()), error),
+            estimate=ValueEstimate(float(rewards.mean()), error),
             by_seed=rewards,
-            course=Course(ends, so_far.mean(axis=1), low, high),
+            course=Trajectory(ends, so_far.mean(axis=1), low, high),
             shares=Shares(self._schedule.starts(np.arange(len(self._shares))), self._shares),
             arms=self._runs.experiment.arms(),
             charge=charge_of(self._cell.learner, crowd.counts),

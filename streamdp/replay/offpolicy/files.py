@@ -28,7 +28,7 @@ from streamdp.core.events import NO_ARM, Key
 from streamdp.core.grid import as_float32, centred_gains
 from streamdp.replay.log import numbered_actions, wrong
 from streamdp.replay.offpolicy.log import Piece, ShownLog, arms_of, joined, with_positions
-from streamdp.replay.sources import Reading, need_pyarrow
+from streamdp.replay.sources import ReadOptions, need_pyarrow
 
 ACTION, PSCORE, POSITION, KEY = "action", "pscore", "position", "key"
 CONTENTS = ("reward", "loss")
@@ -46,7 +46,7 @@ def holds_feedback(path: Path) -> bool:
     return False
 
 
-def open_file(path: Path, how: Reading, *, pscore: str = PSCORE) -> ShownLog:
+def open_file(path: Path, how: ReadOptions, *, pscore: str = PSCORE) -> ShownLog:
     """The log in a file; `pscore` names the column of propensities."""
     lines = path.suffix.lower() in (".ndjson", ".jsonl")
     table = _lines(path, how, pscore) if lines else _arrow_columns(path, pscore)
@@ -76,7 +76,7 @@ def _content(where: str, table: Columns) -> str:
     return found[0]
 
 
-def _actions(shown: Sequence[Any], how: Reading, where: _Where) -> tuple[str, ...]:
+def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str, ...]:
     """The actions as given, or all that the file names: numbers up to the largest, or names."""
     if how.actions is not None:
         return how.actions
@@ -96,7 +96,7 @@ def _pieces(
     actions: tuple[str, ...],
     content: str,
     pscore: str,
-    how: Reading,
+    how: ReadOptions,
     where: _Where,
 ) -> Iterator[Piece]:
     """The rows, one piece for each run of rows of one partition."""
@@ -185,7 +185,7 @@ def _first_line(path: Path) -> Mapping[str, object]:
     return {}
 
 
-def _lines(path: Path, how: Reading, pscore: str) -> Columns:
+def _lines(path: Path, how: ReadOptions, pscore: str) -> Columns:
     """The members of all lines as columns; a column that no line has is left out."""
     wanted = (ACTION, *CONTENTS, pscore, POSITION, KEY, "offset", "partition")
     columns: dict[str, list[Any]] = {name: [] for name in wanted}

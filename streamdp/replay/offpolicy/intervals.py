@@ -37,7 +37,7 @@ _STEPS = 60  # of bisection: to the last digit of a double
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ValueInterval:
     """An interval for a mean value."""
 
     low: float
@@ -46,7 +46,7 @@ class Bounds:
 
 def bounds(
     records: int, won: tuple[float, float], lost: tuple[float, float], *, missed: float = MISSED
-) -> Bounds:
+) -> ValueInterval:
     """The interval of the mean value, from Σ X and Σ (X − m)² of X = w·r and of X = w·(1 − r).
 
     >>> bounds(1000, (500.0, 250.0), (500.0, 250.0)).low > 0.4
@@ -54,7 +54,7 @@ def bounds(
     """
     low = (won[0] - reach(won[1], missed / 2)) / records
     high = 1 - (lost[0] - reach(lost[1], missed / 2)) / records
-    return Bounds(min(1.0, max(0.0, low)), max(0.0, min(1.0, high)))
+    return ValueInterval(min(1.0, max(0.0, low)), max(0.0, min(1.0, high)))
 
 
 def reach(squares: float, missed: float) -> float:

@@ -17,9 +17,9 @@ from streamdp.core.evidence.experiment import Arms
 from streamdp.replay import charts
 from streamdp.replay.cells import Epsilon, epsilon_text
 from streamdp.replay.charts import Curve
-from streamdp.replay.course import Course, Shares
+from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.offpolicy.answers import FeedbackAnswer
-from streamdp.replay.offpolicy.estimators import Value, Z
+from streamdp.replay.offpolicy.estimators import PolicyValues, Z
 from streamdp.replay.offpolicy.question import FeedbackReplay
 from streamdp.replay.offpolicy.told import (
     charge_text,
@@ -82,7 +82,7 @@ def _summary(replay: FeedbackReplay) -> str:
 
 
 def over_time(
-    courses: Mapping[Epsilon, Sequence[tuple[str, Course]]],
+    courses: Mapping[Epsilon, Sequence[tuple[str, Trajectory]]],
     *,
     y: Callable[[Sequence[Curve]], charts.Axis],
     levels: Sequence[tuple[str, float]] = (),
@@ -257,7 +257,7 @@ def _fixed(replay: FeedbackReplay) -> str:
     )
 
 
-def _fixed_row(value: Value) -> list[str]:
+def _fixed_row(value: PolicyValues) -> list[str]:
     bounds = f"{value.bounds.low:.3f} – {value.bounds.high:.3f}"
     return [interval(value.snips), bounds, f"{value.effective:,.0f}"]
 

@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import Bandit
-from streamdp.replay.bandit_worlds import Table
-from streamdp.replay.bandits import Run
-from streamdp.replay.course import Course, Shares
+from streamdp.replay.bandit_worlds import WrittenLosses
+from streamdp.replay.bandits import BanditRun
+from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.cuts import Bench
 from streamdp.replay.log import Log
 from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
-from streamdp.replay.offpolicy.estimators import Estimate
-from streamdp.replay.offpolicy.exact import BAND, Crowd, slots_in_order
+from streamdp.replay.offpolicy.estimators import ValueEstimate
+from streamdp.replay.offpolicy.exact import BAND, LogKeys, slots_in_order
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.rejection import POINTS, Met, answer_of
 
@@ -52,7 +52,7 @@ MOST_BYTES = 1 << 31
 
 
 def play_phases(
-    log: Log, cells: Sequence[PhasedCell], bench: Bench, crowd: Crowd
+    log: Log, cells: Sequence[PhasedCell], bench: Bench, crowd: LogKeys
 ) -> list[FeedbackAnswer]:
     """Each cell under each seed over a log of losses."""
     if not cells:
@@ -65,7 +65,7 @@ def play_phases(
     return [_exact(cell, tables, marks, least, bench, crowd) for cell in cells]
 
 
-def _tables(log: Log, crowd: Crowd) -> list[Table]:
+def _tables(log: Log, crowd: LogKeys) -> list[WrittenLosses]:
     """The losses of each key, in its order."""
     K = len(log.actions)
     if (size := crowd.slots * K * 8) > MOST_BYTES:
@@ -76,22 +76,22 @@ def _tables(log: Log, crowd: Crowd) -> list[Table]:
     starts = np.cumsum(crowd.counts) - crowd.counts
     for slots in slots_in_order(log, crowd.rows, step=_AT_ONCE // K or 1):
         every[starts[slots.row] + slots.number - 1] = slots.losses / UNIT
-    return [Table(each) for each in np.split(every, starts[1:])]
+    return [WrittenLosses(each) for each in np.split(every, starts[1:])]
 
 
 def _exact(
     cell: PhasedCell,
-    tables: Sequence[Table],
+    tables: Sequence[WrittenLosses],
     marks: Ints,
     least: Floats,
     bench: Bench,
-    crowd: Crowd,
+    crowd: LogKeys,
 ) -> FeedbackAnswer:
     regrets = np.zeros((len(bench.seeds), len(marks)))
     shown, charge = [], _Charge(cell.learner)
     for at, seed in enumerate(bench.seeds):
         for row, table in enumerate(tables):
-            run = Run(cell.learner, table, _generator(seed, row), len(table.written))
+            run = BanditRun(cell.learner, table, _generator(seed, row), len(table.written))
             played = run.played()
             own = np.cumsum(table.written[np.arange(len(played)), played])
             regrets[at] += own[np.minimum(marks, len(own)) - 1]
@@ -106,9 +106,9 @@ def _exact(
     error = float(rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
     return FeedbackAnswer(
         cell=cell,
-        estimate=Estimate(float(rewards.mean()), error),
+        estimate=ValueEstimate(float(rewards.mean()), error),
         by_seed=rewards,
-        course=Course(marks, regrets.mean(axis=0), low, high),
+        course=Trajectory(marks, regrets.mean(axis=0), low, high),
         shares=_shares(shown, marks, crowd.totals.shape[1]),
         charge=charge.told(),
         regret=regrets[:, -1],
@@ -155,7 +155,7 @@ class _Charge:
         self._epsilon = learner.charge
         self._releases = self._charged = self._slots = 0
 
-    def add(self, run: Run, slots: int) -> None:
+    def add(self, run: BanditRun, slots: int) -> None:
         """A key's run of so many slots."""
         self._releases += run.releases
         self._charged += run.charged
@@ -186,8 +186,10 @@ def _rejected(
     met, shown, charge = [Met() for _ in bench.seeds], [], _Charge(cell.learner)
     for row, places in enumerate(keys):
         for at, seed in enumerate(bench.seeds):
-            records = Records(log, places)
-            run = Run(cell.learner, records, _generator(seed, row), len(places), meet=records.meet)
+            records = KeyRecords(log, places)
+            run = BanditRun(
+                cell.learner, records, _generator(seed, row), len(places), meet=records.meet
+            )
             played = run.played()
             met[at].places.append(places[records.taken[: len(played)]])
             if row == log.counts.argmax():
@@ -198,7 +200,7 @@ def _rejected(
     return answer_of(cell, log, met, shares=shares, charge=charge.told())
 
 
-class Records:
+class KeyRecords:
     """A key's records as losses: each slot is the next record that shows what is played."""
 
     __slots__ = ("_lost", "_shown", "arms", "taken")

@@ -87,7 +87,7 @@ class FeedbackQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogFindings:
     """What was found in the log itself."""
 
     slots: int
@@ -107,7 +107,7 @@ class FeedbackReplay:
     actions: tuple[str, ...]
     question: FeedbackQuestion
     method: Method
-    found: Found
+    found: LogFindings
     answers: tuple[FeedbackAnswer, ...]
     rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: each as it would have run live
     fixed: weighted.Fixed | None = None  # what single actions are worth
@@ -150,7 +150,7 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
         actions=log.actions,
         question=question,
         method="exact",
-        found=Found(crowd.slots, len(crowd.rows), key_text(key, partition)),
+        found=LogFindings(crowd.slots, len(crowd.rows), key_text(key, partition)),
         answers=_in_order(answers, cells),
         best=1 - float(totals.min(axis=1).sum()) / crowd.slots,
         uniform=1 - float(totals.mean(axis=1).sum()) / crowd.slots,
@@ -223,9 +223,9 @@ def _releases(
     ]
 
 
-def _found(log: ShownLog, watched: str) -> Found:
+def _found(log: ShownLog, watched: str) -> LogFindings:
     named = log.played >= 0
-    return Found(
+    return LogFindings(
         slots=log.slots,
         keys=len(log.learners),
         watched=watched,

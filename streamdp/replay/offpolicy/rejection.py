@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS
-from streamdp.replay.course import Course, Shares
+from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.cuts import Bench
 from streamdp.replay.offpolicy.answers import (
     AnyCell,
@@ -30,7 +30,7 @@ from streamdp.replay.offpolicy.answers import (
     FeedbackCharge,
     charge_of,
 )
-from streamdp.replay.offpolicy.estimators import Estimate, Z
+from streamdp.replay.offpolicy.estimators import ValueEstimate, Z
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
 
@@ -99,7 +99,7 @@ def answer_of(
     errors = [float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else np.inf for r in rewards]
     return FeedbackAnswer(
         cell=cell,
-        estimate=Estimate(float(means.mean()), float(np.mean(errors))),
+        estimate=ValueEstimate(float(means.mean()), float(np.mean(errors))),
         by_seed=means,
         course=_course(rewards),
         shares=shares,
@@ -134,13 +134,13 @@ def _one(
         at, block = int(some[-1]) + 1, block + 1
 
 
-def _course(rewards: list[Floats]) -> Course:
+def _course(rewards: list[Floats]) -> Trajectory:
     """The mean reward so far, over the records that were met."""
     fewest = min(len(each) for each in rewards)
     slots = np.unique(np.geomspace(1, max(1, fewest), POINTS).astype(np.int64))
     if not fewest:
         nothing = np.full(1, np.nan)
-        return Course(slots, nothing, nothing, nothing)
+        return Trajectory(slots, nothing, nothing, nothing)
     means, errors = [], []
     for each in rewards:
         total, squares = np.cumsum(each)[slots - 1], np.cumsum(each**2)[slots - 1]
@@ -149,4 +149,4 @@ def _course(rewards: list[Floats]) -> Course:
         means.append(mean)
         errors.append(np.sqrt(variance))
     middle, error = np.mean(means, axis=0), np.mean(errors, axis=0)
-    return Course(slots, middle, middle - Z * error, middle + Z * error)
+    return Trajectory(slots, middle, middle - Z * error, middle + Z * error)

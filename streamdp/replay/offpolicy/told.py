@@ -13,7 +13,7 @@ import numpy as np
 from streamdp.core.evidence.experiment import Arms
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.offpolicy.answers import FeedbackAnswer
-from streamdp.replay.offpolicy.estimators import Estimate, Value
+from streamdp.replay.offpolicy.estimators import PolicyValues, ValueEstimate
 from streamdp.replay.offpolicy.fold import release_as_json
 from streamdp.replay.offpolicy.question import FeedbackReplay, Method
 from streamdp.wire.unprotected import labelled
@@ -59,9 +59,9 @@ METHODS: Mapping[Method, Said] = {
 }
 
 
-def headline(answer: FeedbackAnswer) -> Estimate:
+def headline(answer: FeedbackAnswer) -> ValueEstimate:
     """The mean reward of a record: 0 with an infinite error where the log does not say."""
-    return answer.estimate or Estimate(0.0, float("inf"))
+    return answer.estimate or ValueEstimate(0.0, float("inf"))
 
 
 def summary(replay: FeedbackReplay) -> list[Said]:
@@ -119,7 +119,7 @@ def _counted(replay: FeedbackReplay) -> Iterator[Said]:
         yield Said("Of the records", "; ".join(told) + ".")
 
 
-def interval(estimate: Estimate) -> str:
+def interval(estimate: ValueEstimate) -> str:
     """A value with its 95 % interval."""
     if not np.isfinite(estimate.error):
         return "unknown"
@@ -237,7 +237,7 @@ def arms_as_json(arms: Arms) -> dict[str, object]:
     }
 
 
-def _estimate(estimate: Estimate) -> dict[str, float | None]:
+def _estimate(estimate: ValueEstimate) -> dict[str, float | None]:
     finite = np.isfinite(estimate.error)
     return {
         "value": estimate.value if np.isfinite(estimate.value) else None,
@@ -245,7 +245,7 @@ def _estimate(estimate: Estimate) -> dict[str, float | None]:
     }
 
 
-def _value(value: Value) -> dict[str, object]:
+def _value(value: PolicyValues) -> dict[str, object]:
     return {
         "records": value.records,
         "effective_records": value.effective,

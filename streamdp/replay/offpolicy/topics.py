@@ -19,7 +19,7 @@ from streamdp.ports import Headers, Records, StreamTopics, Technology
 from streamdp.replay.log import wrong
 from streamdp.replay.offpolicy.files import PSCORE
 from streamdp.replay.offpolicy.log import Piece, ShownLog, joined
-from streamdp.replay.sources import Reading
+from streamdp.replay.sources import ReadOptions
 from streamdp.replay.sources.topics import addressed, records_of
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, observe
 
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 
 def open_topic(
-    where: str, how: Reading, feedback: Feedback | None, *, pscore: str = PSCORE
+    where: str, how: ReadOptions, feedback: Feedback | None, *, pscore: str = PSCORE
 ) -> ShownLog:
     """The log in the topic that ``technology:address#topic`` names."""
     _, technology, topic = addressed(where, how)
@@ -37,7 +37,7 @@ def open_topic(
 def topic_log(
     technology: Technology,
     topic: str,
-    how: Reading,
+    how: ReadOptions,
     feedback: Feedback | None,
     *,
     pscore: str = PSCORE,

@@ -24,10 +24,17 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.schedule import Schedule
-from streamdp.replay.course import Course, Shares
+from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.cuts import Bench
 from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
-from streamdp.replay.offpolicy.estimators import Estimate, Moments, Sums, Value, Z, value_of
+from streamdp.replay.offpolicy.estimators import (
+    Moments,
+    PolicyValues,
+    Sums,
+    ValueEstimate,
+    Z,
+    value_of,
+)
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.policies import Runs
 
@@ -40,7 +47,7 @@ GUESSED = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockGroups:
     """A log cut by one schedule: groups are blocks of keys, in order of key and block."""
 
     schedule: Schedule
@@ -59,7 +66,7 @@ def usable(log: ShownLog) -> NDArray[np.bool_]:
     return np.asarray(good, dtype=np.bool_)
 
 
-def cut(log: ShownLog, schedule: Schedule) -> Blocks:
+def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
     """The sums of a log that learners with this schedule need."""
     count = schedule.blocks_of(log.counts) + 1
     first, K = np.cumsum(count) - count, len(log.actions)
@@ -83,7 +90,9 @@ def cut(log: ShownLog, schedule: Schedule) -> Blocks:
         shape=(total, K),
     )
     gains = sums.reshape(total, K).astype(np.int64)
-    return Blocks(schedule, first, count, block, gains, shown, moments, _guesses(moments, block))
+    return BlockGroups(
+        schedule, first, count, block, gains, shown, moments, _guesses(moments, block)
+    )
 
 
 def _guesses(moments: Moments, block: Ints) -> Floats:
@@ -106,7 +115,7 @@ def _before(values: Floats, block: Ints) -> Floats:
 def weigh(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
     """What the log says of each cell."""
     rows = log.rows(bench)
-    blocks: dict[Schedule, Blocks] = {}
+    blocks: dict[Schedule, BlockGroups] = {}
     answers = []
     for cell in cells:
         schedule = cell.learner.schedule
@@ -117,7 +126,7 @@ def weigh(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[
     return answers
 
 
-def _weighed(cell: FeedbackCell, log: ShownLog, blocks: Blocks, runs: Runs) -> FeedbackAnswer:
+def _weighed(cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, runs: Runs) -> FeedbackAnswer:
     policies, by_seed = _policies(blocks, runs, log.counts)
     sums = Sums.of(blocks.moments, policies, blocks.guesses)
     value = sums.value() if blocks.moments.records else None
@@ -130,7 +139,7 @@ def _weighed(cell: FeedbackCell, log: ShownLog, blocks: Blocks, runs: Runs) -> F
         cell=cell,
         estimate=None if value is None else value.dr,
         by_seed=by_seed / max(1, blocks.moments.records),
-        course=Course(ends, mean, mean - Z * error, mean + Z * error),
+        course=Trajectory(ends, mean, mean - Z * error, mean + Z * error),
         shares=Shares(blocks.schedule.starts(np.arange(len(own))), own),
         arms=runs.experiment.arms(),
         charge=charge_of(cell.learner, log.counts),
@@ -138,7 +147,7 @@ def _weighed(cell: FeedbackCell, log: ShownLog, blocks: Blocks, runs: Runs) -> F
     )
 
 
-def _policies(blocks: Blocks, runs: Runs, counts: Ints) -> tuple[Floats, Floats]:
+def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Floats]:
     """The mean policy of each group over seeds, and Σ w·r of each seed."""
     policies = np.empty(blocks.gains.shape)
     won = np.zeros(runs.state.shape[1])
@@ -160,9 +169,9 @@ def _policies(blocks: Blocks, runs: Runs, counts: Ints) -> tuple[Floats, Floats]
 class Fixed:
     """What the log says of showing always the same, of showing by chance, and of itself."""
 
-    logged: Estimate  # the mean reward of the log's own draws
-    uniform: Value
-    always: tuple[Value, ...]  # each action alone
+    logged: ValueEstimate  # the mean reward of the log's own draws
+    uniform: PolicyValues
+    always: tuple[PolicyValues, ...]  # each action alone
 
 
 def fixed(log: ShownLog) -> Fixed:
@@ -179,7 +188,7 @@ def fixed(log: ShownLog) -> Fixed:
     level = np.full((1, K), 0.5)
     error = float(reward.std(ddof=1) / np.sqrt(len(reward))) if len(reward) > 1 else float("inf")
     return Fixed(
-        Estimate(float(reward.mean()), error),
+        ValueEstimate(float(reward.mean()), error),
         value_of(moments, np.full((1, K), 1 / K), level),
         tuple(value_of(moments, one[None], level) for one in np.eye(K)),
     )

@@ -37,7 +37,7 @@ ENDINGS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How to read a log, where it does not say so itself.
 
     `actions` names the coordinates; `on_bad` says what a row of a file that cannot be used is: an
@@ -52,9 +52,9 @@ class Reading:
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
-def open_log(source: str | Path, reading: Reading | None = None) -> Log:
+def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
     """The log that a path or a topic's address names."""
-    how = reading or Reading()
+    how = reading or ReadOptions()
     text = str(source)
     technology, colon, address = text.partition(":")
     if colon and technology.isidentifier() and not Path(text).exists():
@@ -73,7 +73,7 @@ def open_log(source: str | Path, reading: Reading | None = None) -> Log:
         raise InvalidConfig(complaint(text, "cannot be read", expected="a file", got="none there"))
     if module == "arrow_files":
         need_pyarrow(text)
-    reader: Callable[[Path, Reading], Log] = import_module(f"{__name__}.{module}").open_file
+    reader: Callable[[Path, ReadOptions], Log] = import_module(f"{__name__}.{module}").open_file
     log: Log = reader(path, how)
     return log
 

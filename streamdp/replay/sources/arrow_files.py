@@ -40,7 +40,7 @@ from streamdp.replay.log import (
     portions_of,
     wrong,
 )
-from streamdp.replay.sources import OnBad, Reading, file_identity
+from streamdp.replay.sources import OnBad, ReadOptions, file_identity
 
 LOSSES, KEY, OFFSET, PARTITION = "losses", "key", "offset", "partition"
 RESERVED = (LOSSES, KEY, OFFSET, PARTITION, "ts", "event_id")
@@ -165,7 +165,7 @@ class ArrowLog:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def open_file(path: Path, how: Reading) -> Log:
+def open_file(path: Path, how: ReadOptions) -> Log:
     """The log in a Parquet or IPC file."""
     where = str(path)
     schema, rows = schema_of(path)
@@ -204,7 +204,7 @@ def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
         raise wrong(str(path), "corrupt", expected="readable data", got=_line(error)) from None
 
 
-def _layout(schema: Any, how: Reading, *, path: Path) -> _Layout:
+def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
     where = str(path)
     beside = tuple(name for name in (KEY, OFFSET, PARTITION) if name in schema.names)
     for name in beside:
@@ -237,7 +237,7 @@ def _layout(schema: Any, how: Reading, *, path: Path) -> _Layout:
     return _Layout(named_actions(how.actions, named, where=where), named, beside)
 
 
-def _list_actions(schema: Any, how: Reading, *, path: Path) -> tuple[str, ...]:
+def _list_actions(schema: Any, how: ReadOptions, *, path: Path) -> tuple[str, ...]:
     """The actions of a column of lists: from metadata, or numbered after the first row."""
     where = f"{path}: {LOSSES}"
     kind = schema.field(LOSSES).type

@@ -33,7 +33,7 @@ from streamdp.replay.log import (
     portions_of,
     wrong,
 )
-from streamdp.replay.sources import OnBad, Reading, file_identity
+from streamdp.replay.sources import OnBad, ReadOptions, file_identity
 from streamdp.wire.json_format import JsonFormat
 
 _LINES = 1 << 13  # a portion
@@ -163,7 +163,7 @@ class LinesLog:
         return np.array(values, dtype=np.int64)
 
 
-def open_file(path: Path, how: Reading) -> Log:
+def open_file(path: Path, how: ReadOptions) -> Log:
     """The log in a file of JSON lines."""
     slots = _count_lines(path)
     if not slots:
@@ -172,7 +172,7 @@ def open_file(path: Path, how: Reading) -> Log:
     return LinesLog(path, slots, JsonFormat(actions=names, layout=layout), how.on_bad)
 
 
-def _first_losses(path: Path, how: Reading) -> tuple[tuple[str, ...], Any]:
+def _first_losses(path: Path, how: ReadOptions) -> tuple[tuple[str, ...], Any]:
     with path.open("rb") as file:
         for number, text in enumerate(file, 1):
             given = None if text.isspace() else _given(text)

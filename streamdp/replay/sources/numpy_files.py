@@ -36,7 +36,7 @@ from streamdp.replay.log import (
     portions_of,
     wrong,
 )
-from streamdp.replay.sources import Reading, file_identity
+from streamdp.replay.sources import ReadOptions, file_identity
 
 _CONVERTED_BYTES = 1 << 22
 """Of losses in a portion that has to be converted: the copies are in float64."""
@@ -66,7 +66,7 @@ class _Table:
         return max(1, (PORTION_BYTES if self.ready else _CONVERTED_BYTES) // (4 * self.columns))
 
 
-def open_file(path: Path, how: Reading) -> Log:
+def open_file(path: Path, how: ReadOptions) -> Log:
     """The log in a .npy or .npz."""
     if path.suffix.lower() == ".npz":
         return _open_archive(path, how)
@@ -202,7 +202,7 @@ def _header(file: IO[bytes], *, where: str) -> _Table:
     return _Table(int(shape[0]), int(shape[1]), dtype, file.tell())
 
 
-def _open_archive(path: Path, how: Reading) -> Log:
+def _open_archive(path: Path, how: ReadOptions) -> Log:
     where = str(path)
     try:
         with zipfile.ZipFile(path) as archive:

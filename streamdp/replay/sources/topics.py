@@ -24,7 +24,7 @@ from streamdp.core.events import LossBatch
 from streamdp.ports import Administrator, Records, StreamTopics, Technology
 from streamdp.replay.clipping import decoded
 from streamdp.replay.log import START, Portion, Position, batch_of, wrong
-from streamdp.replay.sources import Reading
+from streamdp.replay.sources import ReadOptions
 from streamdp.wire import formats
 
 GROUP = "streamdp.transports"
@@ -72,7 +72,7 @@ class TopicLog:
         return batch_of(found.losses, first=0, keys=keys, offsets=offsets), clipped
 
 
-def open_topic(technology: str, address: str, how: Reading) -> TopicLog:
+def open_topic(technology: str, address: str, how: ReadOptions) -> TopicLog:
     """The input topic that an address names: ``address#topic``."""
     where = f"{technology}:{address}"
     place = address.rpartition("#")[0]
@@ -82,7 +82,7 @@ def open_topic(technology: str, address: str, how: Reading) -> TopicLog:
     return topic_log(opened, topic, how, name=where)
 
 
-def addressed(where: str, how: Reading) -> tuple[str, Technology, str]:
+def addressed(where: str, how: ReadOptions) -> tuple[str, Technology, str]:
     """The name of a technology, the technology, and the topic: ``technology:address#topic``."""
     technology, _, address = where.partition(":")
     place, mark, topic = address.rpartition("#")
@@ -94,7 +94,7 @@ def addressed(where: str, how: Reading) -> tuple[str, Technology, str]:
     return technology, _technology(technology, settings), topic
 
 
-def topic_log(technology: Technology, topic: str, how: Reading, *, name: str) -> TopicLog:
+def topic_log(technology: Technology, topic: str, how: ReadOptions, *, name: str) -> TopicLog:
     """The input topic of a technology that is open already."""
     if how.actions is None:
         raise wrong(name, "a topic does not name actions", expected="actions", got="none")

@@ -51,7 +51,7 @@ from streamdp.wire.published import Mode
 
 if TYPE_CHECKING:
     from streamdp.service.assembling.spec import AssemblySpec
-    from streamdp.service.exact import Exact
+    from streamdp.service.exact import ExactTotals
     from streamdp.service.spec import StreamSpec
 
 TRANSPORTS = "streamdp.transports"
@@ -392,13 +392,13 @@ class Configuration:
             headers=stream.observes == "feedback" or stream.idle is not None,
         )
 
-    def _exact(self, learner: Learner) -> Exact | None:
+    def _exact(self, learner: Learner) -> ExactTotals | None:
         """NOT PRIVATE: what an operator asked to see; of a feedback stream there is nothing."""
-        from streamdp.service.exact import Exact
+        from streamdp.service.exact import ExactTotals
 
         if not self.tables.http.operator_exact or isinstance(learner, PolicyLearner):
             return None
-        return Exact(len(learner.actions))
+        return ExactTotals(len(learner.actions))
 
     def _randomness(self, name: str, seeds: Seeds) -> Randomness:
         seed = self.stream(name).seed

@@ -32,7 +32,7 @@ NONE = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TopicPair:
     """Topics of requests and of outcomes that belong together, and who assembles them."""
 
     assemblies: tuple[str, ...]
@@ -41,7 +41,7 @@ class Pair:
     outputs: tuple[str, ...]
 
 
-def pairs_of(tables: Tables) -> list[Pair]:
+def pairs_of(tables: Tables) -> list[TopicPair]:
     """Every pair of a configuration, in the order of its assemblies."""
     groups: list[dict[str, AssemblyTable]] = []
     for name, table in tables.assemblies.items():
@@ -57,8 +57,8 @@ def pairs_of(tables: Tables) -> list[Pair]:
     return [_pair(tables, group) for group in groups]
 
 
-def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> Pair:
-    return Pair(
+def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> TopicPair:
+    return TopicPair(
         assemblies=tuple(group),
         requests=tuple(dict.fromkeys(each.requests for each in group.values())),
         outcomes=tuple(dict.fromkeys(each.outcomes for each in group.values())),
@@ -66,13 +66,13 @@ def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> Pair:
     )
 
 
-def pair_with(tables: Tables, topic: str) -> Pair | None:
+def pair_with(tables: Tables, topic: str) -> TopicPair | None:
     """The pair whose requests or outcomes lie in a topic."""
     found = (each for each in pairs_of(tables) if topic in (*each.requests, *each.outcomes))
     return next(found, None)
 
 
-def shares_of(configuration: Configuration, pair: Pair) -> list[tuple[str, Fraction]]:
+def shares_of(configuration: Configuration, pair: TopicPair) -> list[tuple[str, Fraction]]:
     """What a request with all its outcomes is charged, by whom."""
     tables = configuration.tables
     told = [
@@ -174,7 +174,7 @@ def check_pair_budgets(configuration: Configuration) -> None:
                 )
 
 
-def _with_budget(configuration: Configuration, pair: Pair) -> Iterator[str]:
+def _with_budget(configuration: Configuration, pair: TopicPair) -> Iterator[str]:
     tables = configuration.tables
     return (topic for topic in (*pair.requests, *pair.outcomes) if topic in tables.topics)
 

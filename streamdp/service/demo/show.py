@@ -30,7 +30,7 @@ from streamdp.service.demo.world import (
     SEGMENTS,
     SHELVES,
     Segment,
-    World,
+    ShopWorld,
 )
 from streamdp.service.http.knowledge import Bounds, Knowledge, Role
 from streamdp.service.http.setup import about_of
@@ -123,7 +123,7 @@ class Show:
     """The demonstration as a face of the service."""
 
     def __init__(self, console: Console, *, seconds: float, address: str) -> None:
-        self.world = World(_SEED)
+        self.world = ShopWorld(_SEED)
         self.frame: screen.Frame | None = None
         self.first_action: float | None = None  # seconds after the beginning
         self._console = console
@@ -241,7 +241,7 @@ def _drawing(console: Console) -> Iterator[Draw]:
     yield tell
 
 
-def _row(segment: Segment, knowledge: Knowledge, world: World, progress: float) -> screen.Row:
+def _row(segment: Segment, knowledge: Knowledge, world: ShopWorld, progress: float) -> screen.Row:
     answer = knowledge.cache.action(STREAM, segment.key)
     known = answer.why is Why.PUBLISHED
     learners = list(knowledge.histories[STREAM].told.of_key(segment.key).values())

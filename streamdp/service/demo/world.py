@@ -107,7 +107,7 @@ class Clicks:
         return sum(self.would_have) / len(BANNERS)
 
 
-class World:
+class ShopWorld:
     """Makes visits, and keeps score."""
 
     def __init__(self, seed: int, segments: Sequence[Segment] = SEGMENTS) -> None:

@@ -32,7 +32,7 @@ _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 Route = Callable[[Scope], Answered]
 
 
-class Public:
+class PublicApp:
     """Answers every request of the public listener."""
 
     def __init__(self, knowledge: Knowledge, *, most_series: int, body_seconds: float) -> None:

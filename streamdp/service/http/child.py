@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from struct import Struct
 
-from streamdp.service.http.app import Public
+from streamdp.service.http.app import PublicApp
 from streamdp.service.http.checks import tls_of, token_of
 from streamdp.service.http.door import fitted
 from streamdp.service.http.gate import Bucket, Gate
@@ -28,7 +28,7 @@ from streamdp.service.http.knowledge import Bounds, Knowledge
 from streamdp.service.http.server import serving
 from streamdp.service.http.setup import Setup
 from streamdp.service.run import run
-from streamdp.service.worker import Log
+from streamdp.service.worker import EventLog
 
 FRAME = Struct(">I")
 """A frame's length in bytes, before it."""
@@ -47,7 +47,7 @@ def public(setup: Setup) -> tuple[Knowledge, Gate]:
         bounds=Bounds(http.most_keys, http.stale_after),
         assemblies=setup.assemblies,
     )
-    answers = Public(knowledge, most_series=http.most_series, body_seconds=http.request_seconds)
+    answers = PublicApp(knowledge, most_series=http.most_series, body_seconds=http.request_seconds)
     gate = Gate(
         answers.answer,
         token=token_of(http.token_file, where="http.token_file"),
@@ -62,7 +62,7 @@ async def serve(
     setup: Setup,
     listener: socket.socket,
     *,
-    log: Log,
+    log: EventLog,
     until: Callable[[Knowledge], Awaitable[None]],
 ) -> None:
     """Serve until something ends."""
@@ -97,7 +97,7 @@ async def frame(reader: asyncio.StreamReader) -> bytes | None:
 
 
 async def _work(
-    reader: asyncio.StreamReader, setup: Setup, listener: socket.socket, log: Log
+    reader: asyncio.StreamReader, setup: Setup, listener: socket.socket, log: EventLog
 ) -> None:
     async def hear(knowledge: Knowledge) -> None:
         while (snapshot := await frame(reader)) is not None:
@@ -106,7 +106,7 @@ async def _work(
     await serve(setup, listener, log=log, until=hear)
 
 
-async def _begin(listener: socket.socket, channel: socket.socket, log: Log) -> None:
+async def _begin(listener: socket.socket, channel: socket.socket, log: EventLog) -> None:
     reader, writer = await asyncio.open_connection(sock=channel)
     try:
         first = await frame(reader)

@@ -25,7 +25,7 @@ from streamdp.service.http.setup import Setup
 from streamdp.service.run import Running
 from streamdp.service.status import ProcessStatus, Steps, status_of
 from streamdp.service.view import View
-from streamdp.service.worker import Log, Observe
+from streamdp.service.worker import EventLog, Observe
 
 SNAPSHOT_SECONDS = 0.5
 RESTART_SECONDS = 1.0
@@ -62,7 +62,7 @@ class Serving:
     listener: socket.socket
     view: View
     steps: Steps
-    log: Log
+    log: EventLog
     started_at: float  # seconds since 1970
     restarts: int = 0
 

@@ -26,7 +26,7 @@ from streamdp.core.learners import Leader
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
 from streamdp.service.about import NO_FALLBACK, About
-from streamdp.service.history import KeyHistory, Reading, Told
+from streamdp.service.history import KeyHistory, NoisyMean, StreamReleases
 from streamdp.service.http.knowledge import Knowledge
 from streamdp.service.metrics import is_up
 from streamdp.service.spec import mechanism
@@ -141,7 +141,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
     }
 
 
-def _crowd(about: About, told: Told) -> list[dict[str, Any]] | None:
+def _crowd(about: About, told: StreamReleases) -> list[dict[str, Any]] | None:
     """What the keys of each partition know of new ones; None of a stream without a crowd.
 
     Only priors among the lines that were read: after a start of a very long ledger that may be
@@ -181,7 +181,7 @@ def _running(knowledge: Knowledge, about: About) -> dict[str, Any]:
     return {"mode": found[0].mode, "partitions": found[0].partitions}
 
 
-def _epsilon(about: About, told: Told) -> dict[str, Any]:
+def _epsilon(about: About, told: StreamReleases) -> dict[str, Any]:
     return {
         "action": _exact(about.learner.charge or Fraction(0)),
         "estimates": {each.name: _exact(each.epsilon) for each in about.estimates},
@@ -191,7 +191,7 @@ def _epsilon(about: About, told: Told) -> dict[str, Any]:
     }
 
 
-def _estimate(kind: str, told: Told) -> dict[str, Any]:
+def _estimate(kind: str, told: StreamReleases) -> dict[str, Any]:
     """A released estimate over the blocks: means over keys, a slot, with their noise's error."""
     return {
         "kind": kind,
@@ -204,7 +204,7 @@ def _estimate(kind: str, told: Told) -> dict[str, Any]:
     }
 
 
-def _reading(reading: Reading) -> dict[str, Any]:
+def _reading(reading: NoisyMean) -> dict[str, Any]:
     return {
         "value": reading.value,
         "standard_error": reading.standard_error,

@@ -25,7 +25,7 @@ from streamdp.core.learners.bandits.bandit import (
     bandit_recipe,
     read_positive,
 )
-from streamdp.core.learners.bandits.phases import Known, PhaseCourse, best, constant
+from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse, best, constant
 from streamdp.core.learners.leader import read_actions
 
 ALPHA = Fraction(31, 10)
@@ -38,7 +38,7 @@ class EpisodeIndex:
 
     alpha: float
 
-    def chosen(self, known: Known, slot: int, most: int, chance: Chance) -> Ints:
+    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
         """The best arm."""
         n = known.count
         width = np.sqrt(self.alpha * log(2 * slot) / (2 * n))
@@ -52,7 +52,7 @@ class EpisodeDivergence:
 
     alpha: float
 
-    def chosen(self, known: Known, slot: int, most: int, chance: Chance) -> Ints:
+    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
         """The best arm."""
         level = self.alpha * log(slot) / known.count
         centre = np.clip(known.mean + level / known.epsilon, 0.0, 1.0)

@@ -22,7 +22,7 @@ import numpy as np
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.learners.bandits.bandit import Bandit, Chance, Ints, bandit_recipe, read_choice
-from streamdp.core.learners.bandits.phases import WAYS, Known, PhaseCourse
+from streamdp.core.learners.bandits.phases import WAYS, ArmPhases, PhaseCourse
 from streamdp.core.learners.leader import read_actions
 
 _BASES = {"e": 1.0, "2": ln(2)}
@@ -35,7 +35,7 @@ class PosteriorDraw:
     base: float
     frozen: bool  # t is the newest release's slot, not the current one
 
-    def chosen(self, known: Known, slot: int, most: int, chance: Chance) -> Ints:
+    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
         """One draw of every arm for each slot."""
         slots = np.full(most, known.slot) if self.frozen else np.arange(slot, slot + most)
         count = known.count

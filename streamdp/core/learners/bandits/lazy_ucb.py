@@ -28,7 +28,7 @@ from streamdp.core.learners.bandits.bandit import (
     bandit_recipe,
     read_choice,
 )
-from streamdp.core.learners.bandits.phases import Known, PhaseCourse, best, constant
+from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse, best, constant
 from streamdp.core.learners.leader import read_actions
 
 _FOR_EVER = 60.0  # ln of a slot that no stream reaches
@@ -38,17 +38,17 @@ _FOR_EVER = 60.0  # ln of a slot that no stream reaches
 class Optimism:
     """mean + √(3 ln t/O) + 3 ln t/(εO): the index of Algorithm 1."""
 
-    def index(self, known: Known, slot: int) -> Floats:
+    def index(self, known: ArmPhases, slot: int) -> Floats:
         """The arms' indices at a slot."""
         count, level = known.count, log(slot)
         return known.mean + np.sqrt(3 * level / count) + 3 * level / (known.epsilon * count)
 
-    def chosen(self, known: Known, slot: int, most: int, chance: Chance) -> Ints:
+    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
         """The best arm until another overtakes it."""
         arm = best(self.index(known, slot))
         return constant(arm, max(1, min(most, self._overtaken(known, arm) - slot)))
 
-    def _overtaken(self, known: Known, arm: int) -> int:
+    def _overtaken(self, known: ArmPhases, arm: int) -> int:
         """A slot up to which no other arm's index is larger.
 
         With x = √(ln t) another arm leads by a + b·x + c·x², and b, c > 0 if it is known less.

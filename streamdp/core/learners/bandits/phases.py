@@ -24,7 +24,7 @@ WAYS = ("slot", "held", "policy")
 
 
 @dataclass(slots=True)
-class Known:
+class ArmPhases:
     """What is public of the arms: the newest full phase of each."""
 
     count: Ints  # its observations; 0: none is full yet
@@ -36,7 +36,7 @@ class Known:
 class PhaseRule(Protocol):
     """From what is known to what is played; every arm has a full phase."""
 
-    def chosen(self, known: Known, slot: int, most: int, chance: Chance) -> Ints:
+    def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
         """The arms of the next 1 to `most` slots from `slot` on while nothing else is known."""
         ...
 
@@ -54,14 +54,14 @@ class PhaseCourse:
     rule: PhaseRule
     second: int
     held: bool
-    known: Known = field(init=False)
+    known: ArmPhases = field(init=False)
     _start: Ints = field(init=False)
     _length: Ints = field(init=False)
     _in_force: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
-        self.known = Known(
+        self.known = ArmPhases(
             np.zeros(self.actions, dtype=np.int64), np.zeros(self.actions), float(self.epsilon)
         )
         self._start = np.ones(self.actions, dtype=np.int64)

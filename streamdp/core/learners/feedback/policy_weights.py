@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.evidence.policy_rules import Exponential
+from streamdp.core.evidence.policy_rules import ExponentialWeights
 from streamdp.core.learners.feedback.learner import (
     PolicyLearner,
     feedback_recipe,
@@ -56,7 +56,7 @@ def policy_weights(
     return PolicyLearner(
         actions=read_actions(actions),
         schedule=read_schedule(schedule),
-        rule=Exponential(read_share(mixing, where="learner.mixing")),
+        rule=ExponentialWeights(read_share(mixing, where="learner.mixing")),
         charge=exact,
         played=read_played(played),
         forgetting=read_share(forgetting, where="learner.forgetting"),
