@@ -14,6 +14,7 @@ import pytest
 
 from streamdp.audit import audit_bandit
 from streamdp.audit.bandits import exposure
+from streamdp.core.arrays import Ints
 from streamdp.core.engine.bandit import BanditEngine, BanditRelease, on_grid
 from streamdp.core.engine.experts import ExpertChoice, ExpertEngine
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
@@ -25,7 +26,6 @@ from streamdp.core.learners.bandits import (
     Course,
     Part,
 )
-from streamdp.core.learners.bandits.bandit import Ints
 from streamdp.core.learners.bandits.experts import CellNoise, printed_share
 from streamdp.core.randomness import Purpose, SeededRandomness
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from streamdp.audit import audit_bandit
+from streamdp.core.arrays import Ints
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, Chance, bandit_recipe
-from streamdp.core.learners.bandits.bandit import Ints
 from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse, best, constant
 from streamdp.core.learners.leader import read_actions
 from streamdp.testing.bandits import check_bandit

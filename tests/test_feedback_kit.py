@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import draws, feedback
 from streamdp.core.engine.draws import FromRecord
 from streamdp.core.engine.feedback import FeedbackBlocks
@@ -16,9 +17,7 @@ from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.quiet import QuietFeedback
 from streamdp.core.events import FeedbackBatch
 from streamdp.core.evidence.policy import PARTS, Policy
-from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_posterior import NoiseVariance
-from streamdp.core.evidence.policy_rule import Ints
 from streamdp.core.evidence.policy_rules import Intervals
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
 from streamdp.core.noise import discrete_laplaces

@@ -28,10 +28,10 @@ from numpy.random import default_rng  # noqa: TID251 - contents are made up: no 
 from streamdp.audit.sampler import chi2
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.audit.verdict import Audit
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine.bandit import BanditEngine, BanditRelease, on_grid
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import Bandit, Chance, Course, Part, bandit_of
-from streamdp.core.learners.bandits.bandit import Floats, Ints
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 
 _ARMS = 2

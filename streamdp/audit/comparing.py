@@ -23,8 +23,6 @@ from streamdp.core.ledger import Run
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose
 
-Ints = NDArray[np.int64]
-
 _PRICED = 24  # selections whose law is computed
 _MOST_PRICED_ACTIONS = 8
 

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit.script import (
-    Ints,
     Script,
     Scripted,
     ScriptedRandomness,
@@ -30,6 +29,7 @@ from streamdp.audit.script import (
     runs_of,
     word_of,
 )
+from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch, Releases

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from streamdp.audit.sampler import chi2
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.audit.verdict import Audit
+from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.events import NO_ARM, SUMS, FeedbackBatch, Release, Releases
 from streamdp.core.grid import NULL
@@ -43,8 +44,6 @@ _LONG_BLOCKS = 4
 _LONGEST = 256
 _PAIRED = 12  # numbers whose pairs are tested
 _QUANTILES = (-2.5, -1.5, -0.8, -0.35, 0.0, 0.35, 0.8, 1.5, 2.5)  # of the noise, in scales
-
-Ints = NDArray[np.int64]
 
 
 def audit_feedback_learner(

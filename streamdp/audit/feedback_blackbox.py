@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.blackbox import (
     CONFIDENCE,
@@ -39,6 +38,7 @@ from streamdp.audit.blackbox import (
     both_sides,
     key_of,
 )
+from streamdp.core.arrays import Ints
 from streamdp.core.events import SUMS
 from streamdp.core.grid import NULL
 from streamdp.core.schedule import Schedule
@@ -47,7 +47,6 @@ from streamdp.wire.formats import Value
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 
-Ints = NDArray[np.int64]
 Run = Callable[[Sequence[Record], Sequence[Headers]], Iterable[bytes]]
 """Publishes what comes of a log and its headers: ledger lines, in any order of keys."""
 

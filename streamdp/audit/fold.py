@@ -15,13 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit.stories import Losses, Story
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.selection import Prior
-
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
-Floats = NDArray[np.float64]
 
 _FIELD_BITS, _FIELDS = 20, 3  # of a resampled loss in its word, three to a word
 _MARGIN = 1e-6  # by how much a key must be ahead to be trusted; rounding is below 1e-11

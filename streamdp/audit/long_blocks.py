@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.comparing import compared, fold_of, losers, missing, where
 from streamdp.audit.fold import bonuses
@@ -37,13 +36,12 @@ from streamdp.audit.stories import (
 )
 from streamdp.audit.telling import StoryResult, tell
 from streamdp.audit.witness import Selected
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import ACTION
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.randomness import Purpose, Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate
-
-Ints = NDArray[np.int64]
 
 LONGEST = 256
 """Blocks of up to so many slots are gone through with a null at every place."""

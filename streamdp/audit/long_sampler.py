@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from streamdp.audit.sampler import Chi2, chi2
 from streamdp.audit.standing import standings_of
 from streamdp.audit.stories import blocks_within
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.events import ACTION, OPENING, LossBatch
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Randomness
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MOST_BLOCKS = 12
 

@@ -18,15 +18,12 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.fold import plain_winners
+from streamdp.core.arrays import Words
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import WORD_BITS, Bits, Purpose, SeededRandomness
 from streamdp.core.selection import Mechanism
-
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 _ACTIONS = 40_000
 _PLACES = (0, 1, 16_383, 16_384, 16_385, 32_767, 32_768, 39_999)  # pairs of these contend

@@ -15,7 +15,8 @@ from itertools import product
 import numpy as np
 
 from streamdp.audit.exposure import Design, Exposure
-from streamdp.audit.script import Ints, Seen
+from streamdp.audit.script import Seen
+from streamdp.core.arrays import Ints
 from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.learners import Leader

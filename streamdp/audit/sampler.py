@@ -26,14 +26,13 @@ from streamdp.audit.exposure import Design, designs, frames
 from streamdp.audit.reader import WindowReader
 from streamdp.audit.script import runs_of
 from streamdp.audit.transcripts import log_transcripts
+from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine
 from streamdp.core.events import ACTION, OPENING, Releases
 from streamdp.core.grid import quantise
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
-
-Ints = NDArray[np.int64]
 
 FALSE_ALARM = 1e-9
 """How often a test may accuse an engine that follows its law; a hundred of them: 1e-7."""

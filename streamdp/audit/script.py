@@ -13,11 +13,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints, Words
 from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose
 from streamdp.core.selection import Prior
-
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 _KEY_BYTES = 8
 _FIELD_BITS = 20  # of a resampled loss in its word, three to a word

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

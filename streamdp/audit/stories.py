@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit.exposure import unusable, vertices
+from streamdp.core.arrays import Ints
 from streamdp.core.events import Key, LossBatch
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
 
-Ints = NDArray[np.int64]
 Losses = NDArray[np.float32]
 
 MOST_BLOCKS = 60

@@ -18,15 +18,12 @@ from fractions import Fraction
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.exposure import vertices
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.selection import Mechanism, Prior
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 LONGEST = 256
 _EVENLY = 15  # every 15th base is also reached evenly: a mixture of 128 laws each

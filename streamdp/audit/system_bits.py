@@ -20,11 +20,10 @@ from inspect import signature
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Words
 from streamdp.core.randomness import Bits, Purpose, SystemRandomness
 
-Words = NDArray[np.uint64]
 Source = Callable[[Callable[[int], bytes]], SystemRandomness]
 
 _ROWS = 120_000

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.stories import Story, Telling
 from streamdp.audit.witness import NOBODY, Draw, Selected, Watched, Witness
+from streamdp.core.arrays import Ints, Words
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.engine.draws import Drawn, Kept
 from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Releases
@@ -17,9 +17,6 @@ from streamdp.core.learners import Leader
 from streamdp.core.ledger import Run
 from streamdp.core.randomness import Purpose, Randomness
 from streamdp.core.regret import Estimate, full_charge
-
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 _SAVED_AT_ONCE = 3  # a third of the rows with each save
 

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit.exposure import Exposure
+from streamdp.core.arrays import Floats
 from streamdp.core.regret import Estimate
 from streamdp.core.selection import Mechanism, Prior
-
-Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-9
 """How far above its charge a log-ratio may be computed, in nats: rounding, not privacy."""

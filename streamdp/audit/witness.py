@@ -14,12 +14,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints, Words
 from streamdp.core.events import Key
 from streamdp.core.randomness import Bits, Purpose, Randomness
 from streamdp.core.selection import Mechanism, Prior
-
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 NOBODY = -1
 """The number of a key that cannot be told."""

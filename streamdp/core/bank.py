@@ -32,10 +32,9 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.columns import Column
 from streamdp.core.events import Key
-
-Ints = NDArray[np.int64]
 
 CLEAN = np.iinfo(np.int64).max
 """`first_unsaved` of a row whose latest save holds everything."""

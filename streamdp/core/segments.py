@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.grid import Quantiser, column_sums, unshift
 from streamdp.core.schedule import Schedule
-
-Ints = NDArray[np.int64]
 
 _LONG_RUN = 1 << 16  # values; a run of so many is worth calls of its own: about 15 µs
 _SHORT_NUMBERS = 1 << 16  # what two bytes can number

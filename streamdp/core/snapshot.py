@@ -26,11 +26,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Key
-
-Ints = NDArray[np.int64]
 
 VERSION = 4
 """The newest layout that this code reads."""

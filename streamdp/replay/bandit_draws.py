@@ -9,11 +9,9 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.grid import UNIT
-
-Floats = NDArray[np.float64]
 
 
 class NumpyChance:

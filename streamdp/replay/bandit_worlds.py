@@ -13,10 +13,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from streamdp.core.arrays import Floats, Ints
 
 Yardstick = Literal["moment", "fixed"]
 """What regret is against: the best arm of each moment, or the best fixed one of the horizon."""

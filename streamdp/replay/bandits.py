@@ -16,8 +16,8 @@ from math import sqrt
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine.part_sums import PartSums
 from streamdp.core.learners.bandits import Bandit, Course, ExpertCourse, ExpertLearner
 from streamdp.core.learners.bandits.bandit import Chance
@@ -32,9 +32,6 @@ from streamdp.replay.lockstep import (
     play_converted,
     play_hybrid,
 )
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _FIRST_CHUNK = 256
 _MOST_CHUNK = 1 << 16

@@ -14,15 +14,12 @@ from typing import Protocol
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class LossWorld(Protocol):

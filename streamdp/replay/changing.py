@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - the times of made-up changes: no secret
-from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.schedule import Schedule
@@ -26,8 +25,6 @@ from streamdp.replay.following import Result, contests, half_interval, result_of
 from streamdp.replay.instances import Instance
 from streamdp.replay.planning import Wish
 from streamdp.replay.simulate import SimulationSize, simulate
-
-Floats = NDArray[np.float64]
 
 _WORK = 1 << 24  # blocks × actions × runs of one simulation
 _RUNS = (8, 200)

@@ -15,7 +15,7 @@ from math import ceil, floor, log10
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from streamdp.core.arrays import Floats
 
 _SIZE = 1000  # the SVG's own units, both ways
 _MOST_POINTS = 400

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Cell
@@ -20,9 +21,6 @@ from streamdp.replay.cuts import Bench, block_ends
 from streamdp.replay.following import loss_by_stretch
 from streamdp.replay.grid import Played, play
 from streamdp.replay.onepass import Stretches, Summed
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _VALUES = 1 << 22  # of sums looked at together
 

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
 from streamdp.core.randomness import Purpose, SeededRandomness, uniform_integers
 from streamdp.core.schedule import Schedule
-
-Ints = NDArray[np.int64]
 
 POINTS_AN_OCTAVE = 16
 EVEN_POINTS = 200

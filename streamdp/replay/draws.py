@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.randomness import (
     WORD_BITS,
     Bits,
@@ -20,8 +21,6 @@ from streamdp.core.randomness import (
     uniform_integers,
 )
 from streamdp.replay.cuts import Rows
-
-Ints = NDArray[np.int64]
 
 
 class SharedBits:

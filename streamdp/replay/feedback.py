@@ -24,8 +24,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - rewards are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.experiment import Arms, Experiment
 from streamdp.core.evidence.policy import PARTS
@@ -39,9 +39,6 @@ from streamdp.replay.cells import Epsilon, epsilon_text
 from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.offpolicy.policies import scales
 from streamdp.replay.stages import Watch, unwatched
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 HORIZON = 10**6
 BASELINES = ("thompson", "ucb1")

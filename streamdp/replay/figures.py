@@ -15,14 +15,12 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.regret import bound_of
 from streamdp.replay import following
 from streamdp.replay.cells import Cell, epsilon_text
 from streamdp.replay.replaying import Replay, ReplayAnswer
 from streamdp.wire.unprotected import labelled
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SETTLED = 0.9
 BAND = (10, 90)

@@ -24,14 +24,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.replay.cells import Candidate, Cell, Epsilon, cells_of, epsilon_text, parse_candidate
 from streamdp.replay.onepass import Summed
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MEMORY, GROWING = "remembering_leader", "incumbent_leader"
 Z = 1.96

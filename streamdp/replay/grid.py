@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence import Standing
 from streamdp.core.schedule import Schedule
@@ -27,7 +28,6 @@ from streamdp.replay.draws import Dealer, SharedBits
 from streamdp.replay.onepass import Summed
 from streamdp.replay.store import CutSums
 
-Ints = NDArray[np.int64]
 Actions = NDArray[np.int32]
 
 _WORDS = 1 << 22  # of bits held at once: 32 MB

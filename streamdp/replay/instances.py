@@ -20,12 +20,9 @@ from math import cos, pi
 
 import numpy as np
 from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 Means = tuple[float, ...]
 

@@ -15,15 +15,12 @@ from math import log2, sqrt
 
 import numpy as np
 from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.learners.bandits import Bandit
 from streamdp.core.learners.bandits.converted import Conversion, conversion_of
 from streamdp.replay.bandit_draws import NumpyChance, laplaces
 from streamdp.replay.bandit_worlds import BanditWorld
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _TOLD = 4096
 """Slots between two reports of progress."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.engine.resampling import resampled
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.randomness import Purpose
@@ -23,8 +24,6 @@ from streamdp.replay.cuts import Bench, CutPlan, Rows
 from streamdp.replay.log import START, Log, Portion, Position
 from streamdp.replay.store import CutStore, CutSums, code
 from streamdp.replay.sums import StretchSums
-
-Ints = NDArray[np.int64]
 
 Progress = Callable[[int], None]
 """Told how many slots were read so far."""

@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.ledger import Ledger
 from streamdp.replay import checkpoint as checkpoints
@@ -43,8 +44,6 @@ from streamdp.replay.grid import holds
 from streamdp.replay.log import Log
 from streamdp.replay.onepass import OnePass, Summed
 from streamdp.replay.running import follow
-
-Floats = NDArray[np.float64]
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which the running follow-the-leader is run unasked: a second or two."""

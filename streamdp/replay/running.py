@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.segments import group
@@ -20,8 +21,6 @@ from streamdp.replay.cuts import Bench, Rows
 from streamdp.replay.draws import Dealer
 from streamdp.replay.log import Log, Portion
 from streamdp.replay.onepass import Progress, Summed
-
-Ints = NDArray[np.int64]
 
 _VALUES = 1 << 19  # losses looked at together
 

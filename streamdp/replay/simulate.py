@@ -25,6 +25,7 @@ import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence import Standing
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
@@ -32,9 +33,6 @@ from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Candidate, Cell, Epsilon, cells_of, schedules_of
 from streamdp.replay.instances import STATIONARY, Instance
 from streamdp.replay.unprotected import Tracker
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 HORIZON = 1 << 17
 First = Callable[[int], int]

@@ -12,9 +12,8 @@ from typing import IO
 from weakref import finalize
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from streamdp.core.arrays import Ints
 
 _IN_MEMORY = 1 << 27  # bytes
 _SLOT_BITS = 43

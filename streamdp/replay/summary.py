@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamdp.core.arrays import Floats
 from streamdp.replay.cells import epsilon_text
-from streamdp.replay.figures import Floats, Z, gap, helping_cap, per_thousand, settled_at
+from streamdp.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
 from streamdp.replay.following import Result, half_interval
 from streamdp.replay.replaying import Replay, ReplayAnswer
 

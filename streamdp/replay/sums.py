@@ -12,11 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.grid import Quantiser, grid_sums
 from streamdp.core.segments import Adder, Grouped
 from streamdp.replay.clipping import rows_outside
-
-Ints = NDArray[np.int64]
 
 _EIGHT = np.float32(8)
 _LOW, _HIGH = 0x41000000, 0x41100000  # the bits of float32(8) and float32(9)

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streamdp.core.evidence.memory import Ints, Standing
+from streamdp.core.arrays import Ints
+from streamdp.core.evidence.memory import Standing
 from streamdp.core.learners import Leader, learner_of
 from streamdp.replay.cells import BASELINE, Candidate, Cell
 from streamdp.wire.unprotected import NOT_PRIVATE

@@ -20,6 +20,7 @@ from sys import maxsize
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.engine.plan import Batch
 from streamdp.core.events import FeedbackBatch, LossBatch, numbered
 from streamdp.ports import Key, Records, Value
@@ -92,9 +93,6 @@ def decode(
     decoded = format_.decode(values)
     index, offsets, times = _spread(index, offsets, times, decoded.slots_per_record)
     return LossBatch(distinct, index, decoded.losses, offsets, times), refused
-
-
-Ints = NDArray[np.int64]
 
 
 def newest_time(records: Sequence[Records]) -> int | None:

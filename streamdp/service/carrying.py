@@ -28,10 +28,10 @@ import numpy as np
 from msgspec import UNSET
 
 from streamdp.core import snapshot
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
-from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import Learner, PolicyLearner

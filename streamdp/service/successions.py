@@ -25,10 +25,10 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import OPENING, After
 from streamdp.core.evidence.carrying import STAYS_AWAY, moved
-from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import PolicyLearner

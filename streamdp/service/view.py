@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Partition
 from streamdp.wire.published import Mode
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # pages and metrics read the view: their process needs no eng
     from streamdp.service.protocol import Cut, PartitionWork
     from streamdp.service.spec import StreamSpec
 
-Ints = NDArray[np.int64]
 
 _KEPT_ESTIMATES = 512
 _OVERDUE_SECONDS = 60.0  # in such steps it is told how late an event is

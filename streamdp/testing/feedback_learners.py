@@ -37,6 +37,7 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SUMS, FeedbackBatch, Release
 from streamdp.core.evidence.policy import PARTS
@@ -61,8 +62,6 @@ from streamdp.testing.promises import (
 from streamdp.testing.selection import chi_square
 
 _BINS = 24
-
-Ints = NDArray[np.int64]
 
 
 def check_feedback_learner(

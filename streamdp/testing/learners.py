@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit import misdeeds
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Release
 from streamdp.core.evidence import Standing
@@ -66,8 +67,6 @@ from streamdp.testing.selection import chi_square
 MOST_ACTIONS = 5  # the price is tried on all corners of the cube of losses
 
 _LONG_BLOCK = 64  # slots
-
-Ints = NDArray[np.int64]
 
 
 def check_learner(learner: Leader, *, audit: Callable[[Leader], Audited] | None = None) -> None:

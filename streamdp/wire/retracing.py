@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import UNSET
 
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import OPENING, BlockSums
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
 from streamdp.wire.lines import Charge, from_base64

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key
@@ -20,8 +21,6 @@ from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.ledger import Ledger, Run
 from streamdp.core.regret import Estimate
 from streamdp.core.schedule import Schedule
-
-Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 20  # blocks: a schedule of short ones may have had very many
 

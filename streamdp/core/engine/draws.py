@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.errors import StateMismatch, complaint
@@ -22,8 +22,6 @@ from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.noise import discrete_laplace, discrete_laplaces
 from streamdp.core.randomness import Bits, Purpose, Randomness, uniform_integers
 from streamdp.core.regret import Estimate
-
-Ints = NDArray[np.int64]
 
 _WORDS = 1 << 18  # of random bits at once: 2 MB
 

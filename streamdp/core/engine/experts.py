@@ -18,11 +18,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from streamdp.core.arrays import Floats
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.bandit import on_grid
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
-from streamdp.core.learners.bandits.bandit import Floats
 from streamdp.core.learners.bandits.bases import drawn
 from streamdp.core.learners.bandits.chance import BitsChance
 from streamdp.core.learners.bandits.experts import (

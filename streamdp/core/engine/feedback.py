@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.draws import Draws
 from streamdp.core.engine.plan import Plan
@@ -24,12 +24,9 @@ from streamdp.core.engine.waves import BLOCK_CODE, Ended, Wave
 from streamdp.core.events import Carried, FeedbackBatch, Told
 from streamdp.core.evidence.carrying import history_of
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.grid import NULL
 from streamdp.core.learners import PolicyLearner
-
-Ints = NDArray[np.int64]
 
 
 class FeedbackBlocks:

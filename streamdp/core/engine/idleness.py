@@ -32,8 +32,8 @@ from itertools import accumulate, islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.feedback import history
 from streamdp.core.engine.plan import Batch, part_of
@@ -41,8 +41,6 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import After, Key, Releases, Told
 from streamdp.core.evidence.carrying import Known, Passage
 from streamdp.core.learners import Learner, PolicyLearner
-
-Ints = NDArray[np.int64]
 
 
 class Ages(NamedTuple):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
@@ -21,8 +22,6 @@ from streamdp.core.learners import Leader
 from streamdp.core.randomness import Purpose, uniform_integers
 from streamdp.core.regret import Estimate
 from streamdp.core.segments import Adder
-
-Ints = NDArray[np.int64]
 
 
 class LossBlocks:

@@ -25,9 +25,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.core import snapshot
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine import feedback
@@ -51,8 +51,6 @@ from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
-
-Ints = NDArray[np.int64]
 
 NOBODY: Set[Key] = frozenset()
 MOST_ROWS = 100_000_000

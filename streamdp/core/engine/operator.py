@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.grid import UNIT
-
-Ints = NDArray[np.int64]
 
 
 class NotPrivate:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank, first_places
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Carried, FeedbackBatch, Key, LossBatch
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.schedule import LAST_SLOT, Schedule
 from streamdp.core.segments import Grouped, Segments, cut, group
-
-Ints = NDArray[np.int64]
 
 Batch = LossBatch | FeedbackBatch
 

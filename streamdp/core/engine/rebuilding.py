@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core import snapshot
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine.crowding import CrowdStanding
 from streamdp.core.engine.draws import FromRecord, Recorded, recorded
@@ -36,8 +37,6 @@ from streamdp.core.engine.pooling import NO_SLOT, POOL_KEY
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import OPENING, Key, Release
 from streamdp.core.schedule import LAST_SLOT
-
-Ints = NDArray[np.int64]
 
 
 class Rebuilding:

@@ -16,13 +16,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.plan import Plan
 from streamdp.core.events import OPENING, Carried, Key, Told
 from streamdp.core.schedule import Schedule
-
-Ints = NDArray[np.int64]
 
 OPENING_CODE, BLOCK_CODE, ESTIMATE_CODE = 0, 1, 2
 """Codes of the kinds: an opening; a block's action or sums; estimate i has code 2 + i. Releases of

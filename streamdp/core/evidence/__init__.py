@@ -15,7 +15,8 @@ name stands for one arithmetic**: what is computed otherwise, by a single bit, g
 the old name goes on computing the old thing (`tests/golden_arithmetic.py` holds each to it).
 """
 
-from streamdp.core.evidence.memory import NEWEST, Ints, Memory, NewestVote, Standing
+from streamdp.core.arrays import Ints
+from streamdp.core.evidence.memory import NEWEST, Memory, NewestVote, Standing
 from streamdp.core.evidence.vote_filter import VoteFilter, named
 
 __all__ = ["NEWEST", "Ints", "Memory", "NewestVote", "Standing", "VoteFilter", "named"]

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.schedule import LAST_SLOT
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

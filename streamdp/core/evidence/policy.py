@@ -13,8 +13,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.evidence.policy_arithmetic import Floats, ordered_sum
+from streamdp.core.evidence.policy_arithmetic import ordered_sum
 
 PARTS_BITS = 24
 PARTS = 1 << PARTS_BITS

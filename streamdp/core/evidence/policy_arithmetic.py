@@ -13,9 +13,8 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from streamdp.core.arrays import Floats
 
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 _STEPS = 256  # entries of Φ's table in one standard deviation

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from streamdp.core.arrays import Floats
 from streamdp.core.evidence.policy_arithmetic import (
-    Floats,
     normal_cdf,
     ordered_product,
     ordered_sum,

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamdp.core.evidence.policy_arithmetic import Floats, ordered_sum
+from streamdp.core.arrays import Floats
+from streamdp.core.evidence.policy_arithmetic import ordered_sum
 
 PRIOR_LOSSES = 4.0
 TAILS = 1.75

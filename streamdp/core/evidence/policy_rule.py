@@ -10,14 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_posterior import NoiseVariance
-
-Ints = NDArray[np.int64]
 
 KEPT_PER_ARM = 2
 """How many numbers of each arm are a row's history."""

@@ -15,15 +15,13 @@ from fractions import Fraction
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence import policy_posterior
 from streamdp.core.evidence.policy import PARTS, Policy, parts_of, with_floor
-from streamdp.core.evidence.policy_arithmetic import Floats, ordered_sum, power_of_half
+from streamdp.core.evidence.policy_arithmetic import ordered_sum, power_of_half
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
-
-Ints = NDArray[np.int64]
 
 _FLOOR_SHARE = 0.5  # of a policy at most is floor
 _CLEAR = 9.0  # squared deviations behind the best from which an arm's floor shrinks

@@ -33,8 +33,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.evidence.memory import Ints, Standing
+from streamdp.core.evidence.memory import Standing
 from streamdp.core.schedule import LAST_SLOT
 
 _POINT, _CHANCE, _FACTOR = 24, 16, 8

@@ -22,11 +22,10 @@ from math import ceil, log
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.selection.prior import Prior
-
-Floats = NDArray[np.float64]
 
 MOST_ACTIONS = 10_000
 

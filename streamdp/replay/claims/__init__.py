@@ -23,13 +23,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.learners.leader import EARLIER_DEFAULT
 from streamdp.replay.charts import Curve
 from streamdp.replay.stages import Watch, unwatched
 
-Floats = NDArray[np.float64]
 Verdict = Literal["reproduced", "not reproduced", "open"]
 
 Z = 2.576

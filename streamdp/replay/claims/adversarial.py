@@ -13,16 +13,14 @@ from math import exp, log, sqrt
 
 import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES
 from streamdp.core.learners.bandits.experts import batched_rates
 from streamdp.replay.bandit_worlds import IndependentRewards
 from streamdp.replay.bandits import simulate_bandit, simulate_experts
-from streamdp.replay.claims import ClaimResult, Effort, Floats, Measured, Z, ratio, verdict
+from streamdp.replay.claims import ClaimResult, Effort, Measured, Z, ratio, verdict
 from streamdp.replay.claims.bandits import runs_of
-
-Ints = NDArray[np.int64]
 
 PAPER = "Asi, Raman & Talwar 2025"
 RATE = 1e-4

@@ -13,12 +13,13 @@ from fractions import Fraction
 import numpy as np
 
 from streamdp.audit.bandits import exposure
+from streamdp.core.arrays import Floats
 from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit
 from streamdp.replay.bandit_worlds import IndependentRewards
 from streamdp.replay.bandits import BanditOutcome, simulate_bandit
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.charts import Curve
-from streamdp.replay.claims import ClaimResult, Effort, Floats, Measured, Picture, Z, ratio, verdict
+from streamdp.replay.claims import ClaimResult, Effort, Measured, Picture, Z, ratio, verdict
 
 HORIZON = 10**6
 FIRST = (0.75, 0.625, 0.5, 0.375, 0.25)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.regret import deterministic_lower_bound
 from streamdp.replay.blocks import Bernoulli, Constant, LossWorld, Walk, walk
 from streamdp.replay.cells import epsilon_text, parse_candidate
 from streamdp.replay.charts import Curve
 from streamdp.replay.claims import SHOWN, ClaimResult, Effort, Measured, Picture, Z, ratio, verdict
-
-Floats = NDArray[np.float64]
 
 LONG = 24
 """Slots, as a power of two, up to which the horizon goes."""

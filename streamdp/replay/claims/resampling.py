@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.engine.resampling import resampled
 from streamdp.core.grid import quantise
 from streamdp.core.learners import Leader
@@ -15,7 +16,6 @@ from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.replay.cells import Epsilon, epsilon_text, parse_candidate
 from streamdp.replay.claims import ClaimResult, Effort, Measured, Z, verdict
 
-Ints = NDArray[np.int64]
 Losses = NDArray[np.float32]
 
 MANY = 50

@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
@@ -19,8 +19,6 @@ from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.feedback import BASELINES, bandit_candidate, feedback_candidate
 from streamdp.replay.offpolicy.estimators import PolicyValues, ValueEstimate
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 L = TypeVar("L")
 
 

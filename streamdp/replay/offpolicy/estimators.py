@@ -27,12 +27,9 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.replay.offpolicy.intervals import ValueInterval, bounds
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 Z = 1.959963984540054
 """Of a 95 % interval of a normal law."""

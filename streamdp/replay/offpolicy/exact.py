@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator  # noqa: TID251 - made-up requests: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.segments import group
@@ -27,9 +27,6 @@ from streamdp.replay.log import Log, Portion
 from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.replay.offpolicy.estimators import ValueEstimate
 from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 BAND = (10, 90)
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)

@@ -24,11 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, log, log1p
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-
 MISSED = 0.05
 """How often an interval is wrong at any time, at most."""
 

@@ -19,13 +19,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import NO_ARM, FeedbackBatch, Key, numbered
 from streamdp.core.grid import UNIT
 from streamdp.replay.cuts import Bench, Rows
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.evidence.experiment import Arms
 from streamdp.replay import charts
 from streamdp.replay.cells import Epsilon, epsilon_text
@@ -30,8 +31,6 @@ from streamdp.replay.offpolicy.told import (
 )
 from streamdp.replay.page_style import BANNER, COLOURS, document, html_table, section
 from streamdp.replay.summary import number
-
-Floats = NDArray[np.float64]
 
 MOST_SHOWN = 7  # actions with a colour of their own
 MOST_ARMS = 30

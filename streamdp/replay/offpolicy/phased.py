@@ -23,8 +23,8 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a replay: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import Bandit
@@ -38,9 +38,6 @@ from streamdp.replay.offpolicy.estimators import ValueEstimate
 from streamdp.replay.offpolicy.exact import BAND, LogKeys, slots_in_order
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.rejection import POINTS, Met, answer_of
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _AT_ONCE = 1 << 21  # losses
 

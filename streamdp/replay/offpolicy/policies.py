@@ -13,8 +13,8 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - made-up requests: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.grid import UNIT
@@ -22,9 +22,6 @@ from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Purpose
 from streamdp.replay.cuts import Bench, Rows
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

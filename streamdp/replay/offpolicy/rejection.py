@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS
 from streamdp.replay.course import Shares, Trajectory
@@ -33,9 +33,6 @@ from streamdp.replay.offpolicy.answers import (
 from streamdp.replay.offpolicy.estimators import ValueEstimate, Z
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 POINTS = 200  # of a curve
 

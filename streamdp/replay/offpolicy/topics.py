@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import closing
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.ports import Headers, Records, StreamTopics, Technology
 from streamdp.replay.log import wrong
 from streamdp.replay.offpolicy.files import PSCORE
@@ -22,8 +22,6 @@ from streamdp.replay.offpolicy.log import Piece, ShownLog, joined
 from streamdp.replay.sources import ReadOptions
 from streamdp.replay.sources.topics import addressed, records_of
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, observe
-
-Floats = NDArray[np.float64]
 
 
 def open_topic(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.schedule import Schedule
@@ -37,9 +38,6 @@ from streamdp.replay.offpolicy.estimators import (
 )
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.policies import Runs
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 GUESSED = 4.0

@@ -16,12 +16,11 @@ from math import log
 
 import numpy as np
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.learners.bandits.bandit import (
     Bandit,
     Chance,
-    Floats,
-    Ints,
     bandit_recipe,
     read_positive,
 )

@@ -23,15 +23,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ParamSpec, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.leader import read_actions, read_recipe, registered
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners.bandits.bandit import Chance, Floats, Ints
+from streamdp.core.learners.bandits.bandit import Chance
 
 
 class Base(Protocol):

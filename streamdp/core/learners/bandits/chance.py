@@ -9,11 +9,9 @@ beta draw is a ratio of gamma draws by rejection.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.randomness import Bits
-
-Floats = NDArray[np.float64]
 
 
 class BitsChance:

@@ -25,13 +25,13 @@ from math import ceil, sqrt
 
 import numpy as np
 
+from streamdp.core.arrays import Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.bandits.bandit import (
     Bandit,
     Chance,
     Course,
-    Ints,
     Part,
     bandit_recipe,
     read_choice,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from streamdp.core.learners.bandits.bandit import Chance, Course, Ints, Part
+from streamdp.core.arrays import Ints
+from streamdp.core.learners.bandits.bandit import Chance, Course, Part
 
 FIRST_HORIZON = 1024
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, log, sqrt
 
+from streamdp.core.arrays import Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.learners.bandits.bandit import (
     Bandit,
     Chance,
     Course,
-    Ints,
     Part,
     bandit_recipe,
     read_horizon,

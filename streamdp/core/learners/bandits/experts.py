@@ -28,8 +28,9 @@ from typing import ParamSpec, Protocol
 
 import numpy as np
 
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners.bandits.bandit import Chance, Floats
+from streamdp.core.learners.bandits.bandit import Chance
 from streamdp.core.learners.bandits.bases import Base, mixed, softmax
 from streamdp.core.learners.leader import read_recipe, registered
 

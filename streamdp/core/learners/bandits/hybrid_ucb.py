@@ -23,12 +23,11 @@ from math import log2, sqrt
 
 import numpy as np
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.learners.bandits.bandit import (
     Bandit,
     Chance,
-    Floats,
-    Ints,
     Part,
     bandit_recipe,
     read_choice,

@@ -20,8 +20,9 @@ from math import log as ln
 
 import numpy as np
 
+from streamdp.core.arrays import Ints
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.learners.bandits.bandit import Bandit, Chance, Ints, bandit_recipe, read_choice
+from streamdp.core.learners.bandits.bandit import Bandit, Chance, bandit_recipe, read_choice
 from streamdp.core.learners.bandits.phases import WAYS, ArmPhases, PhaseCourse
 from streamdp.core.learners.leader import read_actions
 

@@ -19,12 +19,11 @@ from math import exp, log, sqrt
 
 import numpy as np
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.learners.bandits.bandit import (
     Bandit,
     Chance,
-    Floats,
-    Ints,
     bandit_recipe,
     read_choice,
 )

@@ -18,7 +18,8 @@ from typing import Protocol
 
 import numpy as np
 
-from streamdp.core.learners.bandits.bandit import Chance, Floats, Ints, Part
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.learners.bandits.bandit import Chance, Part
 
 WAYS = ("slot", "held", "policy")
 

@@ -19,20 +19,18 @@ from hashlib import sha256
 from typing import Literal, ParamSpec
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.core import calibration
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_arithmetic import Floats
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM, PolicyRule
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.leader import read_actions, read_recipe, registered
 from streamdp.core.schedule import Schedule
 
-Ints = NDArray[np.int64]
 Played = Literal["header", "value"]
 
 PLAYED: tuple[Played, ...] = ("header", "value")
