@@ -57,7 +57,7 @@ class BanditWorld(Losses, Protocol):
 class IndependentRewards:
     """Independent rewards whose means may change at known slots, in equal stretches of a horizon.
 
-    >>> Rewards.steady((0.5, 0.4)).regret(np.array([0, 1, 1]), [1, 3]).round(2).tolist()
+    >>> IndependentRewards.steady((0.5, 0.4)).regret(np.array([0, 1, 1]), [1, 3]).round(2).tolist()
     [0.0, 0.2]
     """
 

@@ -30,7 +30,6 @@ from streamdp_adapters.kafka import (
     publications,
     troubles,
 )
-from streamdp_adapters.kafka.owner import PartitionOwner
 from streamdp_adapters.kafka.transport import KafkaTransport
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
@@ -169,8 +168,8 @@ async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
     settings = _settings(broker.bootstrap)
     worker = await _joined(KafkaTechnology(settings), topics)
     await worker.transport.take(_home())
-    thief = PartitionOwner(
-        topics, 0, settings=settings, worker="thief", largest=1_000_000, reached=no_fault
+    thief = owner.PartitionOwner(
+        topics, 0, settings=settings, worker="thief", largest=10**6, reached=no_fault
     )
     await thief.take()
     with pytest.raises(Fenced):
