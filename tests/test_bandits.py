@@ -335,7 +335,7 @@ def test_is_a_cell_without_noise_never_released() -> None:
 
     broken = replace(learner, begin=lambda: Forgets(Weights(2, 0.1, 0.1), Fraction(1, 2)))
     engine = ExpertEngine(broken, budget="1/2", randomness=SeededRandomness(1))
-    with pytest.raises(InvalidConfig, match="a cell without noise"):
+    with pytest.raises(InvalidConfig, match="cells without noise; expected noise for each"):
         engine.observe(engine.choose([[1, 0, 0], [0, 1, 0]]), 0.5)
 
 

@@ -166,7 +166,10 @@ def incumbent(**change: object) -> object:
         (lambda: sd.follow_the_leader(actions=ACTIONS, window="x"), "learner.window: unknown"),
         (lambda: sd.prefix_softmax(actions=ACTIONS, epsilon="1", cap="0"), "learner.cap"),
         (lambda: sd.learner_of({"recipe": "best"}, actions=ACTIONS), "learner.recipe: unknown"),
-        (lambda: sd.learner_of({"actions": "a b"}, actions=ACTIONS), "learner: actions here"),
+        (
+            lambda: sd.learner_of({"actions": "a b"}, actions=ACTIONS),
+            "learner: `actions` is no option",
+        ),
         (lambda: replace(LEARNERS[next(iter(LEARNERS))], charge=Fraction(0)), "no charge"),
         (lambda: replace(LEARNERS[next(iter(LEARNERS))], window="running"), "reads slots again"),
         (lambda: sd.recipe(sd.incumbent_leader), "two recipes of one name"),

@@ -217,7 +217,10 @@ def test_does_the_command_recommend() -> None:
     assert "of 7 keys" in words
     for wrong, said in (
         (["--changes-every", "0"], "--changes-every: slots; expected 6 or more, got 0"),
-        (["--changes-every", "9", "--target-regret", "3"], "expected no target beside it"),
+        (
+            ["--changes-every", "9", "--target-regret", "3"],
+            "expected no --target-regret and --target-slots beside it, got 3",
+        ),
         (["--config", "x.toml"], "expected no --actions and --epsilon beside it"),
         (["--stream", "home"], "expected --actions and --epsilon, or --config"),
     ):

@@ -371,7 +371,7 @@ def test_is_a_missing_topic_told(shop: Shop) -> None:
     with shop.run() as process:
         assert process.ended() == 3
     (told,) = process.said("failed")
-    assert "topic losses: is missing; expected create it first" in str(told["detail"])
+    assert "topic losses: missing; expected `streamdp topics create`" in str(told["detail"])
     assert told["exit_code"] == 3
 
 
@@ -380,7 +380,7 @@ def test_is_the_cause_of_a_failed_start_a_plain_line_where_nobody_asked_for_json
 ) -> None:
     """With `log.format = "json"` every line is JSON; piped by default the cause is readable."""
     shop.change("partitions = 2", "partitions = 0")
-    cause = "topic losses: is missing; expected create it first, got nothing"
+    cause = "topic losses: missing; expected `streamdp topics create`, got no such topic"
     for form, plain in (("json", []), ("auto", [f"streamdp: {cause}\n"])):
         with shop.run(environment={"STREAMDP__LOG__FORMAT": form}) as process:
             assert process.ended() == 3

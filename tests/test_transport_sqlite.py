@@ -329,7 +329,7 @@ def test_a_partition_or_an_input_that_is_not_there_is_named(tmp_path: Path) -> N
             await administrator.peek(TOPICS, 99)
         with pytest.raises(InvalidConfig, match=told):
             await producer.send("events", [(b"k", b"v")], partition=99)
-        with pytest.raises(InvalidConfig, match="topic visits: is missing; expected create it"):
+        with pytest.raises(InvalidConfig, match="topic visits: missing; expected `streamdp topics"):
             await administrator.peek(StreamTopics("shop", "home", "visits"), 0)
         await administrator.close()
         await producer.close()

@@ -283,9 +283,9 @@ class Join:
                 raise StateMismatch(
                     complaint(
                         "an event",
-                        "its length tells of its content",
+                        "its length would tell something of its content",
                         expected=f"{self._length} bytes, as every event",
-                        got="another length",
+                        got="an event of another length, which is not said here",
                     )
                 )
             if len(self._known) == _MOST_KNOWN:

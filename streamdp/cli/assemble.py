@@ -30,7 +30,10 @@ def assemble(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = Fals
     if not ready.configuration.tables.assemblies:
         raise InvalidConfig(
             complaint(
-                f"{config}: assemblies", "none", expected="a table [assemblies.NAME]", got="nothing"
+                f"{config}: assemblies",
+                "missing",
+                expected="at least one table [assemblies.NAME]",
+                got="none",
             )
         )
     raise typer.Exit(served(ready, work=Work.ASSEMBLE, allowed=allowed))

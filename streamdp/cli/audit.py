@@ -184,8 +184,9 @@ def _refuse_beside_config(*given: object) -> None:
     from streamdp.core.errors import InvalidConfig, complaint
 
     if any(given):
-        what = "--recipe, --epsilon, --actions"
-        raise InvalidConfig(complaint("--config", f"beside {what}", expected="one", got="both"))
+        expected = "no --recipe, --epsilon and --actions beside it: the configuration says them"
+        what = ", ".join(str(option) for option in given if option)
+        raise InvalidConfig(complaint("--config", "says it all", expected=expected, got=what))
 
 
 def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:

@@ -129,7 +129,9 @@ def plan(
         _plan(wish, exact, target_regret, target_slots, as_json=as_json)
         return
     if target_regret is not None or target_slots is not None:
-        raise _refused("--changes-every", expected="no target beside it", got="a target")
+        target = target_slots if target_regret is None else target_regret
+        expected = "no --target-regret and --target-slots beside it"
+        raise _refused("--changes-every", expected=expected, got=str(target))
     _plan_changes(wish, exact, changes_every, as_json=as_json)
 
 
@@ -185,7 +187,8 @@ def _asked(
 
     if config is not None:
         if actions is not None or epsilon is not None:
-            raise _refused("--config", expected="no --actions and --epsilon beside it", got="one")
+            got = f"--actions {actions}, --epsilon {epsilon}"
+            raise _refused("--config", expected="no --actions and --epsilon beside it", got=got)
         configuration = load(config)
         leader = configuration.leader(chosen(configuration, stream).stream)
         if leader.charge is None:
@@ -211,11 +214,14 @@ def _asked_of_feedback(
         return *_asked(actions, epsilon, config, stream), learner or _feedback_plan.LEARNER
     if actions is not None or epsilon is not None or learner is not None:
         expected = "no --actions, --epsilon and --learner beside it"
-        raise _refused("--config", expected=expected, got="one")
+        got = f"--actions {actions}, --epsilon {epsilon}, --learner {learner}"
+        raise _refused("--config", expected=expected, got=got)
     configuration = load(config)
     configured = configuration.learner(chosen(configuration, stream).stream)
     if not isinstance(configured, PolicyLearner) or configured.charge is None:
-        raise _refused(f"--config {config}", expected="a feedback stream", got="one of losses")
+        raise _refused(
+            f"--config {config}", expected="a feedback stream with ε", got=configured.recipe
+        )
     return len(configured.actions), configured.charge, _feedback_plan.text_of(configured)
 
 

@@ -65,7 +65,9 @@ async def follow(
                     hearer.current()
                 hearer.heard(batch)
                 await asyncio.sleep(0)  # a long topic must not keep others waiting
-            raise TransportLost(complaint(name, "the reader ended", expected="more", got="an end"))
+            raise TransportLost(
+                complaint(name, "the reader ended", expected="a reader that goes on", got="its end")
+            )
         except StreamdpError as error:
             hearer.lost(error)
         except Exception as error:

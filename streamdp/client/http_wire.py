@@ -187,7 +187,7 @@ def read_key(key: WireKey) -> Key:
         return b64decode(key.base64, validate=True)
     except ValueError:
         raise InvalidConfig(
-            complaint("key", "unreadable", expected="base64", got="something else")
+            complaint("key", "unreadable", expected="base64", got=key.base64)
         ) from None
 
 

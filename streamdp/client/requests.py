@@ -205,7 +205,12 @@ class Loop:
         """
         if self._actions is None:
             raise InvalidConfig(
-                complaint("choose", "nothing to draw from", expected="`actions`", got="none")
+                complaint(
+                    "choose",
+                    "the loop has nothing to draw actions from",
+                    expected="`actions`, such as an `ActionsCache`",
+                    got=None,
+                )
             )
         asked = Request(key, uuid4().hex if request is None else request)
         _id(asked.id, "request")
@@ -258,7 +263,9 @@ class Loop:
     def _opened(self) -> asyncio.AbstractEventLoop:
         if self._events is None:
             expected = "`async with Loop(…)`, or `with looped(…)`"
-            raise InvalidConfig(complaint("loop", "is not open", expected=expected, got="none"))
+            raise InvalidConfig(
+                complaint("loop", "is not open", expected=expected, got="a call before or after")
+            )
         return self._events
 
 

@@ -104,9 +104,12 @@ def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints
     """Put saved rows into an empty bank; returns the position that each is valid at."""
     table = _table(layout, saved)
     rows = bank.add([key for key, _ in saved], table["born"].astype(np.int64))
-    if len({key for key, _ in saved}) != len(saved):
+    rows_of_keys = {key for key, _ in saved}
+    if len(rows_of_keys) != len(saved):
         raise StateMismatch(
-            complaint("saved row", "a key twice", expected="one row a key", got="two")
+            complaint(
+                "saved rows", "a key twice", expected=f"{len(saved)} keys", got=len(rows_of_keys)
+            )
         )
     _check_ranges(layout, table)
     for name in bank.kept.intersection(_SAVED):
@@ -179,7 +182,12 @@ def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
     body, checksum = saved[:-_CRC_BYTES], saved[-_CRC_BYTES:]
     if checksum != _checksum(key, body):
         raise StateMismatch(
-            complaint("saved row", "damaged", expected="its checksum", got="another")
+            complaint(
+                "saved row",
+                "damaged",
+                expected=f"the checksum of its {len(body)} bytes",
+                got="another, which is not said: rows hold sums",
+            )
         )
     version = int.from_bytes(saved[4:6], "little")
     if len(saved) != layout.size:
@@ -191,6 +199,12 @@ def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
     return body
 
 
+def _configurations(table: NDArray[np.void]) -> str:
+    """Which epochs and digests the rows are of: public, as the ledger names both."""
+    found = sorted({(int(row["epoch"]), bytes(row["digest"]).hex()) for row in table})
+    return ", ".join(f"epoch {epoch}, digest {digest}" for epoch, digest in found)
+
+
 def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
     if not len(table):
         return
@@ -199,8 +213,8 @@ def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
             complaint(
                 "saved row",
                 "another configuration",
-                expected=f"epoch {layout.epoch} of this digest",
-                got="another",
+                expected=f"epoch {layout.epoch}, digest {layout.digest.hex()}",
+                got=_configurations(table),
             )
         )
     sound = (table["born"] >= 0) & (table["slots"] >= 1) & (table["block"] >= 0)
@@ -209,5 +223,10 @@ def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
     sound &= table["first_offset"] >= table["born"]
     if not sound.all():
         raise StateMismatch(
-            complaint("saved row", "impossible values", expected="a learner's state", got="another")
+            complaint(
+                "saved row",
+                "impossible values",
+                expected="a learner's slots, block, action and offsets",
+                got=f"{int((~sound).sum())} rows with others",
+            )
         )

@@ -132,9 +132,11 @@ def simulate(
         progress(instance)
         names = [str(action) for action in range(instance.actions)]
         cells = cells_of(candidates, epsilons, actions=names)
-        if any(cell.running for cell in cells):
+        running = [cell.name for cell in cells if cell.running]
+        if running:
+            expected = "learners that look at blocks"
             raise InvalidConfig(
-                complaint("simulate", "a running window", expected="block learners", got="one")
+                complaint("simulate", "a running window", expected=expected, got=running)
             )
         firsts: dict[Cell, First] = {each.cell(names): each.first for each in trackers}
         cells = (*cells, *firsts)
@@ -332,7 +334,12 @@ def relative(
         )
     if any(not outcome.mean for outcome in table.values()):
         raise InvalidConfig(
-            complaint("simulate", "no regret at all", expected="more runs or slots", got="too few")
+            complaint(
+                "simulate",
+                "a learner without any regret cannot be compared",
+                expected="more runs or slots",
+                got=[str(outcome.cell) for outcome in table.values() if not outcome.mean],
+            )
         )
     budgets = dict.fromkeys((instance, epsilon) for instance, epsilon, _ in table if epsilon)
     found = []

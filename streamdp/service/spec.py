@@ -72,9 +72,9 @@ class StreamSpec:
             raise InvalidConfig(
                 complaint(
                     f"streams.{self.name}.idle",
-                    "who is idle is said by timestamps, which the stream does not ask for",
+                    "needs the records' timestamps, and the stream does not read them",
                     expected="topics with headers and timestamps",
-                    got="none",
+                    got="topics without",
                 )
             )
         if self.epoch < 1:

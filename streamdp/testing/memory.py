@@ -213,7 +213,10 @@ class MemoryTransport:
         if epoch is None:
             raise TransportLost(
                 complaint(
-                    f"{partition}", "commit refused", expected="a taken partition", got="none"
+                    f"{partition}",
+                    "commit refused",
+                    expected="a partition that was taken",
+                    got="one that was lost or never taken",
                 )
             )
         self._check_sizes(partition, commit)
@@ -284,7 +287,10 @@ class MemoryTransport:
         if partition.stream not in self._topics:
             raise InvalidConfig(
                 complaint(
-                    f"{partition}", "unknown stream", expected=sorted(self._topics), got="another"
+                    f"{partition}",
+                    "unknown stream",
+                    expected=sorted(self._topics),
+                    got=partition.stream,
                 )
             )
         return self._topics[partition.stream]

@@ -236,7 +236,9 @@ class MemoryLog:
     def _topic(self, topic: str) -> list[InputPartition]:
         if topic not in self._inputs:
             raise InvalidConfig(
-                complaint(f"topic {topic}", "there is none", expected="create it", got="missing")
+                complaint(
+                    f"topic {topic}", "missing", expected="a call of `create`", got="no such topic"
+                )
             )
         return self._inputs[topic]
 

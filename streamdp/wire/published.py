@@ -412,14 +412,15 @@ def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
 
 def _check_key(line: Named, *, where: str) -> None:
     """A line has exactly one of `key` and `key_base64`, and the latter is base64."""
+    expected = "either key or key_base64"
+    if (line.key is UNSET) == (line.key_base64 is UNSET):
+        got = "none of them" if line.key is UNSET else "both"
+        raise StateMismatch(complaint(where, "no key", expected=expected, got=got))
     try:
-        both = (line.key is UNSET) == (line.key_base64 is UNSET)
         key_bytes(line)
     except ValueError:
-        both = True
-    if both:
-        expected = "either key or key_base64"
-        raise StateMismatch(complaint(where, "no key", expected=expected, got="none or both"))
+        got = f"a key_base64 that is none: {line.key_base64}"
+        raise StateMismatch(complaint(where, "no key", expected=expected, got=got)) from None
 
 
 @lru_cache(maxsize=1024)

@@ -55,5 +55,10 @@ def read_quarantined(entry: bytes | None) -> Quarantined:
         return _decoder.decode(entry or b"")
     except (msgspec.MsgspecError, UnicodeError):
         raise StateMismatch(
-            complaint("quarantine", "foreign entry", expected="what streamdp wrote", got="another")
+            complaint(
+                "quarantine",
+                "foreign entry",
+                expected="an entry that streamdp wrote",
+                got=f"{len(entry or b'')} bytes that are none",
+            )
         ) from None

@@ -167,8 +167,9 @@ def policies_after(
     if len(begun.history) not in (0, _NUMBER_BYTES * KEPT_PER_ARM * actions) or any(
         len(part) != _NUMBER_BYTES * actions for each in sums for part in (each.gains, each.shown)
     ):
-        expected = f"{actions} numbers"
-        raise InvalidConfig(complaint("sums", "length", expected=expected, got="others"))
+        sizes = sorted({len(part) for each in sums for part in (each.gains, each.shown)})
+        expected = f"{_NUMBER_BYTES * actions} bytes for {actions} actions"
+        raise InvalidConfig(complaint("sums", "length", expected=expected, got=sizes))
     states = [_known(begun.history) if begun.history else made.nothing_known(1)]
     for gains, shown in (each.arrays() for each in sums):
         states.append(made.learned(states[-1], gains[None], shown[None]))

@@ -120,9 +120,9 @@ class Beside:
                 raise StateMismatch(
                     complaint(
                         self._where,
-                        "what is needed is not there",
-                        expected="retained records",
-                        got="later ones",
+                        "retention has deleted records that are needed",
+                        expected="the records that open requests wait for",
+                        got="a first retained record behind them",
                     )
                 ) from None
             self._at = stop if await consumer.position(self._place) == stop else None
@@ -151,7 +151,7 @@ class Beside:
                         self._where,
                         "reading stands still",
                         expected=f"progress within {IDLE_SECONDS:g} s",
-                        got="none",
+                        got=f"none for {clock() - moved:.0f} s",
                     )
                 )
 

@@ -141,7 +141,12 @@ class PartitionOwner:
         """Make one step durable and visible, all or nothing."""
         if self.lost:
             raise TransportLost(
-                complaint(self._where, "not owned", expected="a take before", got="a commit")
+                complaint(
+                    self._where,
+                    "commit refused",
+                    expected="a partition that was taken",
+                    got="one that was lost or never taken",
+                )
             )
         assert self._commit is None, "at most one commit of a partition is in flight"
         self._check_sizes(commit)
@@ -156,7 +161,12 @@ class PartitionOwner:
             if not self._closing:
                 raise
             raise TransportLost(
-                complaint(self._where, "left in mid-commit", expected="an outcome", got="unknown")
+                complaint(
+                    self._where,
+                    "the process left while a commit was in flight",
+                    expected="its outcome",
+                    got="none: the commit may or may not be durable",
+                )
             ) from None
         finally:
             self._commit = None

@@ -214,7 +214,10 @@ async def _state(
                 if record.offset > owned_at:
                     raise Fenced(
                         complaint(
-                            look.where, "taken again", expected="to own it", got="a later owner"
+                            look.where,
+                            "another process has taken it",
+                            expected=f"our owner record, at offset {owned_at}, as the last",
+                            got=f"a later one, at offset {record.offset}",
                         )
                     )
                 return state

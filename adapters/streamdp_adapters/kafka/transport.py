@@ -200,7 +200,10 @@ class KafkaTransport:
         if owner is None:
             raise TransportLost(
                 complaint(
-                    f"partition {partition}", "not owned", expected="a take before", got="a commit"
+                    f"partition {partition}",
+                    "commit refused",
+                    expected="a partition that was taken",
+                    got="one that was lost or never taken",
                 )
             )
         async with self._working(partition, owner):
@@ -258,7 +261,10 @@ class KafkaTransport:
         if topics is None or partition.stream not in self._memberships:
             raise TransportLost(
                 complaint(
-                    f"partition {partition}", "not joined", expected="a join", got="none, or closed"
+                    f"partition {partition}",
+                    "its stream was not joined",
+                    expected=sorted(self._memberships),
+                    got=partition.stream,
                 )
             )
         return topics

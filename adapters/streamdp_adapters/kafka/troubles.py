@@ -90,7 +90,12 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
         return error
     if isinstance(error, _FENCED):
         return Fenced(
-            complaint(where, "another process owns it", expected="to own it", got="fenced")
+            complaint(
+                where,
+                "another process owns it",
+                expected="to be its owner",
+                got=type(error).__name__,
+            )
         )
     if isinstance(error, kafka.InvalidSessionTimeoutError):
         return InvalidConfig(

@@ -287,9 +287,14 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
-    if _pragma(connection, "application_id") != kind.application_id:
+    if (mark := _pragma(connection, "application_id")) != kind.application_id:
         raise InvalidConfig(
-            complaint(f"{path}", "is something else", expected=kind.name, got="another file")
+            complaint(
+                f"{path}",
+                "is another kind of file",
+                expected=f"{kind.name}, marked {kind.application_id:#x}",
+                got=f"a file marked {mark:#x}",
+            )
         )
     version = _pragma(connection, "user_version")
     if version != kind.version:
@@ -320,7 +325,7 @@ class Desk:
         """Do it on the desk's thread."""
         if not self._open:
             raise TransportLost(
-                complaint("sqlite", "is closed", expected="an open one", got="work")
+                complaint("sqlite", "the transport is closed", expected="an open one", got="a call")
             )
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 

@@ -47,7 +47,7 @@ def open_pair(settings: Settings) -> FilePair:
                     f"{settings.published}",
                     "belongs to another trusted file",
                     expected=f"the file published from {settings.path}",
-                    got="another's",
+                    got=f"one that belongs to file {published.pair()!r}",
                 )
             )
         undo.pop_all()

@@ -181,7 +181,10 @@ class SqliteTransport:
         if tenure is None:
             raise TransportLost(
                 complaint(
-                    f"{partition}", "commit refused", expected="a taken partition", got="none"
+                    f"{partition}",
+                    "commit refused",
+                    expected="a partition that was taken",
+                    got="one that was lost or never taken",
                 )
             )
         self._in_flight[partition] = tenure
@@ -381,7 +384,10 @@ class SqliteTransport:
         if partition.stream not in self._topics:
             raise InvalidConfig(
                 complaint(
-                    f"{partition}", "unknown stream", expected=sorted(self._topics), got="another"
+                    f"{partition}",
+                    "unknown stream",
+                    expected=sorted(self._topics),
+                    got=partition.stream,
                 )
             )
         return self._topics[partition.stream]
@@ -446,7 +452,9 @@ def check_sizes(partition: Partition, commit: Commit) -> None:
 
 
 def _not_joined() -> TransportLost:
-    return TransportLost(complaint("sqlite", "not joined", expected="join first", got="work"))
+    return TransportLost(
+        complaint("sqlite", "not joined", expected="a call of `join` first", got="another call")
+    )
 
 
 def _nothing() -> None:

@@ -343,7 +343,9 @@ def read_headers(written: bytes | None) -> Headers:
 def missing(topic: str) -> InvalidConfig:
     """What is said of an input that nobody has made."""
     return InvalidConfig(
-        complaint(f"topic {topic}", "is missing", expected="create it first", got="nothing")
+        complaint(
+            f"topic {topic}", "missing", expected="`streamdp topics create`", got="no such topic"
+        )
     )
 
 

@@ -154,7 +154,8 @@ class BanditEngine:
         if part.epsilon is not None:
             if self._ledger is None:
                 expected = "no charge from a learner that is not private"
-                raise InvalidConfig(complaint("learner", "a charge", expected=expected, got="one"))
+                got = part.epsilon
+                raise InvalidConfig(complaint("learner", "a charge", expected=expected, got=got))
             ends = np.array([part.start]), np.array([part.stop])
             self._ledger.book(np.array([arm]), *ends, epsilon=part.epsilon)
             scale = calibration.laplace_scale(calibration.SUMS_SENSITIVITY, part.epsilon) * UNIT

@@ -87,7 +87,7 @@ def tariff(
         return None
     if budget is None:
         raise InvalidConfig(
-            complaint("budget", "missing", expected='for example "1.0"', got="none")
+            complaint("budget", "missing", expected='for example "1.0"', got=budget)
         )
     names = [estimate.name for estimate in estimates]
     if len(set(names)) != len(names):

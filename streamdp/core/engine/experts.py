@@ -120,7 +120,12 @@ class ExpertEngine:
         noises = self._course.noises()
         if not self._sums.keys() <= noises.keys():
             raise InvalidConfig(
-                complaint("learner", "a cell without noise", expected="one for each", got="fewer")
+                complaint(
+                    "learner",
+                    "cells without noise",
+                    expected=f"noise for each of {len(self._sums)} cells",
+                    got=f"noise for {len(self._sums.keys() & noises.keys())}",
+                )
             )
         bits = self._bits(Purpose.NOISE)
         units = {}

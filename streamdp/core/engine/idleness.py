@@ -114,7 +114,7 @@ class Idleness:
         """The batch with the newest time at each of its slots, which becomes known."""
         if batch.times is None:
             raise InvalidConfig(
-                complaint("batch.times", "missing", expected="a time for each slot", got="none")
+                complaint("batch.times", "missing", expected="a time for each slot", got=None)
             )
         if not len(batch.times):
             return batch

@@ -110,9 +110,9 @@ def plan(
         begun[list(carried)] = [schedule.start(each.block) - 1 for each in carried.values()]
         fresh = touched >= len(bank)
         taken[fresh] = begun[touched[fresh] - len(bank)]
-    if len(taken) and int((taken + grouped.counts).max()) > LAST_SLOT:
+    if len(taken) and (last := int((taken + grouped.counts).max())) > LAST_SLOT:
         raise InvalidConfig(
-            complaint("batch", "too many slots of one key", expected=LAST_SLOT, got="more")
+            complaint("batch", "too many slots of one key", expected=LAST_SLOT, got=last)
         )
     return Plan(
         batch=kept,
@@ -213,21 +213,23 @@ def _check_order(batch: Batch, *, position: int) -> None:
     """Refuse keys that are none or twice, places of no key, and records that come again."""
     n = len(batch.index)
     check_keys(batch.keys)
-    if len(set(batch.keys)) != len(batch.keys):
+    different = len(set(batch.keys))
+    if different != len(batch.keys):
+        expected = f"{len(batch.keys)} different keys"
         raise InvalidConfig(
-            complaint("batch.keys", "a key twice", expected="distinct", got="one twice")
+            complaint("batch.keys", "a key twice", expected=expected, got=different)
         )
     if not n:
         return
     if np.minimum.reduce(batch.index) < 0 or np.maximum.reduce(batch.index) >= len(batch.keys):
         expected = f"0 … {len(batch.keys) - 1}"
-        raise InvalidConfig(
-            complaint("batch.index", "no such key", expected=expected, got="another")
-        )
+        got = f"{batch.index.min()} … {batch.index.max()}"
+        raise InvalidConfig(complaint("batch.index", "no such key", expected=expected, got=got))
     falls = n > 1 and bool((batch.offsets[1:] < batch.offsets[:-1]).any())
     if falls or batch.offsets[0] < position:
+        at = int((batch.offsets[1:] < batch.offsets[:-1]).argmax()) + 1 if falls else 0
+        got = f"{batch.offsets[at]}, in place {at}"
+        expected = f"rising from {position}"
         raise InvalidConfig(
-            complaint(
-                "batch.offsets", "a record again", expected=f"rising from {position}", got="less"
-            )
+            complaint("batch.offsets", "a record again", expected=expected, got=got)
         )

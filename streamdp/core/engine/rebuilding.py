@@ -103,11 +103,11 @@ class Rebuilding:
         """The engine, at the committed position, if everything fits."""
         engine = self._engine
         engine._check_whole()
-        if engine.position > position or (len(self._valid_at) and self._valid_at.max() > position):
+        furthest = max(engine.position, int(self._valid_at.max(initial=0)))
+        if furthest > position:
+            expected = f"at most {position}"
             raise StateMismatch(
-                complaint(
-                    "rebuild", "past the checkpoint", expected=f"at most {position}", got="more"
-                )
+                complaint("rebuild", "past the checkpoint", expected=expected, got=furthest)
             )
         if len(engine) - self._away() != rows:
             found = len(engine) - self._away()

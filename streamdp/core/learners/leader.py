@@ -282,7 +282,12 @@ def read_recipe(
     options = dict(config)
     if "actions" in options:
         raise InvalidConfig(
-            complaint("learner", "actions here", expected="them beside it", got="an option")
+            complaint(
+                "learner",
+                "`actions` is no option of a recipe",
+                expected="actions beside the table of options",
+                got=type(options["actions"]).__name__,
+            )
         )
     name = options.pop("recipe", default)
     if name not in recipes:

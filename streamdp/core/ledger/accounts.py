@@ -140,9 +140,11 @@ class Ledger:
             return
         self._check_account(int(accounts.min()))
         self._check_account(int(accounts.max()))
-        if int(starts.min()) < 1 or not bool((starts < stops).all()):
-            expected = "slots with 1 ≤ start < stop"
-            raise InvalidConfig(complaint("ledger", "no slots", expected=expected, got="others"))
+        wrong = (starts < 1) | (starts >= stops)
+        if wrong.any():
+            at = int(wrong.argmax())
+            expected, got = "slots with 1 ≤ start < stop", f"[{starts[at]}, {stops[at]})"
+            raise InvalidConfig(complaint("ledger", "no slots", expected=expected, got=got))
 
     def _extended(
         self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction

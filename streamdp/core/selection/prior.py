@@ -61,9 +61,7 @@ class Prior:
         """The same bonus for one action of each row: the one in force."""
         if abs(bonus.numerator) > _MOST:
             raise InvalidConfig(
-                complaint(
-                    "prior.bonus", "out of range", expected="a numerator to 2**62", got="more"
-                )
+                complaint("prior.bonus", "out of range", expected="a numerator to 2**62", got=bonus)
             )
         numerators = np.full(len(actions), bonus.numerator, np.int64)
         return cls(numerators, bonus.denominator, np.asarray(actions, np.int64))
@@ -87,8 +85,11 @@ class Prior:
             )
         if not good:
             expected = f"{rows} rows for {actions} actions"
+            got = f"bonuses of shape {self.numerators.shape}"
+            if self.actions is not None:
+                got = f"{len(self)} rows for actions up to {self.actions.max(initial=-1)}"
             raise InvalidConfig(
-                complaint("prior", "does not fit the sums", expected=expected, got="another")
+                complaint("prior", "does not fit the sums", expected=expected, got=got)
             )
 
     def largest(self) -> float:

@@ -76,6 +76,10 @@ def _content(where: str, table: Columns) -> str:
     return found[0]
 
 
+def _both(names: set[str], numbers: set[int]) -> str:
+    return f"{min(names)!r} and {min(numbers)}"
+
+
 def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str, ...]:
     """The actions as given, or all that the file names: numbers up to the largest, or names."""
     if how.actions is not None:
@@ -83,7 +87,7 @@ def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str
     named = {told for told in shown if isinstance(told, str)}
     numbers = {told for told in shown if isinstance(told, int) and not isinstance(told, bool)}
     if named and numbers:
-        raise wrong(where.file, "action", expected="names or numbers", got="both")
+        raise wrong(where.file, "action", expected="names or numbers", got=_both(named, numbers))
     found = tuple(sorted(named)) if named else numbered_actions(1 + max(numbers, default=-1))
     if len(found) < 2:
         expected = "2 or more actions in the file, or --actions"
@@ -166,7 +170,9 @@ def _whole(table: Columns, name: str, where: _Where) -> NDArray[np.int64] | None
         return None
     values = np.array(table[name])
     if values.dtype.kind not in "iu":
-        raise wrong(f"{where.file}: {name}", "type", expected="a whole number in each", got="other")
+        raise wrong(
+            f"{where.file}: {name}", "type", expected="a whole number in each", got=values.dtype
+        )
     return values.astype(np.int64)
 
 

@@ -72,8 +72,9 @@ def open_file(path: Path, how: ReadOptions) -> Log:
         return _open_archive(path, how)
     with path.open("rb") as file:
         table = _header(file, where=str(path))
-    if path.stat().st_size < table.begin + table.rows * table.row_bytes:
-        raise wrong(str(path), "cut short", expected=f"{table.rows} rows", got="fewer")
+    size, needed = path.stat().st_size, table.begin + table.rows * table.row_bytes
+    if size < needed:
+        raise wrong(str(path), "cut short", expected=f"{needed} bytes", got=size)
     actions = named_actions(how.actions, numbered_actions(table.columns), where=str(path))
     return MappedLog(path, actions, table)
 
@@ -156,7 +157,8 @@ class ArchivedLog:
                 stop = min(first + table.portion, table.rows)
                 raw = file.read((stop - first) * table.row_bytes)
                 if len(raw) < (stop - first) * table.row_bytes:
-                    raise wrong(self.name, "cut short", expected=f"{table.rows} rows", got="fewer")
+                    got = first + len(raw) // table.row_bytes
+                    raise wrong(self.name, "cut short", expected=f"{table.rows} rows", got=got)
                 part = np.frombuffer(raw, table.dtype).reshape(-1, table.columns)
                 losses, clipped = _as_float32(part, table)
                 columns, after = self._columns(slice(first, stop)), {"row": stop}

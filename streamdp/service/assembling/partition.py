@@ -213,7 +213,12 @@ class PartitionAssembly:
 
     def _outcomes_lack(self, what: str) -> StateMismatch:
         return StateMismatch(
-            complaint(f"partition {self.partition}: outcomes", what, expected="all", got="less")
+            complaint(
+                f"partition {self.partition}: outcomes",
+                what,
+                expected="every outcome that open requests wait for",
+                got="fewer",
+            )
         )
 
     async def _read_up_to(self, start: int, stop: int) -> None:

@@ -123,5 +123,10 @@ def _value(variable: str, text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         raise InvalidConfig(
-            complaint(variable, "unreadable", expected="a list or table in TOML", got="another")
+            complaint(
+                variable,
+                "unreadable",
+                expected="a list or table in TOML",
+                got=f"{len(text)} characters that are none",
+            )
         ) from None

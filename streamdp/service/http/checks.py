@@ -45,7 +45,12 @@ def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
         return None
     if certificate is None or key is None:
         raise InvalidConfig(
-            complaint("http", "half of TLS", expected="certificate_file and key_file", got="one")
+            complaint(
+                "http",
+                "half of TLS",
+                expected="certificate_file and key_file",
+                got="key_file alone" if certificate is None else "certificate_file alone",
+            )
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

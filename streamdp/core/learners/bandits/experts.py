@@ -128,9 +128,11 @@ def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
     if rows.shape != (experts, actions):
         raise InvalidConfig(complaint("advice", "shape", expected=expected, got=rows.shape))
     if not (np.isfinite(rows).all() and (rows >= 0).all()):
-        raise InvalidConfig(complaint("advice", "no chances", expected=expected, got="others"))
+        got = "numbers that are negative or not finite"
+        raise InvalidConfig(complaint("advice", "not chances", expected=expected, got=got))
     if not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=_ADVICE_ERROR):
-        raise InvalidConfig(complaint("advice", "no chances", expected=expected, got="other sums"))
+        got = f"sums from {rows.sum(axis=1).min():.6g} to {rows.sum(axis=1).max():.6g}"
+        raise InvalidConfig(complaint("advice", "not chances", expected=expected, got=got))
     return rows
 
 
