@@ -22,7 +22,6 @@ from streamdp.replay.grid import GridPart, Played, blank
 from streamdp.replay.log import Log
 from streamdp.replay.onepass import Progress, Summed
 
-Ints = NDArray[np.int64]
 Actions = NDArray[np.int32]
 
 _BYTES = 1 << 28  # of the rows of all engines that work together

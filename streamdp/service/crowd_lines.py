@@ -16,14 +16,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key
 from streamdp.core.evidence.crowd import Crowd, cast, due, named, newest
 from streamdp.wire.lines import CarriedOver, Charge, PriorLine
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
