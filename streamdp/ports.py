@@ -80,7 +80,7 @@ class StreamTopics:
 
     @property
     def ledger(self) -> str:
-        """Where every charge is published, for good."""
+        """The name of the ledger topic: every charge is published there and never deleted."""
         return f"{self.app}.{self.stream}.ledger"
 
     @property
@@ -134,7 +134,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is durable of a partition at the moment that it was taken."""
+    """A partition's durable state at the moment it was taken."""
 
     state: Mapping[bytes, bytes] = field(repr=False)  # every live entry of the trusted state
     first_offset: int  # the oldest input record that is still retained
@@ -179,11 +179,11 @@ class Listener(Protocol):
     """What a transport tells its user; the calls return at once and must not raise."""
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """These partitions are now this process's to take."""
+        """These partitions were assigned to this process: it may take them."""
         ...
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
-        """These partitions are another's now, or will be: stop working on them."""
+        """These partitions go to another process: stop working on them."""
         ...
 
     def settled(self, stream: str) -> None:
@@ -252,7 +252,7 @@ class Transport(Protocol):
         ...
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        """What has come for the resumed partitions; empty after `timeout` seconds.
+        """New records of the resumed partitions; empty after `timeout` seconds.
 
         A record is delivered once, in order: a partition's batch begins where the one before ended,
         the first one where it was resumed. If it raises, nothing was delivered: the same
@@ -270,11 +270,11 @@ class Transport(Protocol):
         ...
 
     def end_offset(self, partition: Partition) -> int | None:
-        """Where the next input record will go, as last heard; for lag, never for decisions."""
+        """The input's end offset, as last known; for lag, never for decisions."""
         ...
 
     def first_offset(self, partition: Partition) -> int | None:
-        """The oldest retained input record, as last heard; for alerts, never for decisions."""
+        """The oldest retained input offset, as last known; for alerts, never for decisions."""
         ...
 
     async def leave(self, partition: Partition) -> None:
@@ -422,7 +422,7 @@ class Administrator(Protocol):
         ...
 
     def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
-        """What to type, or to hand to the people who own the cluster, to make the same."""
+        """Shell commands that make the topics, for a cluster's administrators."""
         ...
 
     async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
@@ -430,7 +430,7 @@ class Administrator(Protocol):
         ...
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
-        """What is durable of a partition just now, without fencing its owner: only to look at."""
+        """Read a partition's durable state without fencing its owner."""
         ...
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
@@ -467,11 +467,11 @@ class Technology(Protocol):
         ...
 
     def publications(self) -> Publications:
-        """For whoever reads what was published."""
+        """A new reader of published topics."""
         ...
 
     def producer(self, *, kept: int | None = None) -> Producer:
-        """For whoever writes input.
+        """A new writer of input records.
 
         `kept`: how many of the newest records of each partition stay of the topics that it writes
         to, where the technology has no retention of its own.
@@ -521,7 +521,7 @@ def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
 
 
 def beyond(partition: Partition) -> StateMismatch:
-    """What is said of a second input that ends before where it was read; no offset of it."""
+    """The error of a second input that ends before the position read; names no offset of it."""
     return StateMismatch(
         complaint(
             f"partition {partition}: second input",

@@ -103,7 +103,7 @@ class _Fixed:
 
 @dataclass(slots=True)
 class ScriptedCourse:
-    """A course that is told a script instead of the sums, and whose parts have no noise.
+    """A course that is given a script instead of the sums, and whose parts have no noise.
 
     What its parts would have cost is in `costs`, one for each part that was released.
     """

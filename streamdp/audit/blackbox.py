@@ -53,7 +53,7 @@ _HALVINGS = 60  # of an interval of length 1: far below what a count can tell
 
 @dataclass(frozen=True, slots=True)
 class EpsilonBound:
-    """What was seen of a pair of neighbouring logs, and the ε that it proves at least."""
+    """Observations of two neighbouring logs, and the lower bound on ε that they prove."""
 
     epsilon: float  # with the stated confidence the mechanism is not better than this
     event: str  # the one that tells most
@@ -166,7 +166,7 @@ def _outcomes(lines: Iterable[bytes], *, block: int, runs: int) -> dict[str, Cou
 
 
 def _events(actions: dict[int, int], block: int) -> Iterator[str]:
-    """What is to be told of one run."""
+    """The observable events of one run."""
     wanted = {*range(-1, block + _FOLLOWING + 1)}
     if actions.keys() != wanted:
         yield "a release is missing"

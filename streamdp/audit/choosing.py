@@ -35,7 +35,7 @@ _AGAIN = 100  # requests that are asked a second time
 
 
 def flaws_of_choosing(draw: Draw, *, samples: int = 20_000) -> list[str]:
-    """What is wrong with how requests are answered; nothing if all is well."""
+    """The faults of how requests are answered; empty if there are none."""
     return list(dict.fromkeys(_flaws(draw, samples)))
 
 
@@ -71,7 +71,7 @@ def _follows(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> bool
 def _drawn(
     draw: Draw, policy: Policy, release: Identity, requests: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """What so many requests get: actions, and the probabilities that are said."""
+    """The actions and stated probabilities that a number of requests get."""
     drawn = [draw(policy, release, f"r-{at}") for at in range(requests)]
     arms, said = zip(*drawn, strict=True)
     return np.array(arms, dtype=np.int64), np.array(said)

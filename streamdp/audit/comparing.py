@@ -97,7 +97,7 @@ def _selections(told: StoryResult, fold: Fold, standings: Standings) -> Iterator
 
 
 def losers(learner: Leader, call: Selected) -> Iterator[str]:
-    """Whether somebody else wins with the sums, bonuses and bits of a call."""
+    """Whether another action should have won with a call's sums, bonuses and bits."""
     choose = learner.choose
     plain = plain_winners(choose.name, choose.rate, call.sums, call.words, call.prior)
     if plain is not None:

@@ -44,7 +44,7 @@ MOST_ALONE = 900  # runs whose slots come one by one
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """All streams over an alphabet in the varied slots, and all that chance may bring.
+    """All streams over an alphabet in the varied slots, and all outcomes of chance.
 
     Runs are numbered (stream, chance, script): a script is the action in force in each block.
     """

@@ -194,7 +194,7 @@ def _cost(moved: Ints, scales: Sequence[Fraction | None]) -> float:
 
 
 def _released(releases: Releases, *, runs: int) -> tuple[Ints, Ints]:
-    """What is public of each run's releases (runs × B·4), and their numbers (runs × B × 2 × K)."""
+    """The public part of each run's releases (runs × B·4), and their numbers (runs × B × 2 × K)."""
     ended = releases.kind == releases.kinds.index(SUMS)
     assert releases.told is not None
     run = np.array([int(key or b"0") for key in releases.keys])[ended]
@@ -341,7 +341,7 @@ def _mixed(learner: PolicyLearner, *, keys: int, slots: int) -> FeedbackBatch:
 
 
 def noise_failures(learner: PolicyLearner, samples: int, randomness: Randomness) -> Iterator[str]:
-    """What is wrong with the noise: its law for each arm and block, and its independence."""
+    """The faults of the noise: in its law for each arm and block, or its independence."""
     stop = learner.schedule.stop(1)
     batch = _mixed(learner, keys=samples, slots=stop - 1 if stop <= 9 else 8)
 

@@ -111,7 +111,7 @@ def feedback_pairs(schedule: Schedule, format_: FeedbackFormat) -> list[Feedback
 
 
 def _slot(format_: FeedbackFormat, arm: int, *, loss: float) -> _Slot:
-    """A slot that shows an action and says what came of it."""
+    """A slot: the shown action and its outcome."""
     number = loss if format_.feedback.content == "loss" else 1 - loss
     value = format_.encode(np.array([number], dtype=np.float32), played=[arm])
     return _Slot(arm, round((0.5 - loss) * 2 * NULL), value)
@@ -184,7 +184,7 @@ def _outcomes(pair: FeedbackPair, lines: Iterable[bytes], *, runs: int) -> dict[
 
 
 def _events(pair: FeedbackPair, blocks: dict[int, Ints]) -> Iterator[str]:
-    """What is to be told of one run."""
+    """The observable events of one run."""
     if blocks.keys() != {*range(pair.block + _FOLLOWING + 1)}:
         yield "a release is missing"
         return

@@ -46,7 +46,7 @@ def leaks(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[str]:
 def observe(
     learner: Leader, estimates: tuple[Estimate, ...], place: int, content: Content
 ) -> Observed:
-    """All that can be observed of an engine that reads one content at one place."""
+    """Everything observable of an engine that reads one content at one place."""
     engine = _engine(learner, estimates)
     seen: Observed = {}
     drawn: dict[Drawn, Kept] = {}
@@ -159,7 +159,7 @@ def _of_saves(where: str, rows: list[tuple[Key, bytes]]) -> Observed:
 
 
 def _of_engine(engine: Engine) -> Observed:
-    """What an engine says of itself without being asked for a row's bytes."""
+    """What an engine shows of itself, apart from the bytes of its rows."""
     numbers = (len(engine), engine.position, engine.slots_refused, engine.low_water())
     keys = [None, *(key_of(run) for run in range(1, _RUNS))]
     return {

@@ -94,7 +94,7 @@ def _misdeeds(
 
 
 def _named(name: str, found: Iterator[str]) -> Iterator[str]:
-    """What was found in one telling; an engine that refuses to go on is a finding too."""
+    """The faults found in one story; an engine that raises is a fault too."""
     try:
         yield from (f"{name}: {what}" for what in found)
     except StreamdpError as error:
@@ -125,7 +125,7 @@ def _other_stories(learner: Leader) -> Iterator[tuple[Story, Telling]]:
 
 
 def of_actions(learner: Leader, many: int) -> Leader:
-    """The same learner of so many actions; its recipe is run again, as rates may read K."""
+    """The learner for another number of actions; its recipe runs again, as rates may read K."""
     further = (f"action {number}" for number in range(many))
     names = tuple(dict.fromkeys([*learner.actions, *further]))[:many]
     if names == learner.actions:
@@ -142,7 +142,7 @@ def _unwatched(
     telling: Telling,
     seeded: Randomness,
 ) -> Iterator[str]:
-    """The same seed with and without a witness, and in one batch: the same releases."""
+    """Check that one seed gives equal releases with and without a witness, and in one batch."""
     seen = tell(learner, estimates, story, telling, seeded)
     unseen = tell(learner, estimates, story, at_once(telling), seeded, watched=None)
     if (seen.openings != unseen.openings).any():

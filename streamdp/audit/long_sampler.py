@@ -30,7 +30,7 @@ MOST_BLOCKS = 12
 
 
 def sample_long(learner: Leader, *, randomness: Randomness, samples: int, longest: int) -> Chi2:
-    """Run the shipped engine for so many keys, over blocks of up to `longest` slots."""
+    """Run the shipped engine for many keys, over blocks of up to `longest` slots."""
     blocks = min(blocks_within(learner.schedule, longest), MOST_BLOCKS)
     streams = [_block(learner, block) for block in range(blocks)]
     openings, votes = _observed(learner, streams, randomness, samples)
@@ -67,7 +67,7 @@ def _block(learner: Leader, block: int) -> NDArray[np.float32]:
 def _observed(
     learner: Leader, streams: list[NDArray[np.float32]], randomness: Randomness, samples: int
 ) -> tuple[Ints, Ints]:
-    """What was released to so many keys with these blocks."""
+    """The releases of many keys with these blocks."""
     engine = Engine(
         stream="audit",
         partition=0,

@@ -39,14 +39,14 @@ def flaws_of_races(choose: Mechanism) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TiedBits:
-    """One draw in which every action has the same first word; further words say who is better."""
+    """One draw in which every action has the same first word; further words decide the winner."""
 
     first: int  # which action's further bits are the smaller ones
     rows: int = field(default=1, init=False)
     width: int = field(default=WORD_BITS, init=False)
 
     def words(self, start: int, count: int) -> Words:
-        """The same word for all."""
+        """One word for all actions."""
         return np.full((1, count), _TIED, dtype=np.uint64)
 
     def more(self, row: int, position: int, level: int) -> int:

@@ -54,7 +54,7 @@ class Chi2(NamedTuple):
 
 
 def sample(learner: Leader, *, randomness: Randomness, samples: int) -> Chi2:
-    """Run the shipped engine for so many keys and hold its transcripts against their law."""
+    """Run the shipped engine for many keys and test its transcripts against their law."""
     design = _one_stream(learner)
     expected = np.exp(_law(learner, design)) * samples
     observed = _observed(learner, design, randomness, samples)
@@ -127,7 +127,7 @@ def _observed(
 def sample_estimates(
     learner: Leader, estimates: tuple[Estimate, ...], *, randomness: Randomness, samples: int
 ) -> list[Chi2]:
-    """Run the shipped engine for so many keys and hold the noise of its estimates against its law.
+    """Run the shipped engine for many keys and test the noise of its estimates against its law.
 
     A test for each two of (block, estimate), and for each one with the action of its block.
     """
@@ -166,7 +166,7 @@ IN_FORCE = ", in force"
 
 
 def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: int) -> None:
-    """What was released in each run, by block and kind."""
+    """The releases of each run, by block and kind."""
     runs = runs_of(list(releases.keys))
     for code, kind in enumerate(releases.kinds):
         for block in np.unique(releases.block[releases.kind == code]).tolist():

@@ -35,7 +35,7 @@ def runs_of(keys: list[bytes | None]) -> Ints:
 
 
 def word_of(choice: Ints, choices: Ints) -> Words:
-    """Random words from which a uniform choice among so many comes out as wanted."""
+    """The random word from which a uniform choice comes out as wanted."""
     middles = [
         (2 * chosen + 1) * _MIDDLE // many
         for chosen, many in zip(choice.ravel().tolist(), choices.ravel().tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""What is in force in each block of each key, recomputed from releases alone.
+"""The action in force in each block of each key, recomputed from releases alone.
 
 The learner's memory (`core.evidence`) is a public function of votes and block lengths. The engine
 calls it with what it keeps of a key; here it is called with what was released, and nothing else.

@@ -63,7 +63,7 @@ def blocks_within(schedule: Schedule, longest: int) -> int:
 
 
 def affordable(schedule: Schedule, slots: int) -> int:
-    """How many of the first blocks end within so many slots; no more than are worth their time."""
+    """How many of the first blocks end within this many slots, up to a limit of audit time."""
     return min(MOST_BLOCKS, schedule.block_of(slots + 1))
 
 
@@ -147,7 +147,7 @@ def told_as_frames(story: Story) -> Telling:
 
 
 def at_once(telling: Telling) -> Telling:
-    """The same records in one batch."""
+    """The story's records in one batch."""
     index, losses, offsets = (
         np.concatenate([getattr(batch, name) for batch in telling.batches])
         for name in ("index", "losses", "offsets")

@@ -33,7 +33,7 @@ _DECIPHERED = ((1, 64), (1, 40_000), (7, 5), (20_000, 2))  # rows, words
 
 
 def flaws_of_system_bits(make: Source = SystemRandomness) -> list[str]:
-    """What is wrong with the bits that production draws from; none, if all is well."""
+    """The faults of the bits that production draws from; empty if there are none."""
     return [*_repeats(SystemRandomness()), *_keys(make), *_source()]
 
 
@@ -87,7 +87,7 @@ def _deciphered(bits: Bits, rows: int, words: int, entropy: bytes) -> Words:
 
 
 def _source() -> Iterator[str]:
-    """Where entropy comes from if nothing else is said."""
+    """A fault if production's default entropy is not the operating system's."""
     default = signature(SystemRandomness).parameters["entropy"].default
     if default is not os.urandom:
         yield "the entropy of system bits is not the operating system's"

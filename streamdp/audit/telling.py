@@ -23,7 +23,7 @@ _SAVED_AT_ONCE = 3  # a third of the rows with each save
 
 @dataclass(slots=True)
 class StoryResult:
-    """What came of a story. Tables are N keys × B blocks."""
+    """The result of a story. Tables are N keys × B blocks."""
 
     learner: Leader
     estimates: tuple[Estimate, ...]
@@ -39,7 +39,7 @@ class StoryResult:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is released of a block."""
+        """The kinds of release that a block has."""
         return (ACTION, *(estimate.name for estimate in self.estimates))
 
     def latest(self, purpose: int, *, columns: int, words: int, first: int = 0) -> Words:
@@ -68,12 +68,12 @@ class StoryResult:
 
     @property
     def draws(self) -> list[Draw]:
-        """What was drawn, in order, if anybody watched."""
+        """The drawn bits, in order; None without a witness."""
         return [] if self.witness is None else self.witness.draws
 
     @property
     def selected(self) -> list[Selected]:
-        """What was selected, in order, if anybody watched."""
+        """The selections, in order; None without a witness."""
         return [] if self.witness is None else self.witness.selected
 
     @property
@@ -177,7 +177,7 @@ class _Teller:
         self._engine = rebuilding.finish(position=position, rows=rows)
 
     def finish(self) -> None:
-        """What the engine says when all is told."""
+        """The engine's result after the whole story."""
         told, engine = self._told, self._engine
         actions = list(told.learner.actions)
         said = [engine.action(key) for key in told.story.keys]

@@ -232,7 +232,7 @@ def _on_short_blocks(learner: Leader, estimates: Sequence[Estimate]) -> tuple[Es
 
 
 def _first(learner: Leader, most: int) -> Leader:
-    """The same learner of its first actions."""
+    """The learner, restricted to its first actions."""
     return of_actions(learner, min(most, len(learner.actions)))
 
 

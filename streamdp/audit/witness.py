@@ -47,7 +47,7 @@ class Selected:
 
 @dataclass(slots=True)
 class Witness:
-    """All that was drawn and selected, in order. It is the randomness of the engine it watches."""
+    """Records all draws and selections, in order, as the engine's source of randomness."""
 
     randomness: Randomness
     keys: dict[Key, int]

@@ -58,7 +58,7 @@ def seen_from_outside(
 
 
 class Silent:
-    """A log that nobody reads."""
+    """A log that discards its lines."""
 
     def info(self, event: str, **fields: object) -> None:
         """Drop it."""
@@ -135,7 +135,7 @@ def _topics(stream: str, *, headers: bool) -> StreamTopics:
 
 
 def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
-    """The same stream in an application of its own, from its first record and for every run."""
+    """The stream as a separate application for each run, from the first record."""
     from streamdp.core.engine.machine import MOST_ROWS
     from streamdp.service.spec import Start
 

@@ -222,7 +222,7 @@ def lines(file: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
 
 
 def _checked(where: str, losses: list[Any], actions: Actions) -> list[float]:
-    """The same losses, if each is a number in [0, 1]."""
+    """The losses, refused unless each is a number in [0, 1]."""
     for action, loss in zip(actions, losses, strict=True):
         if type(loss) is not float or not 0 <= loss <= 1:
             got = "another number" if type(loss) is float and loss == loss else kind(loss)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ShownEvent(NamedTuple):
-    """What was shown to one request, what came of it, and where that stands."""
+    """The action shown to one request, its outcome, and the line it was read from."""
 
     key: bytes | None
     arm: int
@@ -73,7 +73,7 @@ def _from_csv(
 
 
 def _check_names(where: str, given: list[str], feedback: Feedback) -> None:
-    """What an event must have, and nothing that nobody knows."""
+    """Refuse missing and unknown members of an event."""
     needed = ("action", feedback.content)
     for name in given:
         if name not in (*needed, *KEYS):

@@ -17,7 +17,7 @@ LEARNER = "policy_blocks"
 
 @dataclass(frozen=True, slots=True)
 class AssumedEvents:
-    """What is assumed of the events."""
+    """The assumptions about the events."""
 
     rate: float
     gap: float

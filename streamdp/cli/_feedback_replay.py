@@ -78,7 +78,7 @@ def question(
     logged: str,
     on_bad: str,
 ) -> FeedbackQuestion:
-    """What is asked, from the options."""
+    """The question that the options ask."""
     from streamdp.replay.cells import parse_epsilons
     from streamdp.replay.offpolicy.question import FeedbackQuestion, read_logged
     from streamdp.replay.replaying import seeds_of

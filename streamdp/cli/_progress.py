@@ -32,7 +32,7 @@ class Screen(Protocol):
     """Where stages are shown."""
 
     def stage(self, name: str, total: int) -> Callable[[int], None]:
-        """Show a new stage; what is returned is told how far it is."""
+        """Show a new stage; call the returned function with the amount done."""
         ...
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class LineProgress:
         self.file.flush()
 
     def close(self) -> None:
-        """Nothing is on the screen."""
+        """Clear the screen's line."""
 
 
 class Bars:
@@ -145,7 +145,7 @@ def screen() -> Screen:
 
 @contextmanager
 def watching(hint: str = WITH_CHECKPOINT) -> Iterator[Bars]:
-    """Progress for as long as the block lasts; `hint` tells who interrupts it how to go on."""
+    """Show progress inside the block; on an interrupt, `hint` says how to resume."""
     shown = screen()
     bars = Bars(shown)
     before = signal.signal(signal.SIGINT, bars.interrupt)

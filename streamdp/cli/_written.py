@@ -17,7 +17,7 @@ def write_page(path: Path | None, page: Callable[[], str]) -> None:
 
 
 def write_figures(path: Path | None, figures: Callable[[], object]) -> None:
-    """All figures as JSON, where they were asked for; ``-`` prints them."""
+    """Write all figures as JSON into the file that was asked for; ``-`` prints them."""
     if path is None:
         return
     text = json.dumps(figures(), ensure_ascii=False, allow_nan=False)

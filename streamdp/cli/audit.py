@@ -103,7 +103,7 @@ def _of_recipes(
     *,
     fewest: int,
 ) -> Iterator[Audit]:
-    """Each recipe's options, with so many actions, at that ε."""
+    """Each recipe's options, with this many actions, at this ε."""
     from streamdp.audit import Memo, audit_bandit, audit_feedback_learner, audit_learner
     from streamdp.cli._black_box import seen_from_outside
     from streamdp.core.learners import learner_of

@@ -1,4 +1,4 @@
-"""``streamdp check``: is the configuration right? Touches no transport, unless it is told to.
+"""``streamdp check``: checks the configuration; touches a transport only if asked to.
 
 It looks at everything that ``streamdp run`` starts with, by the same code. With ``--with-state`` it
 also asks the transport whether the streams' saved state was made by this configuration, which is
@@ -182,7 +182,7 @@ _LONG_BLOCK = 1 << 16
 
 
 def _warnings(spec: StreamSpec) -> list[str]:
-    """What is allowed and may not be what was meant: a schedule that is slow to follow change."""
+    """Warnings for settings that are allowed but unusual, such as a slow schedule."""
     from streamdp.core.learners import Leader
 
     schedule = spec.learner.schedule
@@ -207,7 +207,7 @@ def _warnings(spec: StreamSpec) -> list[str]:
 
 
 def _print(told: dict[str, Any]) -> None:
-    """The same for people."""
+    """Print the report as text."""
     typer.echo(f"The configuration of {told['app']} on {told['transport']} is right.")
     for topic in told["topics"]:
         elsewhere = f" and {topic['elsewhere']} elsewhere" if topic["elsewhere"] != "0" else ""

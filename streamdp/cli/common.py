@@ -123,7 +123,7 @@ def everything(configuration: Configuration) -> list[StreamTopics]:
 
 
 def sized(configuration: Configuration, streams: Sequence[StreamTopics]) -> list[StreamTopics]:
-    """The same streams, with the largest value that their topics must take."""
+    """The streams' topics, each with the largest value that it must hold."""
     from dataclasses import replace
 
     assemblies = {spec.name: spec for spec in configuration.assemblies()}
@@ -149,7 +149,7 @@ def reaching() -> Iterator[None]:
 
 
 def complain(error: object) -> None:
-    """Write a message to standard error: plain lines, each of which says who speaks.
+    """Write a message to standard error, each line prefixed with the program's name.
 
     Never a box and never wrapped: where standard error is piped, a cause must stay one line.
     """

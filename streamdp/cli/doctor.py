@@ -78,7 +78,7 @@ async def _look(
     sample: int | None,
     quarantine: int | None,
 ) -> list[Finding]:
-    """Everything in turn, as far as each step makes sense after those before."""
+    """Run the checks in order, and stop where the next would make no sense."""
     from streamdp.service.config import Seeds
     from streamdp.service.diagnosis import (
         are_good,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What a command's end means to whoever started it."""
+    """What a command's exit code means."""
 
     DONE = 0
     """Ended as asked."""

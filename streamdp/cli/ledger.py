@@ -254,7 +254,7 @@ def _report(
     claims: Sequence[PersonsClaim],
     as_json: bool,
 ) -> None:
-    """What was found, for programs or for people."""
+    """Print the verification, as JSON or as text."""
     if as_json:
         print_json(
             {
@@ -324,7 +324,7 @@ def _text(epsilon: Fraction | None) -> str | None:
 
 
 def _tell_compared(compared: dict[str, Any]) -> None:
-    """What was held against the ledgers, so that nobody takes it for more."""
+    """Print what the ledgers were compared with, and hence what the proof covers."""
     for reason in compared["not_read"]:
         typer.echo(f"not compared with the ledger: {printable(reason)}")
     if compared["policies"]:

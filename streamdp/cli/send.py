@@ -202,7 +202,7 @@ def _tell_both(topics: StreamTopics, counts: dict[str, int], as_json: bool) -> N
 
 
 def _pieces(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Consecutive items, so many at a time."""
+    """Consecutive items in lists of at most `size`."""
     source = iter(items)
     while piece := list(islice(source, size)):
         yield piece
@@ -232,7 +232,7 @@ def _encoded(
 
 
 def _shown(format_: FeedbackFormat, read: Iterator[ShownEvent], rows: int) -> Iterator[Sent]:
-    """Consecutive feedback of a key as records of so many slots, with headers that name arms."""
+    """Consecutive feedback of a key as records of several slots, with headers that name arms."""
     import numpy as np
 
     from streamdp.core.errors import InvalidConfig
@@ -249,7 +249,7 @@ def _shown(format_: FeedbackFormat, read: Iterator[ShownEvent], rows: int) -> It
 
 
 def _records(format_: Format, read: Iterator[Event], rows: int) -> Iterator[Sent]:
-    """Consecutive events of a key as records of so many rows."""
+    """Consecutive events of a key as records of several rows."""
     import numpy as np
 
     from streamdp.core.errors import InvalidConfig

@@ -323,7 +323,7 @@ def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
 
 
 def _over_time(course: Trajectory) -> dict[str, list[float]]:
-    """At most so many points: capped blocks may be thousands."""
+    """Thin the curve to a bounded number of points: capped blocks may be thousands."""
     kept = slice(None, None, max(1, len(course.slots) // 200))
     told = {"slots": course.slots, "mean": course.mean, "low": course.low, "high": course.high}
     return {name: each[kept].tolist() for name, each in told.items()}

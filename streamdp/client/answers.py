@@ -25,7 +25,7 @@ class Held(Struct, frozen=True, gc=False):
     """A policy as a cache keeps it."""
 
     ends: array[int]  # the parts of 2^24, added up in the actions' order: 4 bytes each
-    prefix: bytes  # what is hashed before a request's id
+    prefix: bytes  # the bytes hashed in front of a request's id
 
 
 class Answer(Struct, frozen=True, gc=False):
@@ -44,7 +44,7 @@ class Answer(Struct, frozen=True, gc=False):
     born: int = 0
     block: int = 0
     stop: int = 1  # the slot that the release is in force from
-    heard: float = 0.0  # when this cache was told, by its clock
+    heard: float = 0.0  # when this cache read it, by its clock
     held: Held | None = None
 
     @property
@@ -54,7 +54,7 @@ class Answer(Struct, frozen=True, gc=False):
 
     @property
     def release(self) -> tuple[int, int, int]:
-        """Orders the releases of one key in one partition, and tells them apart."""
+        """Identifies a release of one key in one partition; later releases compare greater."""
         return self.epoch, self.born, self.stop
 
     @property
@@ -73,16 +73,16 @@ class Change(Struct, frozen=True, gc=False):
 
 
 class Feed(StrEnum):
-    """How a cache's knowledge of a stream is."""
+    """Whether a cache's answers for a stream are complete and fresh."""
 
-    LOADING = "loading"  # the end of the topic was not reached yet
+    LOADING = "loading"  # the topic has not been read to its end yet
     CURRENT = "current"
-    LOST = "lost"  # it is tried again; what is known stays
+    LOST = "lost"  # reconnecting; the last known answers stay in force
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a feedback stream's policies are about, and what its requests are hashed with."""
+    """The actions that a feedback stream's policies name, and the salt that its draws hash."""
 
     actions: tuple[str, ...]
     salt: str

@@ -5,12 +5,12 @@
         cache.action("home", b"fr").action
 
 Each stream has a task of its own that reads from the oldest record and then follows. When it loses
-its source it says so (`Feed.LOST`), keeps answering, and tries again, a little later each time.
+its source, its feed is `Feed.LOST`: it keeps answering and reconnects with growing delays.
 `stale_after` makes answers fall back once the source has been lost for so many seconds.
 
 `action` may be called from any thread. `on_change` is called in the thread of the event loop, once
-for each new release of a key, those of the first load included; what it raises is logged and
-stops nothing.
+for each new release of a key, those of the first load included; an exception in it is logged and
+does not stop the cache.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _logger = logging.getLogger("streamdp.client")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How a cache's knowledge of one stream is."""
+    """What a cache knows of one stream, and how fresh that is."""
 
     feed: Feed
     stale_seconds: float  # since the source was lost; 0 while it is not
@@ -51,7 +51,7 @@ class Condition:
 
 
 class _Followed:
-    """One stream: hears its actions topic, and knows how good its knowledge is."""
+    """One stream: reads its actions topic, and keeps track of how fresh its table is."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class _Followed:
         self._moved = moved
 
     def began(self) -> None:
-        """What is known stays; the table takes no older release for a newer one."""
+        """Keep the table: a second reading never replaces a release by an older one."""
 
     def heard(self, batch: Sequence[Published]) -> None:
-        """Take in what was published, and tell."""
+        """Put published records into the table, and call `on_change` for each new answer."""
         for change in self.table.apply(batch, now=self._clock()):
             if self._on_change is not None:
                 try:
@@ -88,12 +88,12 @@ class _Followed:
                     _logger.exception("on_change failed")
 
     def current(self) -> None:
-        """Nothing is missing."""
+        """The end of the topic was reached: the feed is live."""
         self.feed, self.loaded, self.lost_at, self.trouble = Feed.CURRENT, True, None, None
         self._moved()
 
     def lost(self, error: Exception) -> None:
-        """From now on the knowledge grows stale."""
+        """The source was lost: from now on answers grow stale."""
         self.feed, self.trouble = Feed.LOST, error
         if self.lost_at is None:
             self.lost_at = self._clock()
@@ -148,7 +148,7 @@ class ActionsCache:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop following; what is known can still be asked for."""
+        """Stop following; the last known answers can still be read."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -157,7 +157,7 @@ class ActionsCache:
         self._tasks.clear()
 
     async def ready(self) -> None:
-        """Wait until each stream was read to its end once, or raise what the user must mend."""
+        """Wait until each stream was read to its end once; raise errors that the user must fix."""
         while not self.is_ready:
             for followed in self._streams.values():
                 if isinstance(followed.trouble, InvalidConfig):
@@ -189,7 +189,7 @@ class ActionsCache:
         return self.answer(stream, key)
 
     def answer(self, stream: str, key: Key) -> Answer:
-        """What is known of a key, at once: an action in force, or a policy to draw from."""
+        """The answer for a key, at once: an action in force, or a policy to draw from."""
         try:
             followed = self._streams[stream]
         except KeyError:
@@ -205,8 +205,8 @@ class ActionsCache:
     def choose(self, stream: str, key: Key, request: str) -> Choice:
         """Draw the action for a request of a feedback stream, at once.
 
-        The same request under the same release gets the same choice in every process. Keep it with
-        the request: what comes of it must name the action that was shown.
+        The same request under the same release gets the same choice in every process. Keep the
+        choice with the request: its outcome must name the action that was shown.
         """
         answer = self.answer(stream, key)
         names = self._streams[stream].names
@@ -222,7 +222,7 @@ class ActionsCache:
         return choose(answer, request, names.actions)
 
     def answers(self, stream: str) -> Mapping[Key, Answer]:
-        """Every key of a stream and its answer: to read, not to keep."""
+        """The live mapping from a stream's keys to their answers: read it, keep no reference."""
         if stream not in self._streams:
             raise InvalidConfig(unknown_stream(stream, self._streams))
         return self._streams[stream].table.answers
@@ -240,7 +240,7 @@ class ActionsCache:
         return followed.feed, 0.0 if lost_at is None else max(0.0, self._clock() - lost_at)
 
     def condition(self, stream: str) -> Condition:
-        """How the knowledge of a stream is."""
+        """What this cache knows of a stream, and how fresh that is."""
         if stream not in self._streams:
             raise InvalidConfig(unknown_stream(stream, self._streams))
         followed = self._streams[stream]
@@ -269,5 +269,5 @@ def _actions(
 
 
 def _said(error: Exception) -> str:
-    """A trouble in words; an unexpected one's own could be about anything."""
+    """An error in words; only the type of one that is not ours, whose text might quote content."""
     return str(error) if isinstance(error, StreamdpError) else type(error).__name__

@@ -9,11 +9,11 @@ is asked, and whoever knows salt, release and request can draw again:
    (uint32, little-endian) and its bytes: UTF-8 for text, decimal digits for numbers, the key as it
    is; the null key is the length 2^32 − 1 and nothing else.
 2. BLAKE2b with 8 bytes of digest, read as a little-endian number, modulo 2^24, is a part.
-3. The action is the one that owns this part, the parts being given out in the actions' order.
+3. The parts are dealt out in the actions' order; the action that owns this part is drawn.
 
 The hash knows nothing of a person beyond the request's id: give each request an id of its own. Keep
 the choice (its action, its probability, its release) with the request. Policies move, so a later
-draw for the same request may differ, and feedback must name what was shown.
+draw for the same request may differ, and feedback must name the action that was shown.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def held(policy: Policy, prefix: bytes) -> Held:
 
 
 def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
-    """Draw for a request from what is in force for its key; without a policy it is the fallback."""
+    """Draw for a request from the policy in force for its key; without one, the fallback."""
     where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop - 1
     policy = answer.held
     if policy is None:
@@ -70,7 +70,7 @@ def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
 
 
 def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) -> tuple[int, float]:
-    """The place of the drawn action and its probability, for audits of this very draw.
+    """The index of the drawn action and its probability: the same draw, as audits call it.
 
     >>> policy = np.array([0, PARTS], dtype=np.uint32)
     >>> chosen_arm(policy, Identity("home", 0, b"fr", 1, 0, 0, "sums"), "r-1", salt="s")
@@ -83,7 +83,7 @@ def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) ->
 
 
 def hashed_prefix(salt: str, release: Identity) -> bytes:
-    """What is hashed before the request's id: the same for all requests under one release."""
+    """The bytes hashed in front of the request's id: one prefix for each release."""
     stream, partition, key, epoch, born, block, kind = release
     head = _coded([salt.encode(), stream.encode(), b"%d" % partition])
     middle = _NULL if key is None else _coded([key])

@@ -1,8 +1,8 @@
-"""Follows a published topic for ever: from the oldest record, again after what may pass.
+"""Follows a published topic for ever, from its oldest record; reconnects after an error.
 
-Whoever hears is told four things, in the thread of the event loop: that reading begins (at the
-oldest record, also when it begins again), what was read, that the end was reached, and that the
-source was lost and why. What is heard twice must not matter to it.
+The listener gets four callbacks, in the thread of the event loop: `began` (at the oldest record,
+also after a reconnection), `heard` with records, `current` at the end of the topic, and `lost` with
+the reason. It must bear records that come twice.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _logger = logging.getLogger("streamdp.client")
 
 
 class Hearer(Protocol):
-    """Who is told."""
+    """The listener: four callbacks."""
 
     def began(self) -> None:
-        """Records come from the oldest on."""
+        """Reading begins at the oldest record."""
         ...
 
     def heard(self, batch: Sequence[Published]) -> None:
-        """These were read."""
+        """These records were read."""
         ...
 
     def current(self) -> None:
-        """Everything that was there has been read."""
+        """The end of the topic was reached."""
         ...
 
     def lost(self, error: Exception) -> None:
-        """The source is gone; it is tried again."""
+        """The source was lost, for this reason; it is opened again."""
         ...
 
 

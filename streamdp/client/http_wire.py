@@ -39,7 +39,7 @@ class InForce(Struct, frozen=True):
 
 
 class HttpAnswer(Struct, frozen=True):
-    """One answer."""
+    """The answer for one key, as JSON."""
 
     action: str
     source: Why
@@ -102,7 +102,7 @@ class AllChosen(Struct, frozen=True):
 
 
 def chosen(stream: str, key: Key, request: str, choice: Choice) -> ChoiceTold:
-    """A choice as it goes out."""
+    """A choice as the service sends it."""
     release = None
     if choice.partition >= 0:
         release = InForce(choice.partition, choice.epoch, choice.born, choice.block, choice.slots)
@@ -118,7 +118,7 @@ def chosen(stream: str, key: Key, request: str, choice: Choice) -> ChoiceTold:
 
 
 def chosen_by(told: ChoiceTold) -> Choice:
-    """The choice that came in."""
+    """The choice that the service sent."""
     if told.release is None:
         return Choice(told.action, told.probability, told.source)
     where = told.release
@@ -135,7 +135,7 @@ def chosen_by(told: ChoiceTold) -> Choice:
 
 
 def told(answer: Answer) -> HttpAnswer:
-    """An answer as it goes out."""
+    """An answer as the service sends it."""
     return HttpAnswer(answer.action, answer.why, in_force(answer))
 
 
@@ -147,7 +147,7 @@ def in_force(answer: Answer) -> InForce | None:
 
 
 def heard(told: HttpAnswer, *, now: float) -> Answer:
-    """The answer that came in."""
+    """The answer that the service sent."""
     if told.release is None:
         return Answer(told.action, told.source, heard=now)
     force = told.release
@@ -178,7 +178,7 @@ def written_key(key: Key) -> WireKey:
 
 
 def read_key(key: WireKey) -> Key:
-    """The record key again."""
+    """The record key that `written_key` wrote."""
     if key is None:
         return None
     if isinstance(key, str):

@@ -47,7 +47,7 @@ _MOST_BYTES = 16 << 20
 
 
 class _Stream:
-    """What is known of one stream, and who asks for it."""
+    """The known answers of one stream, and when each key was last asked for."""
 
     __slots__ = ("answers", "asked", "new", "stale", "unknown")
 
@@ -94,7 +94,7 @@ class HttpActions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop; what is known can still be asked for."""
+        """Stop; the last known answers can still be read."""
         self._stopped.set()
         self._stirred.set()
         self._thread.join()
@@ -159,7 +159,7 @@ class HttpActions:
     # -- the thread ------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Ask for what is new at once and for everything once in a while."""
+        """Ask for new keys at once, and for all keys every `refresh` seconds."""
         refreshed = forgotten = self._clock()
         while not self._stopped.is_set():
             self._stirred.wait(self._refresh)
@@ -186,7 +186,7 @@ class HttpActions:
                 known.answers = {key: known.answers[key] for key in known.answers if key in asked}
 
     def _asked(self, question: Callable[[], T]) -> T:
-        """What the service answers; one question at a time."""
+        """The service's answer; one question at a time."""
         with self._asking:
             try:
                 told = question()
@@ -275,7 +275,7 @@ class _Wire:
         return [http_wire.chosen_by(each) for each in told]
 
     def _answer(self, stream: str, what: str, asked: object) -> bytes:
-        """The body of an answer; a connection that had gone cold is opened once more."""
+        """The body of an answer; a connection that was closed meanwhile is opened once more."""
         body = http_wire.encode(asked)
         path = f"{self._path}/v1/streams/{quote(stream, safe='')}/{what}"
         try:

@@ -1,4 +1,4 @@
-"""What a cache knows of one stream: published records in, answers out. Pure.
+"""The table behind a cache: published records of one stream in, answers out. Pure.
 
 The rules:
 
@@ -13,7 +13,7 @@ The rules:
    more, and beyond `most_bytes` of them a new key is not kept either.
 5. A policy about other actions than the configured ones is answered by the fallback action: its
    probabilities would be given to the wrong names.
-6. A line that cannot be read (written by a newer streamdp) is counted; what is known stays.
+6. A line that cannot be read (written by a newer streamdp) is counted; the answer before it stays.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Table:
         return too_many or self._bytes + _size(fresh) > self._most_bytes
 
     def _read(self, record: Published, now: float) -> Answer:
-        """What a published record tells; `StateMismatch` if it cannot be read."""
+        """The line in a published record; `StateMismatch` if it cannot be read."""
         if self.source.names is None:
             line = decode_action(record.value)
             name = self._names.setdefault(line.action, line.action)

@@ -4,7 +4,7 @@
         cache.action("home", b"fr").action
 
 The look-up is the same as in `ActionsCache`: a dictionary's, with no lock and no thread switch.
-`looped` does the same for a `Loop`: what is handed over is written in its thread.
+`looped` does the same for a `Loop`: its records are written in that thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def cached(
                     async with asyncio.timeout(ready_within):
                         await cache.ready()
                 except TimeoutError:
-                    pass  # it goes on loading, and answers by the fallback until then
+                    pass  # loading goes on; until it is done the fallback action answers
                 known.set_result(cache)
                 await stop.wait()
         except BaseException as error:
@@ -84,7 +84,7 @@ def looped(
     topics: LoopTopics,
     most_waiting: int = MOST_WAITING,
 ) -> Iterator[Loop]:
-    """A loop that writes in a thread of its own; what waits at the end is written first."""
+    """A loop that writes in a thread of its own; records that wait at the end are written first."""
     loop = Loop(producer, actions, stream=stream, topics=topics, most_waiting=most_waiting)
     with _loop_thread() as events:
         asyncio.run_coroutine_threadsafe(loop.__aenter__(), events).result()

@@ -27,7 +27,7 @@ _LINUX = hasattr(mmap, "MADV_HUGEPAGE")
 
 @dataclass(slots=True, repr=False)
 class Column:
-    """One array, zeros at first; whoever makes it grow must look at `array` anew."""
+    """One growing array, zeros at first; after growing, read `array` again."""
 
     kind: type[np.generic]
     shape: tuple[int, ...]  # of one row

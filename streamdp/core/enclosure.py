@@ -109,7 +109,7 @@ class Digits:
 
     @classmethod
     def of_word(cls, bits: Bits, *, row: int, position: int, word: int) -> Digits:
-        """What a level-0 word says of its V."""
+        """The digits of V that a level-0 word gives."""
         return cls(row, position, word >> (WORD_BITS - bits.width), bits.width)
 
     def extend(self, bits: Bits) -> None:

@@ -38,7 +38,7 @@ NO_ARM = -1
 
 
 class Identity(NamedTuple):
-    """What names a release, for good: two releases of one identity are the same release."""
+    """The permanent name of a release: two releases of one identity are the same release."""
 
     stream: str
     partition: int
@@ -146,7 +146,7 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class BlockSums:
-    """What a release of the kind `sums` says of a block: two numbers for each of K arms.
+    """The content of a release of the kind `sums`: two numbers for each of K arms.
 
     Kept as bytes, so that releases compare, hash and travel as they are: K little-endian int64
     each. `gains` are sums of (1/2 − loss) in grid units, with noise. `shown` says how often each
@@ -173,7 +173,7 @@ class BlockSums:
 
 @dataclass(frozen=True, slots=True)
 class CrowdPrior:
-    """What a partition's votes say of actions to whoever draws next (`core.evidence.crowd`).
+    """A prior over actions for the next draws, from a partition's votes (`core.evidence.crowd`).
 
     Public. Kept as bytes, so that priors compare and travel as they are.
 
@@ -261,7 +261,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Told:
-    """What many releases of a feedback stream say of each arm: n × K each."""
+    """The released sums and counts of many releases of a feedback stream: n × K each."""
 
     gains: NDArray[np.int64]  # noisy sums; 0 for an opening
     shown: NDArray[np.int64]  # counts; 0 for an opening

@@ -107,7 +107,7 @@ class Schedule:
         return self.stops(blocks) - self.starts(blocks)
 
     def first_as_long(self, length: int) -> int:
-        """The first block of at least so many slots, or where there is none, the first longest.
+        """The first block of at least `length` slots; if there is none, the first of the longest.
 
         >>> geometric("2.5", 10).first_as_long(8), geometric("2.5", 10).first_as_long(50)
         (3, 3)

@@ -120,7 +120,7 @@ def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints
 
 @dataclass(frozen=True, slots=True)
 class PublicColumns:
-    """What is public of saved rows: nothing of the open block but its number."""
+    """The public columns of saved rows: of the open block only its number."""
 
     born: Ints
     block: Ints

@@ -21,7 +21,7 @@ Yardstick = Literal["moment", "fixed"]
 
 
 class Losses(Protocol):
-    """What one run is told; slots are numbered from 0."""
+    """The losses of one run; slots are numbered from 0."""
 
     @property
     def arms(self) -> int:
@@ -45,11 +45,11 @@ class BanditWorld(Losses, Protocol):
         ...
 
     def least(self, marks: Sequence[int]) -> Floats:
-        """What the yardstick is charged for so many slots; regret is the rest."""
+        """The yardstick's loss over the first slots; regret is the rest."""
         ...
 
     def regret(self, played: Ints, marks: Sequence[int]) -> Floats:
-        """The regret of one run after so many slots each."""
+        """The regret of one run after each of the given numbers of slots."""
         ...
 
 
@@ -86,7 +86,7 @@ class IndependentRewards:
         return float(generator.beta(each, self.concentration - each).sum())
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
-        """The same for one arm of each run."""
+        """As `losses`, for one arm of each run."""
         total = np.zeros(len(arms))
         for at, count in self._counts(first, stop):
             mean = 1 - np.array(self.stretches[at])[arms]
@@ -164,7 +164,7 @@ class WrittenLosses:
         return float(self.written[slots, arm].sum())
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
-        """The same for one arm of each run."""
+        """As `losses`, for one arm of each run."""
         sums: Floats = self.written[first:stop].sum(axis=0)[arms]
         return sums
 
@@ -174,12 +174,12 @@ class WrittenLosses:
         return sums
 
     def least(self, marks: Sequence[int]) -> Floats:
-        """The losses of the best fixed arm of the first so many slots."""
+        """The loss of the best fixed arm over the first slots."""
         totals: Floats = np.cumsum(self.written, axis=0)[np.asarray(marks) - 1].min(axis=1)
         return totals
 
     def regret(self, played: Ints, marks: Sequence[int]) -> Floats:
-        """Against the best fixed arm of the first so many slots."""
+        """Regret against the best fixed arm over the first slots."""
         own = np.cumsum(self.written[np.arange(len(played)), played])
         regret: Floats = own[np.asarray(marks) - 1] - self.least(marks)
         return regret

@@ -71,7 +71,7 @@ def simulate_bandit(
     marks: Sequence[int] = (),
     progress: Callable[[int], None] = lambda run: None,
 ) -> BanditOutcome:
-    """Many runs of a learner; with `delay` an observation is known so many slots later.
+    """Many runs of a learner; with `delay` an observation arrives that many slots later.
 
     `progress` hears how many runs are over.
     """

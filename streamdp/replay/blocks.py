@@ -31,7 +31,7 @@ class LossWorld(Protocol):
         ...
 
     def sums(self, slots: Ints, generator: Generator) -> Ints:
-        """The sums over so many slots for each run, on the grid: runs × K."""
+        """The sums over the given number of slots for each run, on the grid: runs × K."""
         ...
 
 

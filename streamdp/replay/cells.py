@@ -1,4 +1,4 @@
-"""What is asked of a log: candidates × budgets × seeds, each combination a cell.
+"""The cells of a replay: candidates × budgets × seeds, each combination a cell.
 
 A candidate is a recipe with options in writing, as on the command line:
 

@@ -1,4 +1,4 @@
-"""Rows of a log as they are written elsewhere: losses, and who and where they are."""
+"""Rows of a log for writing elsewhere: losses with keys, partitions and offsets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Chunk:
 
 
 def nulls(losses: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which rows are null losses: those with a number that is none."""
+    """Which rows are null losses: those with a NaN or an infinity."""
     return ~np.asarray(np.isfinite(losses).all(axis=1), dtype=np.bool_)
 
 

@@ -1,4 +1,4 @@
-"""What a cell's actions cost: losses over time, who was in force, and the baselines.
+"""Curves of a cell: losses over time, the actions in force, and the baselines.
 
 Everything is exact: losses of the actions in force are sums of grid losses between cuts. *Slot t*
 is the t-th slot of every key; with several keys a curve adds them up, and a key that has ended

@@ -28,7 +28,7 @@ EVEN_POINTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Who draws: the seeds, and what addresses their bits as a live stream's would be."""
+    """The sources of randomness: seeds, and names that address their bits as in a live stream."""
 
     seeds: tuple[int, ...]
     stream: str = "replay"
@@ -96,7 +96,7 @@ class Rows:
         }
 
     def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
-        """The same rows again, in the same order."""
+        """Restore the rows, in the same order."""
         joined, at = state["key_bytes"].astype(np.uint8).tobytes(), 0
         columns = (state[name].tolist() for name in ("partitions", "born", "key_lengths"))
         for partition, born, length in zip(*columns, strict=True):

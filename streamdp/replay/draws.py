@@ -54,7 +54,7 @@ class SharedBits:
         return SharedBits(self._words[:, start:stop], self._numbers[start:stop], self._sources)
 
     def pick(self, draws: Ints) -> SharedBits:
-        """These draws alone; rising numbers."""
+        """The draws with these (rising) numbers."""
         if len(draws) and draws[-1] - draws[0] + 1 == len(draws):
             return self.part(int(draws[0]), int(draws[-1]) + 1)
         return SharedBits(self._words[:, draws], self._numbers[draws], self._sources)

@@ -301,7 +301,7 @@ def _outcome(
 
 
 def _course(slots: Ints, so_far: Floats) -> Trajectory:
-    """The regret after so many slots, from runs × slots."""
+    """The regret over time, from runs × slots."""
     low, high = np.percentile(so_far, BAND, axis=0)
     return Trajectory(slots, so_far.mean(axis=0), low, high)
 

@@ -67,7 +67,7 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
 
 
 def _experiment(outcomes: Sequence[FeedbackOutcome], names: Sequence[str]) -> str:
-    """What the first learner's releases say of each arm."""
+    """The first learner's releases for each arm."""
     private = [each for each in outcomes if each.epsilon is not None and each.arms is not None]
     if not private or len(outcomes[0].environment.stretches) > 1:
         return ""

@@ -78,7 +78,7 @@ FORMULAS: Mapping[str, Formula] = {
 
 @dataclass(frozen=True, slots=True)
 class FeedbackWish:
-    """What is planned for."""
+    """The case to plan for."""
 
     text: str  # of the learner, as on the command line
     epsilon: Fraction

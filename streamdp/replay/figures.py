@@ -52,7 +52,7 @@ def per_thousand(losses: float, slots: int) -> float:
 
 
 def settled_at(answer: ReplayAnswer, points: Ints) -> int | None:
-    """The slot from which on the best fixed action stays in force; None: never for good."""
+    """The slot after which the best fixed action stays in force; None if it never stays."""
     away = np.flatnonzero(answer.curves.leading < SETTLED)
     if not len(away):
         return 1
@@ -132,7 +132,7 @@ def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
 
 
 def as_json(replay: Replay) -> dict[str, object]:
-    """Everything that the page shows, for machines."""
+    """The page's content as JSON."""
     points = replay.base.points
     every: Sequence[ReplayAnswer] = (
         *replay.answers,

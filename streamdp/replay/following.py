@@ -60,7 +60,7 @@ class Contest:
 def contests(
     epsilons: Sequence[Epsilon], *, actions: Sequence[str], slots: int, seeds: int
 ) -> tuple[Contest, ...]:
-    """What is compared: at every private ε, or at the middle one where that would take long."""
+    """The comparisons: at every private ε, or only at the middle one where all would take long."""
     finite = [epsilon for epsilon in epsilons if epsilon is not None]
     found = [_contest(epsilon, actions) for epsilon in finite]
     each = seeds * len(actions)
@@ -138,7 +138,7 @@ class Result:
 
     @property
     def tied(self) -> tuple[Placed, ...]:
-        """Those that cannot be told from the winner on these seeds."""
+        """The candidates that do not differ significantly from the winner on these seeds."""
         return tuple(each for each in self.placed[1:] if each.alike)
 
 

@@ -249,7 +249,7 @@ def _stretches(counts: Ints, *, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _pairs(counts: Ints, low: int) -> tuple[Ints, Ints]:
-    """The rows and blocks of waves that so many rows take part in, wave by wave."""
+    """The rows and blocks of waves, wave by wave, from how many rows take part in each."""
     blocks = np.repeat(np.arange(low, low + len(counts)), counts)
     rows = np.arange(len(blocks)) - np.repeat(np.cumsum(counts) - counts, counts)
     return rows, blocks

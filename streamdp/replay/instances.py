@@ -66,7 +66,7 @@ class Instance:
         return np.asarray(before[phase] + gaps[phase] * (slots - starts[phase])[:, None])
 
     def sums(self, lengths: Ints, phases: Ints, generator: Generator) -> Ints:
-        """Exact sums, on the grid, over so many slots of these phases."""
+        """Exact sums, on the grid, over the given numbers of slots of these phases."""
         told = np.array([self.means, *(means for _, means in self.later)])[phases]
         if not self.outcomes:
             return np.asarray(generator.binomial(lengths[..., None], told) * UNIT, dtype=np.int64)

@@ -78,7 +78,7 @@ class Journal:
         return milestone
 
     def remove(self) -> None:
-        """Nothing is under way any more."""
+        """Delete the journal: the work is finished."""
         self.path.unlink(missing_ok=True)
 
     def _refused(self, what: str, expected: str) -> StateMismatch:

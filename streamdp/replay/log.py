@@ -81,7 +81,7 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a file may say of each row beside its losses; None: the default."""
+    """The columns of a file beside the losses; None: the default."""
 
     keys: Sequence[Key] | None = None
     offsets: NDArray[np.int64] | None = None

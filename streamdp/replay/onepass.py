@@ -71,7 +71,7 @@ class SumsTally:
         return self._clipped + self._stretches.clipped
 
     def grow(self, rows: int) -> None:
-        """Make room for so many rows."""
+        """Make room for this many rows."""
         if rows > len(self._total):
             more = np.zeros((max(rows, 2 * len(self._total)), self._total.shape[1]), np.int64)
             more[: len(self._total)] = self._total
@@ -94,7 +94,7 @@ class SumsTally:
         self._clipped += slots
 
     def finish(self, slots: Ints) -> CutSums:
-        """Everything, with a last cut where each row ends."""
+        """Finish with a last cut where each row ends."""
         rows = np.arange(len(slots))
         self.store.add(rows, slots, self._total[: len(slots)])
         return self.store.finish()
@@ -258,7 +258,7 @@ class OnePass:
         first: Ints,
         layout: Stretches,
     ) -> None:
-        """The same slots once more for each seed, every loss replaced by a Bernoulli draw."""
+        """Take the slots again for each seed, with every loss replaced by a Bernoulli draw."""
         row = np.repeat(rows, grouped.counts)
         slot = np.arange(len(row)) - np.repeat(
             np.cumsum(grouped.counts) - grouped.counts - first, grouped.counts

@@ -30,7 +30,7 @@ _STEPS = 14  # of bisection: two digits and more
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is planned for."""
+    """The case to plan for."""
 
     candidate: Candidate
     actions: int

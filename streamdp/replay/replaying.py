@@ -56,7 +56,7 @@ class Watcher(Protocol):
     """Is told how a long replay goes."""
 
     def stage(self, name: str, total: int) -> Callable[[int], None]:
-        """A stage begins; the answer is told how much of `total` is done."""
+        """Begin a stage; call the returned function with how much of `total` is done."""
         ...
 
     def interrupted(self) -> bool:
@@ -66,7 +66,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a log."""
+    """The question that a replay answers."""
 
     candidates: tuple[Candidate, ...]
     epsilons: tuple[Epsilon, ...]
@@ -82,11 +82,11 @@ class Question:
 
     @property
     def bench(self) -> Bench:
-        """Who draws."""
+        """The sources of randomness."""
         return Bench(self.seeds, self.stream, self.epoch)
 
     def told(self) -> str:
-        """Everything that decides the answers, on one line."""
+        """The question as one line of text: it decides the answers."""
         names = ",".join(candidate.text for candidate in self.candidates)
         epsilons = ",".join(str(epsilon) for epsilon in self.epsilons)
         return f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
@@ -94,7 +94,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """What the ledger says of one cell."""
+    """The charge of one cell, as a ledger would state it."""
 
     epsilon: Fraction  # the highest charge of any event: the guarantee so far
     blocks: int
@@ -129,7 +129,7 @@ class ReplayAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Everything that a report says."""
+    """The content of a report."""
 
     log: str
     actions: tuple[str, ...]
@@ -228,7 +228,7 @@ def _worth(contest: Contest, summed: Summed, question: Question) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReplayWork:
-    """What has to be computed."""
+    """The computations that a question needs."""
 
     asked: tuple[Cell, ...]
     leader: Cell

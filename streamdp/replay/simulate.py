@@ -258,7 +258,7 @@ class _Paths:
         return self.at(np.full(len(self.cuts), slot))
 
     def at(self, slots: Ints) -> Ints:
-        """The sums of each run after so many of its slots, which must be one of its cuts."""
+        """The sums of each run after the given number of slots, which must be one of its cuts."""
         if self.shared:
             place = np.searchsorted(self.cuts[0], slots)
         else:

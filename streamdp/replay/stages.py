@@ -9,5 +9,5 @@ Watch = Callable[[str, int], Callable[[int], None]]
 
 
 def unwatched(name: str, steps: int) -> Callable[[int], None]:
-    """Nobody is told."""
+    """A watcher that shows nothing."""
     return lambda done: None

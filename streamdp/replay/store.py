@@ -46,7 +46,7 @@ class CutStore:
             self._spill()
 
     def finish(self) -> CutSums:
-        """Everything, to be looked up."""
+        """Finish: all codes and sums, ready for look-ups."""
         codes, sums = self.everything()
         order = np.argsort(codes, kind="stable")
         return CutSums(codes[order], sums, order)

@@ -113,7 +113,7 @@ class LinesTarget:
             self.file.write(_JSON.encode_lines(lines))
 
     def _losses(self, rows: NDArray[np.float32]) -> list[object]:
-        """What is written of each row's losses."""
+        """Each row's losses as they are written."""
         numbers: list[list[float]] = short_decimals(rows).tolist()
         told: list[object] = [*numbers]
         if self.actions:
@@ -127,7 +127,7 @@ class LinesTarget:
         return {"bytes": durable(self.file)}
 
     def finish(self) -> None:
-        """Nothing is missing."""
+        """Finish the file: every row was added."""
         durable(self.file)
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ def npy_header(rows: int, columns: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class NpzTarget:
-    """Everything, in memory until it is complete."""
+    """A .npz: kept in memory until it is complete."""
 
     path: Path
     actions: Sequence[str]
@@ -216,7 +216,7 @@ class NpzTarget:
         )
 
     def mark(self) -> None:
-        """It cannot be gone on with."""
+        """This target cannot be resumed."""
         return
 
     def finish(self) -> None:
@@ -241,7 +241,7 @@ class NpzTarget:
             durable(file)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: no file is open."""
 
     def _refused(self, what: str) -> InvalidConfig:
         where = self.path.name.removesuffix(".part")

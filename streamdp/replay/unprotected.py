@@ -1,4 +1,4 @@
-"""Baselines that follow change and protect nobody, for simulations. NOT PRIVATE, every one of them.
+"""Baselines without privacy that follow change, for simulations. NOT PRIVATE, all of them.
 
 They see exact sums, without noise, block by block of 512 slots, and say what following change costs
 when privacy is no concern. Three ways that are in every textbook:
@@ -77,7 +77,7 @@ class FixedShare:
         return 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
-        """One more vote of each row."""
+        """Count one more vote of each row."""
         weights, each = standing.remembered.copy(), np.arange(len(votes))
         weights[weights.sum(axis=1) == 0] = _POINT // self.actions
         weights[each, votes] = weights[each, votes] * _RATE >> _RATE_POINT
@@ -86,7 +86,7 @@ class FixedShare:
         return Standing(weights.argmax(axis=1), weights)
 
     def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
-        """All weight on one action; simulations carry nothing over."""
+        """Put all weight on one action; simulations carry nothing over."""
         weights = np.zeros((len(actions), self.actions), dtype=np.int64)
         weights[np.arange(len(actions)), actions] = _POINT
         return weights

@@ -1,4 +1,4 @@
-"""What is known of a stream before any event: its configuration, as the faces show it."""
+"""A stream's configuration, as the faces show it before any event."""
 
 from __future__ import annotations
 

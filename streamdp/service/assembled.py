@@ -144,7 +144,7 @@ def _ranges(lines: list[Assembled], requests: str) -> Iterator[tuple[int, int, s
 
 
 def _follows(before: Assembled | None, line: Assembled) -> Iterator[str]:
-    """What is wrong with a line, given the one before."""
+    """The fault of a line, given the one before; None for a right one."""
     if line.ordinal != (before.ordinal if before else 0) + 1:
         yield f"line {line.ordinal} where {(before.ordinal if before else 0) + 1} was due"
     if line.stop < line.start:

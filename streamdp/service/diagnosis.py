@@ -213,7 +213,7 @@ async def records(
     format_: Format | FeedbackFormat,
     count: int,
 ) -> list[Finding]:
-    """What is wrong with about the `count` newest records. NOT PRIVATE."""
+    """The faults of about `count` of the newest records. NOT PRIVATE."""
     looked, unusable, found = 0, 0, []
     nameless = 0
     for batch in await tools.newest(stream, count=count):
@@ -274,7 +274,7 @@ async def quarantined(tools: Administrator, stream: StreamTopics, *, count: int)
 
 
 def _entries(batch: Records) -> Iterator[tuple[int, int, str]]:
-    """Where each record was, and what there is to say of it."""
+    """The position of each record, and its fault."""
     for key, value in zip(batch.keys, batch.values, strict=True):
         entry = read_quarantined(value)
         quoted = None if entry.value is None else entry.value[:MOST_QUOTED]

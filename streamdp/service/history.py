@@ -147,7 +147,7 @@ class PartitionHistory:
 
 
 class StreamReleases:
-    """Everything that one stream's ledger has told."""
+    """The charges and releases in one stream's ledger."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class StreamReleases:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing came before what was heard."""
+        """Whether the ledger was read from its first line."""
         return all(part.whole for part in self.partitions.values())
 
     def charged(self, partitions: Iterable[int] | None = None) -> Fraction:
@@ -351,7 +351,7 @@ class StreamReleases:
 
 
 class StreamHistory:
-    """Hears one stream's ledger; reading again replaces what was told when it has caught up."""
+    """Follows one stream's ledger; a second reading replaces the first once it has caught up."""
 
     def __init__(self, *, scales: Scales | None = None, actions: int = 1) -> None:
         self._scales, self._actions = scales, actions
@@ -374,7 +374,7 @@ class StreamHistory:
         self.told, self.loaded = self._next, True
 
     def lost(self, error: Exception) -> None:
-        """What was told stays."""
+        """Keep showing the last complete history."""
 
 
 def _note_action(history: KeyHistory, line: Charge) -> None:

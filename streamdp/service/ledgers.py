@@ -55,7 +55,7 @@ class Ledgers:
         return replace(past, room=min(past.room, left - _charge(self._configuration, name)))
 
     async def _pairs(self, topic: str | None) -> PairPast:
-        """What is known of everything that is assembled, and of what was charged for it.
+        """The pairs of topics that are assembled, and the charges on them.
 
         A stream whose topic has nothing to do with that spares itself the other ledgers.
         """

@@ -147,7 +147,7 @@ class LogRelay(logging.Handler):
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, log: EventLog) -> None:
-    """Log exceptions that nobody awaited; asyncio's own words would quote them.
+    """Log exceptions of tasks that were never awaited; asyncio's own message would quote them.
 
     Its message quotes a callback's arguments, so only what comes before is passed on.
     """

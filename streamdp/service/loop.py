@@ -160,7 +160,7 @@ class Service:
         self._view.shown(stream).settled = True
 
     def failed(self, partition: Partition, error: StreamdpError) -> None:
-        """The transport cannot go on with this one."""
+        """The transport has failed for this partition."""
         worker = self._workers.get(partition)
         if worker is not None:
             worker.fail(error)
@@ -175,7 +175,7 @@ class Service:
             task.add_done_callback(self._leaving.discard)
 
     def _worker(self, partition: Partition) -> Worker | AssemblyWorker:
-        """Who works on a partition: it learns, or it joins."""
+        """The worker of a partition: of a stream or of an assembly."""
         spec = self._specs[partition.stream]
         if isinstance(spec, AssemblySpec):
             return AssemblyWorker(spec, partition, self._around, now=self._now)

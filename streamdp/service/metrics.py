@@ -64,7 +64,7 @@ _PRIVATE = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a page is made from."""
+    """The data that a metrics page is made from."""
 
     about: Sequence[About]
     process: ProcessStatus | None  # None where nothing is learned
@@ -348,7 +348,7 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
 
 
 def _estimates(facts: Facts) -> Iterator[Metric]:
-    """What was released with noise, of the partitions of this process or (serving only) of all."""
+    """The released estimates of this process's partitions or (serving only) of all."""
     for kind, (name, help_) in _PRIVATE.items():
         readings = []
         for each in facts.about:

@@ -1,4 +1,4 @@
-"""What was charged for requests and their outcomes: of every assembly and stream, ever (P11).
+"""The charges on requests and outcomes, of every assembly and stream that ever read them (P11).
 
 A request with its outcomes is charged through each topic that is assembled from it. Ledgers say who
 assembled what: an assembly's own which requests became events of which topic, those of streams what
@@ -38,7 +38,7 @@ class _Way(NamedTuple):
 
 
 class PairPast:
-    """Everything that is known of pairs, from a configuration and from ledgers."""
+    """The pairs of topics, from the configuration and from ledgers."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration

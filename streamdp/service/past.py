@@ -127,7 +127,7 @@ ALONE = Past("", room=Fraction(0), elsewhere=Fraction(0))
 
 
 async def alone(stream: str, scope: Scope) -> Past:
-    """For whoever knows that the input is the stream's alone: a test, the audit's own log."""
+    """A past without other streams: for tests and the audit's own log."""
     return ALONE
 
 

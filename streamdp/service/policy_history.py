@@ -1,4 +1,4 @@
-"""The policies of one key over time, computed again from its ledger's sums when somebody looks.
+"""The policies of one key over time, recomputed from the ledger's sums on demand.
 
 The policy after a block is a public function of all sums of the learner so far. To compute it takes
 a good tenth of a millisecond for each block, which a start that reads a long ledger must not
@@ -28,7 +28,7 @@ MOST_POINTS = 32
 
 
 class PolicyPoint(NamedTuple):
-    """The policy in force from a slot on, after the releases of so many blocks."""
+    """The policy in force from a slot on, after this many blocks."""
 
     slot: int
     blocks: int

@@ -1,4 +1,4 @@
-"""Metrics of the listener: what its look-ups know, who asks, and who was turned away.
+"""Metrics of the listener: known keys, requests, and refused connections.
 
 Public: they depend on who asks and on what was published. Durations are of HTTP answers.
 """

@@ -38,7 +38,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How the service paces itself. None of it can change what is released."""
+    """The pacing of the service. None of it can change what is released."""
 
     poll_records: int = 2000
     poll_seconds: float = 0.05

@@ -243,7 +243,7 @@ class StreamSpec:
 
 
 def mechanism(learner: Learner) -> str:
-    """How the releases of a learner are drawn, in a word."""
+    """The name of the mechanism that draws a learner's releases."""
     return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
 
 

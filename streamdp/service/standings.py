@@ -1,4 +1,4 @@
-"""What is in force, computed again from a ledger's votes: for `verification`.
+"""The action in force, recomputed from a ledger's votes, for `verification`.
 
 A line of a learner with a memory carries the vote that was drawn, the memory's name and the action
 in force after it. Name and votes suffice to compute the action again; here each line is held
@@ -33,7 +33,7 @@ class Follower:
         self.unjudged = False  # whether the latest line comes after a withheld vote
 
     def read(self, line: Charge) -> Iterator[str]:
-        """What is wrong with a line, given those before it."""
+        """The fault of a line, given those before it; None for a right one."""
         name = "" if line.memory is UNSET else line.memory
         if self._name is None:
             self._name = name
@@ -78,7 +78,7 @@ class Follower:
 
 
 def _begun(memory: VoteFilter, vote: Ints, line: Charge) -> Ints:
-    """What is remembered where a learner opens: a memory is sure of what was carried over."""
+    """The memory that a learner opens with: sure of the action that was carried over."""
     if not isinstance(line.carried, CarriedOver):
         return np.zeros((1, memory.width), dtype=np.int64)
     schedule = schedule_in(line.carried)

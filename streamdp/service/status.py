@@ -84,7 +84,7 @@ class ProcessStatus(Struct, frozen=True):
 
     @property
     def work(self) -> list[StreamStatus]:
-        """Everything that has partitions here: streams and assemblies."""
+        """The streams and assemblies that have partitions here."""
         return [*self.streams, *self.assemblies]
 
     def encode(self) -> bytes:
@@ -111,14 +111,14 @@ class Steps:
         self._polled_at: float | None = None
 
     def observe(self, step: str, seconds: float) -> None:
-        """A step took so long."""
+        """Count a step's duration."""
         self._counts[step][bisect_left(BUCKETS, seconds)] += 1
         self._seconds[step] += seconds
         if step == "poll":
             self._polled_at = self._clock()
 
     def told(self) -> list[StepStatus]:
-        """All counts."""
+        """The counts of all steps."""
         return [StepStatus(step, list(self._counts[step]), self._seconds[step]) for step in STEPS]
 
     def polled_ago(self, *, now: float) -> float | None:

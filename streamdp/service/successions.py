@@ -41,7 +41,7 @@ from streamdp.wire.published import CARRIED
 
 @dataclass(slots=True)
 class PublicRow:
-    """What is public of one key's newest learner."""
+    """The public part of one key's newest learner."""
 
     after: After
     length: int = 0  # of the block before the one that is due
@@ -63,7 +63,7 @@ class Succession:
     _noted_from: int | None = None  # learners born from here on carry over within the epoch
 
     def begin(self, epoch: int, carries: Carries | None) -> None:
-        """An epoch begins; what came before is forgotten unless it carries over."""
+        """Begin an epoch; forget the one before unless the epoch carries over."""
         self.epoch, self.carries = epoch, carries
         self._names, self._noted_from = {}, None
         if carries is None:
@@ -107,7 +107,7 @@ class Succession:
         public.action = self._names.get(index) if isinstance(index, int) else None
 
     def _begun(self, line: Charge, history: Floats | None) -> PublicRow:
-        """What is public of a learner that opens."""
+        """The public part of a learner that opens."""
         first = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
         public = PublicRow(After(line.epoch, line.born, first))
         if isinstance(line.carried, CarriedOver):

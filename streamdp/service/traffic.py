@@ -40,7 +40,7 @@ class Durations:
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one duration."""
         self.counts[bisect_left(SECONDS, seconds)] += 1
         self.seconds += seconds
 
@@ -58,7 +58,7 @@ class Traffic:
     )
 
     def answered(self, status: int, *, method: str, path: bytes, seconds: float) -> None:
-        """One more request."""
+        """Count one answered request."""
         self.requests[f"{status // 100}xx"] += 1
         self.durations[_kind(method, path.split(b"/"))].add(seconds)
 

@@ -218,7 +218,7 @@ class Verification:
         )
 
     def finish(self) -> None:
-        """Every ledger was read: whatever was told and no line tells of is a violation."""
+        """Finish: a published action or policy that no ledger line confirms is a violation."""
         for (app, stream, number), part in self._parts.items():
             for identity in part.told:
                 self._tell(
@@ -312,7 +312,7 @@ class Verification:
 
 
 def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
-    """What is wrong with a line, given those before it in its partition."""
+    """The fault of a line, given those before it in its partition; None for a right one."""
     yield from _numbered(part, line)
     if line.epoch < part.epoch:
         yield f"epoch falls from {part.epoch} to {line.epoch}"
@@ -393,7 +393,7 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
 
 
 def _what(line: InForce) -> _Told:
-    """What is held against the ledger of a record of an actions topic."""
+    """The part of an actions record that is compared with the ledger."""
     fallback = line.fallback is True
     if isinstance(line, ActionLine):
         return _Told(line.index, 0, fallback)

@@ -1,4 +1,4 @@
-"""What was published: the only thing that metrics, pages and HTTP ever read.
+"""The view of published releases: the only source of metrics, pages and HTTP.
 
 The view is told of a commit after it is durable, and of nothing before. What is in it is public:
 charges, blocks, slots, keys, positions, and estimates that were released and paid for. It cannot
@@ -210,7 +210,7 @@ class View:
         self.part(partition).message = message
 
     def halt(self, partition: Partition, reason: Reason, message: str) -> None:
-        """The partition has stopped; somebody must act."""
+        """Show that the partition has stopped and needs an operator."""
         part = self.part(partition)
         part.status, part.reason, part.message = Status.HALTED, reason, message
         part.lost = False

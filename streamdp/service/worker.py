@@ -95,7 +95,7 @@ class Worker:
         )
 
     def fail(self, error: BaseException) -> None:
-        """What was found elsewhere to be wrong with this partition; too late if it was left."""
+        """Stop with an error that was found elsewhere; ignored if the partition was left."""
         if self._work is not None:
             self._life.fail(error)
 

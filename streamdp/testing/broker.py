@@ -92,7 +92,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A broker that somebody runs: where it is."""
+    """A broker that runs already: its address."""
 
     bootstrap: str
 
@@ -144,7 +144,7 @@ class Broker:
 
     @property
     def log_file(self) -> Path:
-        """What the broker says of itself."""
+        """The broker's log file."""
         return self.folder / "broker.log"
 
     def start(self) -> None:
@@ -346,7 +346,7 @@ def _started(
     settings: Mapping[str, str],
     java_options: Sequence[str],
 ) -> Broker:
-    """A running broker, on other ports if the first were taken meanwhile."""
+    """Start a broker, on other ports if another program takes the first."""
     for attempt in range(1, _STARTS + 1):
         broker = Broker(
             folder / str(attempt), security=security, settings=settings, java_options=java_options
@@ -417,7 +417,7 @@ def _plain_settings(folder: Path, port: int, controller: int) -> dict[str, str]:
 
 
 def _secured(plain: dict[str, str], folder: Path, port: int, security: Security) -> dict[str, str]:
-    """The same with a further listener, with TLS and SASL, where only ACLs give rights."""
+    """The settings with a further listener, with TLS and SASL, where only ACLs give rights."""
     address = f"SECURE://127.0.0.1:{port}"
     modules = "org.apache.kafka.common.security"
     users = " ".join(f'user_{name}="{word}"' for name, word in security.users.items())

@@ -1,4 +1,4 @@
-"""Faults on purpose: what a transport's steps are told to do to a test.
+"""Injected faults: a transport calls one at each step of its protocol.
 
 A transport calls a `streamdp.ports.Reached` with the name of each step of its protocol. A fault is
 such a callable: it raises (by default `TransportLost`: the outcome is unknown), kills the process

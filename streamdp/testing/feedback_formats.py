@@ -34,7 +34,7 @@ HOSTILE_FEEDBACK: tuple[Value, ...] = (
 
 
 def check_feedback_format(format_: FeedbackFormat, *, examples: int = 100) -> None:
-    """Raise `AssertionError` unless the format keeps every rule, on so many examples each."""
+    """Raise `AssertionError` unless the format keeps every rule, on `examples` examples each."""
     check_format(_OneColumn(format_), examples=examples)
     if format_.feedback.played == "value":
         _check_named(format_)

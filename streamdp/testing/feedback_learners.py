@@ -192,7 +192,7 @@ def _check_boundaries(learner: PolicyLearner, log_: FeedbackBatch, whole: Ran) -
 
 
 def _public(release: Release, *, charge: Fraction | None = None) -> tuple[object, ...]:
-    """Everything about a release but what it says."""
+    """The public part of a release: all but its sums."""
     offsets = release.first_offset, release.last_offset
     epsilon = release.epsilon if charge is None else charge
     return release.identity, release.start, release.stop, *offsets, epsilon

@@ -53,7 +53,7 @@ HOSTILE: tuple[Value, ...] = (
 
 
 def check_format(format_: Format, *, examples: int = 100) -> None:
-    """Raise `AssertionError` unless the format keeps every rule, on so many examples each."""
+    """Raise `AssertionError` unless the format keeps every rule, on `examples` examples each."""
     _check_shapes(format_, [])
     _check_shapes(format_, list(HOSTILE))
     for check in (

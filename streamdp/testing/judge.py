@@ -60,7 +60,7 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> list[str]:
-    """What is wrong by rules 1, 2, 3, 5 and 6; nothing if the promise held."""
+    """Violations of rules 1, 2, 3, 5 and 6; empty if the promise held."""
     lines = [decode_ledger(record.value) for record in evidence.ledger]
     charges = [line for line in lines if isinstance(line, Charge)]
     records = [decode_in_force(record.value) for record in evidence.actions]
@@ -191,7 +191,7 @@ def _differ(record: InForce, line: Charge) -> bool:
 
 
 def _standing(charge: Charge) -> object:
-    """What is in force after a release: with a memory another action than was drawn, maybe."""
+    """The action in force after a release: with a memory, maybe not the drawn one."""
     return charge.index if charge.in_force is UNSET else charge.in_force
 
 

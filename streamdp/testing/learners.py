@@ -168,7 +168,7 @@ def _check_boundaries(learner: Leader, log: LossBatch, whole: Ran) -> None:
 
 
 def _public(release: Release) -> tuple[object, ...]:
-    """Everything about a release but its value."""
+    """The public part of a release: all but its value."""
     offsets = release.first_offset, release.last_offset
     return release.identity, release.start, release.stop, *offsets, release.epsilon
 

@@ -129,7 +129,7 @@ class MemoryTransport:
         return taken
 
     async def confirm(self, partition: Partition) -> None:
-        """Ask the log who owns it."""
+        """Check in the log that this worker still owns the partition."""
         epoch = self._owned.get(partition)
         if epoch is not None:
             self._log.check_owner(self._stream(partition), partition.number, epoch)
@@ -173,7 +173,7 @@ class MemoryTransport:
         self._positions.pop(partition, None)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        """What has come, the partitions in turn; waits only when there is nothing."""
+        """New records, the partitions in turn; waits only when there are none."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         await asyncio.sleep(0)  # before anything is taken: a cancelled poll loses nothing
@@ -297,7 +297,7 @@ class MemoryTransport:
 
 
 def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
-    """What is durable of a partition just now."""
+    """Read a partition's durable state."""
     source = log.input(topics.input, number)
     lines = [record.value for record in log.published(topics.ledger, number, start=0)]
     beside = log.input(topics.beside, number) if topics.beside else InputPartition()
@@ -349,12 +349,12 @@ class MemoryPublications:
                 await self._log.changed(timeout=None)
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
-        """Those of this application."""
+        """The ledgers of this application."""
         await asyncio.sleep(0)
         return [each for each in self._log.streams() if each.app == app]
 
     def _late(self, topic: str, newest: int) -> dict[int, int]:
-        """Where to begin to read about so many."""
+        """Where to begin in order to read about this many of the newest."""
         parts = list(self._log.public_partitions(topic))
         ends = {n: sum(1 for _ in self._log.published(topic, n, start=0)) for n in parts}
         return {n: max(0, end - -(-newest // len(parts))) for n, end in ends.items()}
@@ -369,7 +369,7 @@ class MemoryPublications:
         return []
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """Nothing to close."""
 
 
 class MemoryProducer:
@@ -392,7 +392,7 @@ class MemoryProducer:
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """Nothing to close."""
 
 
 class MemoryAdministrator:
@@ -422,7 +422,7 @@ class MemoryAdministrator:
         ]
 
     async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Nothing here makes work slow."""
+        """Nothing to mend: no setting makes take-overs slow."""
         return await self.check(streams)
 
     async def expand(
@@ -442,7 +442,7 @@ class MemoryAdministrator:
         return [Finding("memory log", Verdict.GOOD, "within reach")]
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
-        """What is durable just now."""
+        """Read a partition's durable state."""
         return peek(self._log, stream, partition)
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
@@ -468,7 +468,7 @@ class MemoryAdministrator:
                 start = records.next_offset
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """Nothing to close."""
 
     def _missing(self, topic: str) -> bool:
         return not self._log.has(topic)

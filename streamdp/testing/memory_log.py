@@ -245,7 +245,7 @@ class MemoryLog:
     # --- waiting ----------------------------------------------------------------------------
 
     def ring(self) -> None:
-        """Wake everyone who waits for a change."""
+        """Wake every task that waits for a change."""
         self._change.set()
         self._change = asyncio.Event()
 

@@ -25,7 +25,7 @@ B = TypeVar("B", LossBatch, FeedbackBatch)
 
 
 class Audited(Protocol):
-    """What an audit says of a learner."""
+    """An audit's verdict on a learner."""
 
     @property
     def passed(self) -> bool:

@@ -89,7 +89,7 @@ class Case:
     coarse: bool = False  # whether to draw with coarse words too, which is slow
 
     def prior(self, rows: int) -> Prior | None:
-        """The prior of so many equal rows."""
+        """The prior for `rows` equal rows."""
         if self.incumbent is not None:
             return Prior.incumbent(np.full(rows, self.incumbent), Fraction(1))
         if self.bonuses is not None:

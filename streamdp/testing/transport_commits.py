@@ -68,7 +68,7 @@ async def large_commit(room: Room) -> None:
 
 
 async def take_again(room: Room) -> None:
-    """The same worker may take what it has."""
+    """A worker may take a partition again that it has."""
     worker = await room.lone_worker()
     commits: list[Commit] = []
     for number in range(1, 5):

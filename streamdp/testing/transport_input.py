@@ -56,7 +56,7 @@ async def standing_by(room: Room) -> None:
 
 
 async def fresh_is_empty(room: Room) -> None:
-    """Nothing is known of a partition that nobody has touched."""
+    """A partition that was never taken has no state."""
     worker = await room.lone_worker(partitions=2)
     taken = await worker.transport.take(room.at(1))
     room.expect("state", expected={}, got=dict(taken.state))

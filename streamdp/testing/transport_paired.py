@@ -228,7 +228,7 @@ def _step(number: int, count: int) -> Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """What is in a partition of the output."""
+    """The records in a partition of the output."""
 
     rows: list[tuple[Key, Value]]
     headers: list[list[tuple[str, bytes | None]]]
@@ -255,7 +255,7 @@ async def _output(room: Room, number: int) -> _Output:
 async def _expect_durable(
     room: Room, commits: list[Commit], worker: RoomWorker, number: int
 ) -> None:
-    """Everything of these commits, and nothing else."""
+    """Expect these commits to be durable, and nothing else."""
     taken = await worker.transport.take(room.at(number))
     room.expect("state", expected=fold(commits), got=dict(taken.state))
     last = commits[-1] if commits else None

@@ -90,18 +90,18 @@ class Heard:
 
 @dataclass(slots=True)
 class RoomWorker:
-    """A transport that has joined, with what its listener heard."""
+    """A transport that has joined, and its listener's record."""
 
     transport: Transport
     heard: Heard
 
     async def until(self, done: Callable[[Heard], bool]) -> None:
-        """Keep polling, as a service does, until the listener has heard enough."""
+        """Keep polling, as a service does, until the condition holds."""
         while not done(self.heard):
             await self.transport.poll(max_records=1, timeout=0.02)
 
     async def collect(self, count: int, *, max_records: int = 100) -> list[Records]:
-        """Poll until so many records have come, and then once more to see that no more do."""
+        """Poll until this many records have come, then once more to see that no more do."""
         found: list[Records] = []
         while sum(map(len, found)) < count:
             came = await self.transport.poll(max_records=max_records, timeout=QUIET)
@@ -185,7 +185,7 @@ class Room:
             await producer.close()
 
     async def published(self) -> tuple[list[Published], list[Published]]:
-        """All actions and all ledger lines as they are now."""
+        """All actions and ledger lines published so far."""
         reader = self.technology.publications()
         try:
             actions = [
@@ -266,7 +266,7 @@ async def interrupt(task: asyncio.Task[T], turns: int) -> T | None:
 
 
 async def expect_durable(room: Room, commits: list[Commit], worker: RoomWorker) -> None:
-    """Everything of these commits, and nothing else, is there for a new owner and for readers."""
+    """Expect a new owner and readers to find these commits, and nothing else."""
     taken = await worker.transport.take(room.at())
     room.expect("state", expected=fold(commits), got=dict(taken.state))
     actions, ledger = await room.published()

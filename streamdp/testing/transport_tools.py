@@ -1,4 +1,4 @@
-"""What is promised of what stands beside a transport: readers, producers, administrators."""
+"""The promises of a transport's tools: readers, producers, administrators."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Entries:
     )  # what all their keys begin with
 
     def __post_init__(self) -> None:
-        """Write what many keys have in common."""
+        """Encode the prefix that many keys share."""
         begin = _encode([self.stream, self.partition, "release"])[:-1] + b","
         object.__setattr__(self, "_releases", begin)
 
@@ -69,7 +69,7 @@ class Entries:
         return _encode([self.stream, self.partition, "row", epoch, _written(key)])
 
     def learner(self, *, epoch: int) -> bytes:
-        """Where it is said what the rows of an epoch mean."""
+        """The key of the entry that says what an epoch's rows mean."""
         return _encode([self.stream, self.partition, "learner", epoch])
 
     def prior(self, number: int, *, epoch: int) -> bytes:
@@ -77,7 +77,7 @@ class Entries:
         return _encode([self.stream, self.partition, "prior", epoch, number])
 
     def withheld(self, key: Key, *, epoch: int) -> bytes:
-        """Where it is said that the newest of a key was withheld."""
+        """The key of the entry that marks a key's newest release as withheld."""
         return _encode([self.stream, self.partition, "withheld", epoch, _written(key)])
 
     def release(self, mark: bytes, key: Key) -> bytes:
@@ -85,7 +85,7 @@ class Entries:
         return b"%b%b,%b]" % (self._releases, mark, written_key(key))
 
     def mark(self, place: bytes, key: Key) -> bytes:
-        """What tells a key's recorded releases apart: to remember many of them in little room."""
+        """Identifies one of a key's recorded releases in a few bytes."""
         return place[len(self._releases) : -len(written_key(key)) - 2]
 
 
@@ -96,7 +96,7 @@ def release_entry(identity: Identity) -> bytes:
 
 
 def written_key(key: Key) -> bytes:
-    """How an entry's key says the record's key."""
+    """The record's key, as an entry's key contains it."""
     return _encode(_written(key))
 
 
@@ -124,7 +124,7 @@ def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int,
 
 
 def read_key(written: object, *, where: str) -> Key:
-    """The record's key again, if it is written in the one way."""
+    """The record's key that `written_key` wrote; refuses another way of writing it."""
     key: Key = None
     try:
         if isinstance(written, str):

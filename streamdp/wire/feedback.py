@@ -98,7 +98,7 @@ class FeedbackFormat(Protocol):
 
     @property
     def feedback(self) -> Feedback:
-        """What the records are about."""
+        """The description of the records."""
         ...
 
     @property
@@ -115,7 +115,7 @@ class FeedbackFormat(Protocol):
         ...
 
     def decode(self, values: Sequence[Value]) -> Outcomes:
-        """What a batch of payloads says. Never raises because of content."""
+        """Decode a batch of payloads. Never raises because of content."""
         ...
 
     def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
@@ -174,7 +174,7 @@ def _played(
 ) -> NDArray[np.int32]:
     """The arm of each slot: from headers or from payloads as configured, whatever else is there.
 
-    The noise that the learner adds is made for the one or for the other.
+    The learner's noise is scaled for one of the two.
     """
     if format_.feedback.played == "header":
         shown = _in_frames if format_.frames else _in_records

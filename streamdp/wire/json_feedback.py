@@ -75,7 +75,7 @@ class JsonFeedback:
         return np.ones(len(lengths), dtype=np.int64)
 
     def decode(self, values: Sequence[Value]) -> Outcomes:
-        """What a batch of payloads says. Never raises because of content."""
+        """Decode a batch of payloads. Never raises because of content."""
         slots = np.ones(len(values), dtype=np.int64)
         if self.feedback.played == "header":
             return Outcomes(_clipped(self._outcomes(values)), slots)
@@ -134,7 +134,7 @@ class JsonFeedback:
         return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
 
     def _outcomes(self, values: Sequence[Value]) -> list[Any]:
-        """What each event has under the configured fields; what is unusable has `_none`."""
+        """The configured fields of each event; `_none` for an unusable one."""
         read, take, none, skip = self._read, self._take, self._none, self._skip
         taken: list[Any] = []
         add = taken.append

@@ -237,7 +237,7 @@ def _mapping_reader(actions: Sequence[str]) -> Reader:
 
 
 def _wide_mapping_reader(actions: Sequence[str]) -> Reader:
-    """The same for very many actions, or names that are written with escapes in JSON."""
+    """As `_mapping_reader`, for very many actions or names that JSON writes with escapes."""
     read: Any = _losses_reader(dict[str, msgspec.Raw])
     number = msgspec.json.Decoder(float).decode
     half = msgspec.Raw(b"0.5")

@@ -19,7 +19,7 @@ from streamdp.wire.formats import Format
 def records(
     format_: Format, losses: NDArray[np.float32], *, rows_per_record: int = 1
 ) -> Iterator[bytes]:
-    """The rows in order as records of so many rows each; the last one may have fewer.
+    """The rows in order as records of `rows` rows each; the last may have fewer.
 
     >>> from streamdp.wire.json_format import JsonFormat
     >>> rows = np.array([[0, 1], [0.1, 0.25]], dtype=np.float32)

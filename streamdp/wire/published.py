@@ -459,5 +459,5 @@ def _width(content: object) -> int:
 
 
 def _filled(line: bytes, spaces: int) -> bytes:
-    """The line with so many spaces before its end."""
+    """The line with this many spaces before its end."""
     return line[:-1] + b" " * spaces + b"}"

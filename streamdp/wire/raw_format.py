@@ -51,7 +51,7 @@ _WIRE_TYPES: dict[Scalar, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Records of rows of so many numbers of one scalar type."""
+    """Records of rows with a fixed count of numbers of one scalar type."""
 
     columns: int
     scalar: Scalar
@@ -179,7 +179,7 @@ class RawFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RawFeedback:
-    """One number for each slot of a feedback stream: what came of the action in the header."""
+    """One number for each slot of a feedback stream: loss or reward of the action in the header."""
 
     feedback: Feedback
     scalar: Scalar

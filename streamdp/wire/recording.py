@@ -198,7 +198,7 @@ class _Kind:
 
 @dataclass(slots=True)
 class _FeedbackKind:
-    """The same of a feedback stream, whose releases say something of each arm."""
+    """As `_Kind`, for a feedback stream, whose releases hold a number for each arm."""
 
     releases: Releases
     code: int
@@ -226,7 +226,7 @@ class _FeedbackKind:
     ) -> Entry:
         """One release of this kind; the numbers: born, block, offsets, slots, ordinal.
 
-        What the ledger withholds in shadow mode is only in what is recorded.
+        In shadow mode the sums are in the recorded bytes only, not in the ledger line.
         """
         texts = self._texts
         born, block, first, last, start, stop, ordinal = numbers
@@ -291,7 +291,7 @@ def _templates(
 
 
 def _mark(name: str, size: int) -> bytes:
-    """So many bytes that no name looks like: they stand for what is said of the arms."""
+    """A placeholder of this many bytes that no name contains: it stands for the arms' numbers."""
     return shake_128(name.encode()).digest(size)
 
 
@@ -314,7 +314,7 @@ def _ends(
 
 
 def _head(line: bytes) -> bytes:
-    """What comes before the thing drawn."""
+    """The text before the drawn value."""
     return line[: line.rindex(b'"index":')] if b'"index":' in line else line
 
 

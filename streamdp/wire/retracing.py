@@ -37,7 +37,7 @@ _SHOWN = 80  # characters of a foreign text that are shown
 
 
 class Begun(NamedTuple):
-    """What a learner opens with."""
+    """The public history that a learner opens with."""
 
     block: int = 0
     history: bytes = b""  # two little-endian float64 for each action; empty: nothing is known
@@ -47,7 +47,7 @@ NEW = Begun()
 
 
 def begun_with(line: Charge) -> Begun:
-    """What an opening's line says that was carried over; whether that is right, earlier lines say.
+    """The history that an opening's line carries over; checking it needs the earlier lines.
 
     `StateMismatch` where it is no history.
     """
@@ -64,7 +64,7 @@ def begun_with(line: Charge) -> Begun:
 
 
 def _known(history: bytes) -> Floats:
-    """A history as numbers."""
+    """A history's bytes as numbers."""
     known: Floats = np.frombuffer(history, "<f8").reshape(1, KEPT_PER_ARM, -1)
     return known
 
@@ -92,7 +92,7 @@ class Retraced:
         return None if self._state is None else self._state[0]
 
     def read(self, line: Charge) -> Iterator[str]:
-        """What is wrong with a line, given those before it."""
+        """The fault of a line, given those before it; None for a right one."""
         text = "" if line.learner is UNSET else line.learner
         if self._text is None:
             self._text = text
@@ -158,7 +158,7 @@ def policies_after(
     actions: int,
     begun: Begun = NEW,
 ) -> Policy:
-    """The policies after so many of a learner's blocks, a row for each, the numbers rising.
+    """The policies after the given numbers of a learner's blocks (rising), a row for each.
 
     `learner` is what the ledger's lines have, `begun` what its opening carried over.
     `InvalidConfig` where such sums are none of its.
@@ -196,7 +196,7 @@ def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Itera
 
 @lru_cache(maxsize=64)
 def _learner(text: str, actions: int) -> PolicyLearner:
-    """The learner that a line names, for so many actions."""
+    """The learner that a line names, for this many actions."""
     try:
         options = json.loads(text)
         return feedback_learner_of(options, actions=[str(action) for action in range(actions)])

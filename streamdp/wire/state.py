@@ -77,7 +77,7 @@ class LastRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SavedAges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far time was by the records' timestamps, in milliseconds; of streams with `idle`."""
+    """The newest timestamps at a checkpoint, in milliseconds; of streams with `idle`."""
 
     idle: Positive
     since: Natural  # what stands for the time of rows that were saved without one
@@ -108,14 +108,14 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a partition tells the others: it stands beside the offset that their group remembers."""
+    """What a partition tells the others, stored beside the offset in their consumer group."""
 
     epoch: Natural
     began_with: Positive
 
 
 class OwnerEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who took the partition last."""
+    """The entry that names the partition's last owner."""
 
     version: Version = VERSION
     min_reader: Version = MIN_READER
@@ -228,7 +228,7 @@ def encode_remark(remark: Remark) -> str:
 
 
 def decode_remark(text: str) -> Remark | None:
-    """What the group remembers is evidence and never trusted: what is no remark is none."""
+    """Read a remark; None for anything else, since the group's metadata is not trusted."""
     try:
         return _remark_decoder.decode(text)
     except msgspec.MsgspecError:
@@ -241,7 +241,7 @@ def encode_learner(learner: EpochLearner) -> bytes:
 
 
 def encode_withheld() -> bytes:
-    """The value of the entry that says so."""
+    """The value of the entry for a withheld key."""
     return _encode(Withheld())
 
 
@@ -515,14 +515,14 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
 
 
 def _sums(drawn: _Drawn) -> BlockSums | None:
-    """What a recorded release says itself, where its ledger line withholds it."""
+    """The sums that a recorded release holds where its ledger line withholds them."""
     if drawn.sums is UNSET or drawn.shown is UNSET:
         return None
     return BlockSums(from_base64(drawn.sums, "sums"), from_base64(drawn.shown, "shown"))
 
 
 def _carried(line: Charge, drawn: _Drawn) -> Carried | None:
-    """What an opening carried over, as its line says; a withheld history stands beside it."""
+    """The history that an opening carried over: from its line or, if withheld, from the state."""
     told = line.carried
     if told is UNSET:
         return None

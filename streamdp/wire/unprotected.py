@@ -1,4 +1,4 @@
-"""The label of whatever is told outside the guarantee: in one place, so that it reads the same.
+"""The label of everything shown outside the privacy guarantee, defined once.
 
 What looks at content exactly (sums of saved rows, samples of events, what was set aside, a replay
 of a log) is for an operator who may see the events themselves (P8, the operator's tier). It can be
@@ -22,7 +22,7 @@ MEMBER = "not_private"
 
 
 def labelled(told: Mapping[str, object]) -> dict[str, object]:
-    """The same object with its label before all else.
+    """The object with the label as its first member.
 
     >>> labelled({"sums": [1.5]})[MEMBER][:11]
     'NOT PRIVATE'

@@ -150,7 +150,7 @@ class KafkaAdministrator:
         return await doctor.probe(self._settings, streams)
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
-        """What is durable of a partition just now, without fencing its owner."""
+        """Read a partition's durable state without fencing its owner."""
         await self._require(stream, partition)
         return await reading.durable(self._settings, stream, partition, owned_at=None)
 
@@ -209,10 +209,10 @@ class KafkaAdministrator:
         return {name: there[name] for name in names}
 
     async def close(self) -> None:
-        """Nothing is held between calls."""
+        """Nothing to close: each call connects anew."""
 
     def _names(self, streams: Sequence[StreamTopics]) -> list[str]:
-        """All topics of these streams."""
+        """The names of all topics of these streams."""
         return [topic.name for stream in streams for topic in wanted(stream, self._settings)]
 
     @staticmethod
@@ -269,7 +269,7 @@ async def _mend(
 def _was_there(
     topic: Wanted, there: Mapping[str, Described | Hidden], *, source: str
 ) -> list[Finding]:
-    """What is wrong with a topic that somebody else has made."""
+    """What is wrong with a topic that existed already."""
     is_there = there[topic.name]
     if not isinstance(is_there, Described) or is_there.settings is None:
         detail = "was there, unchecked: no right to DescribeConfigs"
@@ -280,7 +280,7 @@ def _was_there(
 
 
 def _shape(topic: Wanted, partitions: int) -> str:
-    """What was made, in a few words."""
+    """The created topic, in a few words."""
     return f"made with {partitions} partitions, {topic.replicas} replicas, {topic.cleanup}"
 
 
@@ -295,7 +295,7 @@ async def _until_seen(client: AIOKafkaAdminClient, partitions: dict[str, int]) -
 
 
 def _raise_first(errors: Sequence[tuple[str, int, str | None]]) -> None:
-    """Raise the first error of an answer; a topic that somebody else just made is no error."""
+    """Raise the first error of an answer; a topic that was made meanwhile is no error."""
     for name, code, message in errors:
         error = for_code(code)
         if error is InvalidReplicationFactorError:

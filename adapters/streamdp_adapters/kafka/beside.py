@@ -1,4 +1,4 @@
-"""The second input of a stream: read when somebody needs it, by consumers of its own.
+"""The second input of a stream, read on demand by a consumer of its own.
 
 - It is no matter of the group: partition p goes with partition p of the first input. So each
   partition that is worked on has a consumer here that is assigned it by hand, and goes on

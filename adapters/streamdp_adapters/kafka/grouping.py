@@ -1,4 +1,4 @@
-"""A seat in a stream's consumer group: it hears which partitions this process has, and no more.
+"""A membership in a stream's consumer group: it learns which partitions this process has, no more.
 
 Rules:
 

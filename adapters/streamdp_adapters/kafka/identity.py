@@ -57,11 +57,11 @@ class TopicWatch:
             self._known[partition] = (topic, topic_id)
 
     def end(self, partition: Partition) -> None:
-        """It is not worked on any more."""
+        """Stop watching this partition's topics."""
         self._known.pop(partition, None)
 
     def look(self, client: AIOKafkaClient | None) -> dict[Partition, StateMismatch]:
-        """What is wrong by the latest answer; asks again now and then, beside whatever goes on."""
+        """The error in the latest answer, if any; asks again once a second, in the background."""
         found: dict[Partition, StateMismatch] = {}
         if self._asking is not None and self._asking.done():
             asking, self._asking = self._asking, None
@@ -93,7 +93,7 @@ class TopicWatch:
 
 
 async def _ask(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, str]:
-    """The ids as of now; nothing where nobody answers."""
+    """The topics' ids now; empty if no broker answers."""
     try:
         async with asyncio.timeout(_PATIENCE):
             return await topic_ids(client, names)

@@ -42,7 +42,7 @@ def waits(consumer: AIOKafkaConsumer, place: TopicPartition) -> bool:
 
 
 class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
-    """What was fetched and not handed over yet."""
+    """Fetched records that are not delivered yet."""
 
     def __setitem__(self, place: TopicPartition, result: FetchResult | FetchError) -> None:
         if isinstance(result, FetchResult) and result._partition_records is not None:

@@ -165,7 +165,7 @@ class Membership:
         await troubles.stop(self._consumer)
 
     async def _restart(self) -> None:
-        """Fetch with a new consumer; the group does not hear of it."""
+        """Fetch with a new consumer; the group membership is untouched."""
         await self._disconnect()
         self._consumer, self._suspects = self._new_consumer(), []
         async with asyncio.timeout(_RESTART_SECONDS):
@@ -252,7 +252,7 @@ class Membership:
         self._listener.settled(self._topics.stream)
 
     async def ready(self, max_records: int) -> list[Records]:
-        """What is at hand, without waiting."""
+        """The records that are fetched already; never waits."""
         with troubles.translated(self._where):
             self._group.attend()
             if self._errors >= _ERRORS:
@@ -310,7 +310,7 @@ class Membership:
         return []
 
     def check_answers(self) -> None:
-        """Raise if the latest look found nobody there: for a poll that delivers nothing."""
+        """Raise if no broker answered the latest fetch: for a poll that delivers nothing."""
         if self._silence is not None:
             raise self._silence
 
@@ -325,7 +325,7 @@ class Membership:
             self._consumer.seek(place, feed.position)
 
     def end_offset(self, number: int) -> int | None:
-        """Where the next record will go, as last heard; markers and what is undecided are none."""
+        """The end offset of the latest answer, without markers and open transactions."""
         place, feed = self._place(number), self._feeds.get(number)
         if number not in self._given or place not in self._consumer.assignment():
             return None
@@ -335,7 +335,7 @@ class Membership:
         return None if end is None else int(end)
 
     def first_offset(self, number: int) -> int | None:
-        """The oldest retained record, as last heard."""
+        """The oldest retained offset in the latest answer."""
         return self._firsts.get(number)
 
     def heard(self, number: int, *, first: int) -> None:

@@ -155,7 +155,7 @@ class Name:
                     return node, state, ours
 
     async def _remove(self, client: AIOKafkaClient, members: list[Namesake]) -> None:
-        """Let members leave the group who cannot do it themselves."""
+        """Remove members from the group that cannot leave by themselves."""
         for member in members:
             async with asyncio.timeout(_ASK_SECONDS):
                 node = await client.coordinator_lookup(CoordinationType.GROUP, self._group_id)

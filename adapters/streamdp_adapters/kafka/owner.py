@@ -1,4 +1,4 @@
-"""The one transactional producer of a partition: who holds it owns the partition.
+"""The one transactional producer of a partition: its holder owns the partition.
 
 `transactional.id = <app>.<stream>.<partition>`. Initialising it makes every earlier owner a
 stranger (its next send and its commit are refused) and ends what that one had open. The steps:
@@ -90,7 +90,7 @@ class PartitionOwner:
 
     @property
     def client(self) -> AIOKafkaClient:
-        """What is connected to the cluster as long as this is not lost."""
+        """The client that keeps a connection as long as the partition is not lost."""
         return self._producer.client
 
     async def take(self) -> int:
@@ -172,7 +172,7 @@ class PartitionOwner:
             self._commit = None
 
     async def _transaction(self, commit: Commit) -> None:
-        """Send everything, hear that all of it arrived, then commit."""
+        """Send all records, wait for every acknowledgement, then commit."""
         topics = self._topics
         await self._producer.begin_transaction()
         self._reached("commit: begun", self._partition)
@@ -200,7 +200,7 @@ class PartitionOwner:
 
     @contextmanager
     def _root_cause(self) -> Iterator[None]:
-        """Raise what ended the producer's sender in place of what came of that."""
+        """Raise the error that ended the producer's sender, in place of the errors it caused."""
         try:
             yield
         except troubles.CLIENTS as error:

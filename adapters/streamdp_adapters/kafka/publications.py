@@ -41,7 +41,7 @@ class KafkaPublications:
         return self._read(stream.ledger, _same, follow=follow, newest=newest)
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
-        """Those of this application whose topics this user may see (Describe)."""
+        """The ledgers of this application whose topics this user may describe."""
         async with administration(self._settings) as client:
             names = await client.list_topics()
         parts = [name.split(".") for name in sorted(names)]
@@ -98,14 +98,14 @@ class _Look:
         self._ends: dict[TopicPartition, int] = {}
 
     async def once(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
-        """What there is now."""
+        """The records that the topic holds now."""
         await self._assign()
         while await self._is_behind():
             if batch := [r for r in await self._batch(key_of) if self._is_old(r)]:
                 yield batch
 
     async def follow(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
-        """What there is now, an empty batch, and what comes."""
+        """The records that the topic holds now, an empty batch, then new records for ever."""
         await self._assign()
         while await self._is_behind():
             if batch := await self._batch(key_of):
@@ -120,7 +120,7 @@ class _Look:
                 await self._assign()
 
     async def _batch(self, key_of: Callable[[Key], Key]) -> list[Published]:
-        """What has come, in the order of each partition."""
+        """New records, in the order of each partition."""
         found = await self._consumer.getmany(timeout_ms=_WAIT_MS, max_records=_BATCH)
         return [
             Published(place.partition, record.offset, key_of(record.key), record.value)

@@ -153,7 +153,7 @@ async def durable(
     progress: Callable[[int], None] | None = None,
     reached: Reached = no_fault,
 ) -> Taken:
-    """What is durable of a partition: as of our own owner record, or of now for a mere look.
+    """A partition's durable state: as of our own owner record, or as of now for a mere look.
 
     In an order in which no read contradicts another because an owner works meanwhile: the state
     knows every ledger line and group offset that was there before, and the input reaches at least

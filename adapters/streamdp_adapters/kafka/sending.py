@@ -57,7 +57,7 @@ KEY_ROOM = 4096
 
 
 class Outbox:
-    """Batches under way, each with an acknowledgement that somebody must wait for."""
+    """Batches in flight; the acknowledgement of each must be waited for."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
@@ -100,7 +100,7 @@ class Outbox:
         return [outcome for outcome in outcomes if isinstance(outcome, RecordMetadata)]
 
     def drop(self) -> None:
-        """Wait for nothing more: what failed meanwhile is not news to anybody."""
+        """Drop the pending acknowledgements; errors in them are ignored."""
         for acknowledgement in self._acknowledgements:
             if not acknowledgement.cancel() and not acknowledgement.cancelled():
                 acknowledgement.exception()

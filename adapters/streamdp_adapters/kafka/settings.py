@@ -44,7 +44,7 @@ RETRY_BACKOFF_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Where the cluster is and who we are there."""
+    """The cluster's address and our credentials."""
 
     bootstrap: str  # host:port, several separated by commas
     security_protocol: str = "PLAINTEXT"

@@ -36,11 +36,11 @@ class KafkaTechnology:
         )
 
     def publications(self) -> KafkaPublications:
-        """For whoever reads what was published."""
+        """A reader of published topics."""
         return KafkaPublications(self._settings)
 
     def producer(self, *, kept: int | None = None) -> KafkaProducer:
-        """For whoever writes input; what stays of it is the topic's retention to say."""
+        """A writer of input records; the topic's retention decides how long they stay."""
         return KafkaProducer(self._settings)
 
     def administrator(self) -> KafkaAdministrator:

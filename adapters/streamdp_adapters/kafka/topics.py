@@ -93,7 +93,7 @@ class Wanted:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What it is created with."""
+        """The settings that the topic is created with."""
         return {
             "cleanup.policy": self.cleanup,
             "min.insync.replicas": str(self.in_sync),
@@ -173,7 +173,7 @@ async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdmin
 async def describe(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, Described | Hidden]:
-    """What there is to see of these topics; one that is missing is missing here too."""
+    """The partitions and settings of these topics; a topic that does not exist is left out."""
     shapes = await seen_shapes(client, names)
     seen = {name: shape for name, shape in shapes.items() if shape is not None}
     found = await _settings(client, list(seen))
@@ -187,7 +187,7 @@ async def describe(
 async def describe_shapes(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    """How many partitions and replicas each topic has; a missing one is missing here too."""
+    """How many partitions and replicas each topic has; a topic that does not exist is left out."""
     shapes: dict[str, tuple[int, int]] = {}
     for name, shape in (await seen_shapes(client, names)).items():
         if shape is None:
@@ -197,7 +197,7 @@ async def describe_shapes(
 
 
 def no_such_topic(name: str) -> InvalidConfig:
-    """The error of a topic that nobody has made."""
+    """The error of a topic that does not exist."""
     return InvalidConfig(
         complaint(
             f"topic {name}", "missing", expected="`streamdp topics create`", got="no such topic"
@@ -215,7 +215,7 @@ def no_such_partition(name: str, number: int, *, count: int) -> InvalidConfig:
 async def seen_shapes(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, tuple[int, int] | None]:
-    """The same; None of a topic that this user may not see."""
+    """As `describe_shapes`, with None for a topic that this user may not describe."""
     shapes: dict[str, tuple[int, int] | None] = {}
     for topic in await client.describe_topics(list(dict.fromkeys(names))):
         error, parts = for_code(topic["error_code"]), topic["partitions"]
@@ -249,7 +249,7 @@ async def _settings(
 def findings(
     stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described | Hidden]
 ) -> Iterator[Finding]:
-    """Everything that is to be seen of a stream's topics, good and bad."""
+    """One finding for each property of a stream's topics, right or wrong."""
     for topic in wanted(stream, settings):
         if topic.name in there:
             yield from compared(topic, there, source=stream.input)

@@ -170,7 +170,7 @@ class KafkaTransport:
             membership.pause(partition.number)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        """What has come for the resumed partitions; empty after `timeout` seconds."""
+        """New records of the resumed partitions; empty after `timeout` seconds."""
         await asyncio.sleep(0)  # the client fetches and commits in tasks beside this one
         self._check_inputs()
         members = list(self._memberships.values())
@@ -214,12 +214,12 @@ class KafkaTransport:
         return max(0, self._limits[stream].derived - RECORD_ROOM - KEY_ROOM)
 
     def end_offset(self, partition: Partition) -> int | None:
-        """Where the next input record will go, as last heard."""
+        """The end offset of the input, in the latest answer."""
         membership = self._memberships.get(partition.stream)
         return None if membership is None else membership.end_offset(partition.number)
 
     def first_offset(self, partition: Partition) -> int | None:
-        """The oldest retained input record, as last heard."""
+        """The oldest retained input offset, in the latest answer."""
         membership = self._memberships.get(partition.stream)
         return None if membership is None else membership.first_offset(partition.number)
 
@@ -277,7 +277,7 @@ class KafkaTransport:
 
     @asynccontextmanager
     async def _working(self, partition: Partition, owner: PartitionOwner) -> AsyncIterator[None]:
-        """An owner at work: what is lost is abandoned, and who was fenced is announced again."""
+        """A step of an owner: a lost owner is dropped, a fenced partition announced again."""
         try:
             yield
         except Fenced:
@@ -328,7 +328,7 @@ async def _first(members: Sequence[Membership], max_records: int, timeout: float
 
 
 async def _call_off(tasks: dict[asyncio.Task[Fetched], Membership]) -> None:
-    """End waits whose result nobody takes; what they had drained is fetched again."""
+    """Cancel pending fetches whose result is not needed; their records are fetched again."""
     for task in tasks:
         task.cancel()
     if tasks:

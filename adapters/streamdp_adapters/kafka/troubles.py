@@ -123,7 +123,7 @@ _REMEDIES = "the topics to exist and this user to have the rights (see `streamdp
 
 
 def refusal(error: InvalidConfig) -> str:
-    """What the cluster refused, for whoever is looking at the cause already."""
+    """The cluster's refusal behind an error, or else the error's own words."""
     why = error.__cause__
     return f"refused: {_said(why)}" if isinstance(why, _USERS) else str(error)
 

@@ -66,7 +66,7 @@ class FileKind:
 
 
 def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
-    """What an error of SQLite means to whoever must act."""
+    """The house's error for an error of SQLite."""
     code, name = _told(error)
     if code in _NO_ROOM or code & 0xFF == sqlite3.SQLITE_FULL:
         return DiskFull(
@@ -89,7 +89,7 @@ def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
 
 
 def unmade(path: Path, error: OSError) -> StreamdpError:
-    """What it means that a file could neither be opened nor made."""
+    """The error for a file that can neither be opened nor created."""
     if error.errno in _NO_DISK:
         return _no_disk(path, error.strerror)
     return InvalidConfig(
@@ -104,7 +104,7 @@ def _no_disk(path: Path, got: object) -> DiskFull:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Whether nobody can write where this file is."""
+    """Whether the file system of this file is read-only."""
     try:
         return bool(os.statvfs(path.resolve().parent).f_flag & os.ST_RDONLY)
     except (OSError, AttributeError):  # it is gone, or this is not a Unix

@@ -107,7 +107,7 @@ def _took(descriptor: int, path: Path) -> bool:
 
 
 def _sign(descriptor: int, worker: str) -> None:
-    """Say who holds it; a full disk does not matter here."""
+    """Write the holder's name into the lock file; a full disk is ignored."""
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"worker {worker}, process {os.getpid()}\n".encode(), 0)
@@ -137,7 +137,7 @@ def _disown() -> None:
 
 
 def _nothing() -> None:
-    """Nothing was locked."""
+    """Release nothing: there was no lock."""
 
 
 if IS_UNIX:

@@ -1,4 +1,4 @@
-"""Looking into the trusted file without changing it: what has come, who owns what, old input."""
+"""Reads the trusted file without changing it: new records, owners, old input."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class PublishedFile:
             file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (name,))
 
     def witness(self, topics: StreamTopics, number: int) -> PublishedMark:
-        """What is known of a partition."""
+        """The published file's mark of a partition."""
         with reading(self._connection, self._path) as file:
             part = _part(file, topics, number)
             if part is None:
@@ -204,7 +204,7 @@ class PublishedReader:
         return [StreamTopics(app, stream, "") for app, stream in rows]
 
     def late(self, topics: StreamTopics, newest: int) -> dict[int, int]:
-        """Where to begin in the ledger to read about so many lines, by partition."""
+        """From which line of each partition to read, to get about this many of the newest."""
         with reading(self._connection, self._path) as file:
             ends = file.execute(
                 "SELECT number, ledger FROM part WHERE app = ? AND stream = ?",

@@ -71,7 +71,7 @@ class SqlitePublications:
             await asyncio.sleep(INTERVAL)
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
-        """Those of every application: a file has no other place for them."""
+        """The ledgers of all applications in this file."""
         if self._reader is None:
             self._reader = await self._desk.run(self._open)
         return await self._desk.run(self._reader.streams)
@@ -162,7 +162,7 @@ class SqliteAdministrator:
         return made + kept
 
     async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Nothing here makes work slow."""
+        """Nothing to mend: no setting of a file makes take-overs slow."""
         return await self.check(streams)
 
     async def expand(
@@ -231,7 +231,7 @@ class SqliteAdministrator:
         return findings
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
-        """What is durable just now, fencing nobody."""
+        """Read a partition's durable state without fencing its owner."""
         return await self._desk.run(partial(self._peek, stream, partition))
 
     def _peek(self, stream: StreamTopics, number: int) -> Taken:
@@ -299,4 +299,4 @@ def _names(streams: Sequence[StreamTopics]) -> list[str]:
 
 
 def _nothing() -> None:
-    """Nothing was opened."""
+    """Close nothing: no file was opened."""

@@ -160,7 +160,7 @@ class SqliteTransport:
         return Tenure(owner, seen.sequence), as_taken(durable, seen)
 
     async def confirm(self, partition: Partition) -> None:
-        """Ask the trusted file who owns it."""
+        """Check in the trusted file that this process still owns the partition."""
         tenure = self._owned.get(partition)
         if tenure is None:
             return
@@ -276,7 +276,7 @@ class SqliteTransport:
         self._positions.pop(partition, None)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        """What has come, the partitions in turn; looks again and again while there is nothing."""
+        """New records, the partitions in turn; polls the file while there are none."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         while True:
@@ -301,7 +301,7 @@ class SqliteTransport:
         return await self._looking.run(partial(self._looker.look, streams, positions, limit))
 
     def _deliver(self, asked: dict[Partition, int], sight: Sight) -> list[Records]:
-        """What is still wanted of what was found; nothing can come between this and the caller."""
+        """The found records of partitions that are still resumed; runs in the caller's own step."""
         self._notice(sight)
         for fencing in self._fenced.values():
             raise Fenced(str(fencing))
@@ -364,7 +364,7 @@ class SqliteTransport:
             self._unlock()
 
     def _lose(self, partition: Partition, error: Fenced) -> None:
-        """Another has it for good; the next poll says so."""
+        """The partition is lost to another process; the next poll reports it."""
         self._forget(partition)
         self._fenced[partition] = error
         if self._listener is not None:
@@ -394,7 +394,7 @@ class SqliteTransport:
 
 
 def need_topics(pair: FilePair, settings: Settings, topics: StreamTopics) -> None:
-    """All that a stream reads and writes is there, or is made or refused if it is missing."""
+    """Make the topics of a stream that are missing, or refuse where they cannot be made."""
     names = [name for name in (topics.input, topics.beside, topics.output) if name]
     counts = {name: need_input(pair, settings, name) for name in names}
     if len(names) > 1:
@@ -458,4 +458,4 @@ def _not_joined() -> TransportLost:
 
 
 def _nothing() -> None:
-    """Nothing was opened."""
+    """Close nothing: no file was opened."""

@@ -76,7 +76,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who may commit to a partition of a stream: the number that was given last."""
+    """The right to commit to a partition: the owner number that was given out last."""
 
     part: int
     number: int
@@ -180,7 +180,7 @@ class TrustedFile:
     def outbox(
         self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark
     ) -> list[Publication]:
-        """What was recorded to be published and is not there yet, in order.
+        """Recorded lines that are not in the published file yet, in order.
 
         The published file was looked at before: only while the owner is still the same does it
         lack what it does not show.
@@ -286,7 +286,7 @@ class TrustedFile:
     def durable(
         self, topics: StreamTopics, number: int, *, owner: Ownership | None = None
     ) -> Durable:
-        """What is held of a partition of a stream as of one moment, for its owner if one asks."""
+        """A partition's durable state in one read transaction; with `owner`, only for it."""
         with reading(self._connection, self._path) as file:
             if owner is not None:
                 _check_owner(file, topics, number, owner)
@@ -341,7 +341,7 @@ def read_headers(written: bytes | None) -> Headers:
 
 
 def missing(topic: str) -> InvalidConfig:
-    """What is said of an input that nobody has made."""
+    """The error of an input that does not exist."""
     return InvalidConfig(
         complaint(
             f"topic {topic}", "missing", expected="`streamdp topics create`", got="no such topic"
@@ -389,7 +389,7 @@ def _check_owner(
 
 
 def fenced(where: str, *, was: Ownership, now: Ownership | None) -> Fenced:
-    """What an owner is told when another has come: here nothing ever gives a partition back."""
+    """The error of an owner that was replaced; here a partition is never given back."""
     return Fenced(
         complaint(
             where,

@@ -101,7 +101,7 @@ class BanditEngine:
         return f"BanditEngine({self.learner}, slot {self.slot})"
 
     def action(self) -> str:
-        """What is played at the next slot; asked twice, the same."""
+        """The action to play at the next slot; repeated calls give the same one."""
         if self._playing is None:
             chance = self._chance(Purpose.SELECTION)
             self._playing = int(self._course.plays(self.slot, 1, chance)[0])
@@ -172,7 +172,7 @@ class BanditEngine:
 
 
 def on_grid(loss: object) -> int:
-    """A loss as an integer of the grid; 1/2 for what is none (P1).
+    """A loss as an integer of the grid; 1/2 for anything that is not a number (P1).
 
     >>> on_grid(0.5), on_grid(7.0), on_grid(float("nan")), on_grid("x")
     (524288, 1048576, 524288, 524288)

@@ -123,7 +123,7 @@ def check_estimates(estimates: Sequence[Estimate], *, shortest: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """What was charged, by key. Public: it follows from slot numbers.
+    """The charges, by key. Public: they follow from slot numbers.
 
     A learner that carried over begins with a later block than the first, and its row does not say
     with which: after a rebuild the slots before count as charged too, though it never had them.

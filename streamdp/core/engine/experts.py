@@ -37,7 +37,7 @@ from streamdp.core.randomness import Bits, Purpose, Randomness
 
 @dataclass(frozen=True, slots=True)
 class ExpertChoice:
-    """What was played, and all that is public of why."""
+    """The played action, and the public data behind it."""
 
     action: str
     probability: float

@@ -161,7 +161,7 @@ class Idleness:
 def known_of(
     learner: Learner, bank: Bank, rows: Ints, *, epoch: int
 ) -> Iterator[tuple[Key, Known]]:
-    """What is public of some rows; no sum is read."""
+    """The public columns of some rows; no sum is read."""
     policies = isinstance(learner, PolicyLearner)
     histories = history(bank, rows) if policies else None
     columns = (rows, bank.born[rows], bank.block[rows], bank.action[rows])

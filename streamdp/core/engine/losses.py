@@ -152,7 +152,7 @@ class LossBlocks:
         self._begin_next(ended.rows, in_force)
 
     def _remember(self, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
-        """What is in force once these votes were cast: it reads what is public, and no sum.
+        """Put these votes into the memory: it reads public columns, and no sum.
 
         A memory has no say while blocks are shorter than `since`.
         """

@@ -40,7 +40,7 @@ STAYS_AWAY = -1
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is public of one key's learner."""
+    """The public part of one key's learner."""
 
     after: After
     action: int  # the action in force, among the actions that there were

@@ -48,7 +48,7 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """What is known of K arms. Every column has K numbers."""
+    """Statistics of K arms. Every column has K numbers."""
 
     blocks: int
     shown: Ints  # as released
@@ -74,7 +74,7 @@ class Experiment:
         return cls(scales, 0, nothing, nothing.copy())
 
     def add(self, gains: Ints, shown: Ints) -> None:
-        """One more block."""
+        """Add one block."""
         self.blocks += 1
         self.gains = self.gains + gains
         self.shown = self.shown + shown
@@ -122,7 +122,7 @@ def sampling_reach(shows: Floats, share: float) -> Floats:
 
 
 def noise_reach(scale: Fraction, blocks: int, share: float) -> float:
-    """How far the noise of so many draws may reach, at all numbers of blocks at once.
+    """A bound on the noise in a sum of `blocks` draws; holds for all numbers of blocks at once.
 
     >>> round(noise_reach(Fraction(2), 1, 0.01), 1), noise_reach(Fraction(0), 9, 0.01)
     (19.2, 0.0)

@@ -23,7 +23,7 @@ from streamdp.core.schedule import LAST_SLOT
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is public of some keys: one entry for each of R rows."""
+    """The public standing of some keys: one entry for each of R rows."""
 
     in_force: Ints  # R: the action that readers are told
     remembered: Ints  # R × W: what the memory keeps; 0 before the first vote

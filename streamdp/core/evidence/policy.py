@@ -38,7 +38,7 @@ def uniform_policy(actions: int) -> Policy:
 
 
 def policy_of(parts: bytes, *, actions: int) -> Policy:
-    """A published policy as parts, refused if it is none.
+    """A published policy as parts; refuses bytes that are not a policy.
 
     >>> policy_of(uniform_policy(2).astype("<u4").tobytes(), actions=2)
     array([8388608, 8388608], dtype=uint32)

@@ -38,7 +38,7 @@ class NoiseVariance:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What is known of all arms of a row together: R numbers each."""
+    """The mean and variance of all arms of a row together: R numbers each."""
 
     mean: Floats  # gain
     variance: Floats  # of one loss

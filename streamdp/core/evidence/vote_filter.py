@@ -133,7 +133,7 @@ class VoteFilter:
         return remembered
 
     def _begun(self, votes: Ints) -> Ints:
-        """What is remembered after the first vote that is filtered."""
+        """The memory after the first vote that is filtered."""
         parts = np.empty((len(votes), 2, self.actions), dtype=np.int64)
         for part, of_vote in enumerate((_CERTAIN, _AGREEING)):
             parts[:, part] = (_ONE - of_vote) // (self.actions - 1)
@@ -142,7 +142,7 @@ class VoteFilter:
         return np.concatenate([head, parts.reshape(-1, 2 * self.actions)], axis=1)
 
     def _weighed(self, remembered: Ints, in_force: Ints, votes: Ints) -> tuple[Ints, Ints]:
-        """What is in force, and remembered, after one more vote of each row."""
+        """The action in force and the memory after one more vote of each row."""
         each, end = np.arange(len(votes)), _HEAD + self.actions
         shares = remembered[:, end:].copy()
         weights = self._drifted(remembered[:, _HEAD:end])

@@ -158,7 +158,7 @@ class Leader:
         return Prior.dense(bonuses, 1 << POINT)
 
     def opening_prior(self, rows: int, told: CrowdPrior) -> Prior:
-        """What so many openings know beforehand: the crowd's prior alone."""
+        """The prior of openings: the crowd's alone."""
         return Prior.dense(np.tile(told.bonuses, (rows, 1)), 1 << POINT)
 
     def log_probabilities(
@@ -203,7 +203,7 @@ FLOOR = Fraction(1, 20)
 
 
 def crowded(learner: Leader, floor: Fraction = FLOOR) -> Leader:
-    """The same learner with a crowd."""
+    """The learner with this crowd."""
     crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor)
     return replace(learner, crowd=crowd)
 

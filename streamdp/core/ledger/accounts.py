@@ -75,7 +75,7 @@ class Ledger:
     def book(
         self, accounts: _Column, starts: _Column, stops: _Column, *, epsilon: Fraction
     ) -> None:
-        """Charge many ranges for good: all of them or, raising, none.
+        """Charge many ranges: all of them or, raising, none.
 
         Array operations where each range starts at its account's end or behind it (the next block)
         or ends there (an estimate on the block just charged), and an account comes only once or
@@ -165,7 +165,7 @@ class Ledger:
     def _book_in_order(
         self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction
     ) -> None:
-        """Book any ranges, an account as often as it likes: planned one by one, stored at once."""
+        """Book any ranges, also several of one account: planned one by one, stored at once."""
         planned: dict[int, Node] = {}
         columns = (accounts.tolist(), starts.tolist(), stops.tolist())
         for account, start, stop in zip(*columns, strict=True):
@@ -251,7 +251,7 @@ class _Tails:
         self.history = np.zeros(room, dtype=np.int32)
 
     def grown(self, room: int) -> _Tails:
-        """The same with more room."""
+        """A copy with more room."""
         larger = _Tails(room)
         for name in self.__slots__:
             column = getattr(self, name)
@@ -287,7 +287,7 @@ def _check_exact(epsilon: object, where: str) -> None:
 
 
 def _joined(accounts: _Column, starts: _Column, stops: _Column) -> tuple[_Column, _Column, _Column]:
-    """The same charges, an account's neighbouring ranges joined: [1,2) and [2,4) are [1,4)."""
+    """The charges with an account's neighbouring ranges joined: [1,2) and [2,4) are [1,4)."""
     goes_on = (accounts[1:] == accounts[:-1]) & (starts[1:] == stops[:-1])
     if not goes_on.any():
         return accounts, starts, stops

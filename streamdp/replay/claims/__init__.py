@@ -37,7 +37,7 @@ Z = 2.576
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is computed, and who watches."""
+    """How much is computed, and the progress display."""
 
     runs: int = 2000
     seed: int = 1
@@ -97,7 +97,7 @@ default, whose blocks stop growing, gives up that regret is independent of the h
 def verdict(
     low: float, high: float, *, at_least: float = -np.inf, at_most: float = np.inf
 ) -> Verdict:
-    """What an interval says of a claimed range.
+    """The verdict on a claimed range, given an interval.
 
     >>> [verdict(low, low + 0.2, at_most=1.2) for low in (0.9, 1.3, 1.1)]
     ['reproduced', 'not reproduced', 'open']

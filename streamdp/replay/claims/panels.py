@@ -48,7 +48,7 @@ SHOWN = (LAZY_UCB, HYBRID, SUCCESSIVE, THOMPSON, KLUCB)
 
 
 def panels(size: Effort) -> Measured:
-    """What the text says of the panels, setting by setting."""
+    """The report's sentences about the panels, setting by setting."""
     findings: list[ClaimResult] = []
     pictures = []
     for number, means in enumerate(SETTINGS, 1):

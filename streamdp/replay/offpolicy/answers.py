@@ -1,4 +1,4 @@
-"""What a replay of feedback says of each learner at each ε, whatever the log could answer."""
+"""The results of a feedback replay: for each learner at each ε, as far as the log allows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ AnyCell = FeedbackCell | PhasedCell
 
 @dataclass(frozen=True, slots=True)
 class FeedbackCharge:
-    """What the ledger would say of one seed."""
+    """The charge of one seed, as a ledger would state it."""
 
     epsilon: Fraction | None  # of an event; None: not private
     blocks: int  # or other releases
@@ -62,7 +62,7 @@ class FeedbackCharge:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackAnswer:
-    """Everything that is said of one cell.
+    """The result of one cell.
 
     `course` is the estimated value over time, or the regret where losses of all actions are known.
     """
@@ -116,7 +116,7 @@ def cells_of(
 
 
 def charge_of(learner: PolicyLearner, counts: Ints) -> FeedbackCharge:
-    """What the ledger says of keys with so many slots."""
+    """The charge of keys with these numbers of slots."""
     closed = learner.schedule.blocks_of(counts + 1)
     charged = learner.schedule.starts(closed) - 1
     total = int(charged.sum())

@@ -101,7 +101,7 @@ class ValueEstimate:
 
 @dataclass(frozen=True, slots=True)
 class PolicyValues:
-    """What the records say of the value of some policies, one for each group."""
+    """Estimates of the values of some policies, one for each group, from the records."""
 
     records: int
     ips: ValueEstimate

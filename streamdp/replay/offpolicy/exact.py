@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 21  # slots × (seeds + actions)
 
 @dataclass(frozen=True, slots=True)
 class LogKeys:
-    """Who is in a log, how many slots each takes, and what each action would have lost."""
+    """The keys of a log, their numbers of slots, and the losses of all actions."""
 
     rows: Rows
     counts: Ints  # R
@@ -72,7 +72,7 @@ def play(
 
 
 def slots_in_order(log: Log, rows: Rows, *, step: int) -> Iterator[Slots]:
-    """All slots of a log whose keys are known, so many at once."""
+    """All slots of a log whose keys are known, in chunks."""
     taken = np.zeros(len(rows), dtype=np.int64)
     for portion in log.portions():
         for first in range(0, len(portion), step):

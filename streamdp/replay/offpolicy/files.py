@@ -154,7 +154,7 @@ def _check(
 
 
 def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
-    """Numbers; NaN for what is none."""
+    """The values as floats; NaN for anything but a number."""
     plain = [v if isinstance(v, int | float) and not isinstance(v, bool) else None for v in values]
     return np.array([np.nan if value is None else value for value in plain], dtype=np.float64)
 

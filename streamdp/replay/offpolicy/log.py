@@ -1,4 +1,4 @@
-"""A log of feedback in memory: for each slot what was shown, what came of it, its propensity.
+"""A log of feedback in memory: each slot's shown action, outcome and propensity.
 
 A slot means what it means live. An action that nobody configured is no arm (`NO_ARM`), an outcome
 that cannot be used is the gain 0 of the arm that was shown, and either takes its slot. Keys,

@@ -119,7 +119,7 @@ def _marks(longest: int) -> Ints:
 
 
 def _generator(seed: int, row: int) -> Generator:
-    """Who draws for a key under a seed."""
+    """The random generator of a key under a seed."""
     return default_rng((int(seed < 0), abs(seed), row))
 
 
@@ -153,7 +153,7 @@ class _Charge:
         self._releases = self._charged = self._slots = 0
 
     def add(self, run: BanditRun, slots: int) -> None:
-        """A key's run of so many slots."""
+        """Add a key's run over its slots."""
         self._releases += run.releases
         self._charged += run.charged
         self._slots += slots

@@ -47,7 +47,7 @@ class Runs:
 
     @classmethod
     def of(cls, learner: PolicyLearner, rows: Rows, bench: Bench, counts: Ints) -> Runs:
-        """Of keys with so many slots; the longest is watched."""
+        """Make the runs of keys with these numbers of slots; the longest key is watched."""
         return cls(learner, rows, bench, watched=int(counts.argmax()))
 
     def policy(self, rows: Ints, blocks: Ints) -> Policy:
@@ -58,7 +58,7 @@ class Runs:
         return policy.reshape(*state.shape[:2], -1)
 
     def policy_of_one(self, row: int, seed: int, block: int) -> Policy:
-        """The same of one key under one seed: K parts."""
+        """The policy of one key under one seed: K parts."""
         policy: Policy = self.learner.policy(self.state[row, seed][None], np.array([block]))[0]
         return policy
 

@@ -60,7 +60,7 @@ def read_logged(option: str) -> Logged:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackQuestion:
-    """What is asked of a log."""
+    """The question that a replay answers."""
 
     learners: tuple[str, ...]
     epsilons: tuple[Epsilon, ...]
@@ -82,13 +82,13 @@ class FeedbackQuestion:
 
     @property
     def bench(self) -> Bench:
-        """Who draws."""
+        """The sources of randomness."""
         return Bench(self.seeds, self.stream, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class LogFindings:
-    """What was found in the log itself."""
+    """Statistics of the log itself."""
 
     slots: int
     keys: int
@@ -101,7 +101,7 @@ class LogFindings:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackReplay:
-    """Everything that a report says."""
+    """The content of a report."""
 
     log: str
     actions: tuple[str, ...]
@@ -261,7 +261,7 @@ def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, Me
 def _check_propensities(
     log: ShownLog, named: NDArray[np.bool_], question: FeedbackQuestion
 ) -> None:
-    """Refuse a log whose draws nobody knows."""
+    """Refuse a log without propensities where an estimate needs them."""
     known = named & ~np.isnan(log.pscore)
     if not known.any():
         expected = (

@@ -143,7 +143,7 @@ def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
 
 
 def as_json(replay: FeedbackReplay) -> dict[str, object]:
-    """Everything that the page shows."""
+    """The page's content as JSON."""
     question, found = replay.question, replay.found
     told: dict[str, object] = {
         "log": replay.log,
@@ -226,7 +226,7 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
 
 
 def arms_as_json(arms: Arms) -> dict[str, object]:
-    """What the releases say of each arm."""
+    """The released numbers of each arm, as JSON."""
     return {
         "blocks": arms.blocks,
         "shown": arms.shown.tolist(),

@@ -72,7 +72,7 @@ def _piece(records: Records, format_: FeedbackFormat, pscore: str) -> Piece:
 def _propensities(
     headers: Sequence[Headers], slots: Sequence[int], name: str, *, framed: bool
 ) -> Floats:
-    """The propensity of each slot; NaN where there is none that can be used."""
+    """The propensity of each slot; NaN where it is missing or unusable."""
     wanted = f"{name}s" if framed else name
     read = _in_frame if framed else _in_record
     parts = []

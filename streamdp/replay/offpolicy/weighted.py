@@ -111,7 +111,7 @@ def _before(values: Floats, block: Ints) -> Floats:
 
 
 def weigh(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
-    """What the log says of each cell."""
+    """Estimate each cell's value from the log."""
     rows = log.rows(bench)
     blocks: dict[Schedule, BlockGroups] = {}
     answers = []
@@ -165,7 +165,7 @@ def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Fl
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What the log says of showing always the same, of showing by chance, and of itself."""
+    """The log's estimates for fixed actions, uniform choice, and the policy that made the log."""
 
     logged: ValueEstimate  # the mean reward of the log's own draws
     uniform: PolicyValues

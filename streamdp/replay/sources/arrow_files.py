@@ -193,7 +193,7 @@ def schema_of(path: Path) -> tuple[Any, int]:
 
 
 def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
-    """Some columns of a Parquet or IPC file, so many rows at a time."""
+    """Some columns of a Parquet or IPC file, in batches."""
     try:
         if path.suffix.lower() == ".parquet":
             with pq.ParquetFile(path) as file:

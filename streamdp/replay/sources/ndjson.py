@@ -122,7 +122,7 @@ class LinesLog:
         raise wrong(where, "unusable", expected=expected, got=why)
 
     def _check_names(self, events: list[bytes], numbers: list[int]) -> None:
-        """An action that nobody named would silently be ignored."""
+        """Refuse an unknown action, which would silently be ignored."""
         known = set(self.actions)
         for event, number in zip(events, numbers, strict=True):
             given = msgspec.json.decode(event).get("losses")

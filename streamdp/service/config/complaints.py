@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, one line for each thing: where, what, expected, got.
+"""The errors of a configuration, one line each: where, what, expected, got.
 
 All that pydantic found is told at once. What stands in the open tables (a transport's password
 among them) is never validated here, so never quoted here; nor is anything that stands where a

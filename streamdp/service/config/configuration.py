@@ -235,7 +235,7 @@ class Configuration:
             return configure_feedback(table.name, feedback=feedback, options=table.options)
 
     def feedback(self, name: str) -> Feedback | None:
-        """How the records of a feedback stream say what was shown; None for other streams."""
+        """The format of a feedback stream's records; None for other streams."""
         stream, learner = self.stream(name), self.learner(name)
         if (stream.observes == "feedback") != (stream.feedback is not None):
             there = stream.feedback is not None
@@ -267,7 +267,7 @@ class Configuration:
         raise InvalidConfig(complaint(where, "unknown", expected=known, got=got))
 
     def loop_settings(self) -> LoopSettings:
-        """How the service paces itself."""
+        """The pacing of the service."""
         service = self.tables.service
         return LoopSettings(
             poll_records=service.poll_records,

@@ -184,7 +184,7 @@ def told(frame: Frame) -> str:
 
 
 def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) -> RenderableType:
-    """How it went, by what only the simulator can know."""
+    """The result, from the simulator's own knowledge."""
     table = _final_table("Visits without a sale, in 100", ", no real service shows this")
     for name in ("segment", "streamdp", "random shelf", "best fixed shelf", "best at each moment"):
         table.add_column(name, justify="left" if name == "segment" else "right")
@@ -214,7 +214,7 @@ def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) ->
 
 
 def clicks_summary(clicks: Clicks, *, charged: Fraction) -> RenderableType:
-    """How the banners went, by what only the simulator can know."""
+    """The banners' result, from the simulator's own knowledge."""
     table = _final_table("Clicks of 100 visits, where only the shown banner's was heard of", "")
     table.min_width = 70
     visits = max(1, clicks.visits)

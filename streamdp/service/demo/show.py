@@ -151,7 +151,7 @@ class Show:
             await producer.close()
 
     async def _perform(self, running: Running, knowledge: Knowledge, producer: Producer) -> None:
-        """Visit after visit until time is up; an error ends it too, and is told."""
+        """Make visits until time is up or an error ends the show."""
         try:
             await running.joined.wait()
             async with knowledge.following():
@@ -263,7 +263,7 @@ def _row(segment: Segment, knowledge: Knowledge, world: ShopWorld, progress: flo
 
 
 def _banners_of(knowledge: Knowledge) -> list[screen.Banner]:
-    """What was published of the banners: the policy, and each one's private share of clicks."""
+    """The published banners: the policy, and each one's private share of clicks."""
     held = knowledge.cache.answer(BANNER_STREAM, PAGE).held
     learners = knowledge.histories[BANNER_STREAM].told.of_key(PAGE).values()
     experiment = next((each.experiment for each in learners if each.experiment is not None), None)

@@ -30,7 +30,7 @@ Means = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Visitors who share a taste, until it drifts."""
+    """A group of visitors with one taste, until it drifts."""
 
     name: str
     share: float  # of all visits

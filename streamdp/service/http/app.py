@@ -1,4 +1,4 @@
-"""Everything but look-ups: the page, its data, metrics, probes, the description.
+"""The public application without look-ups: page, data, metrics, probes, API description.
 
 Addresses are fixed and few, so a dictionary routes them; look-ups come before.
 """

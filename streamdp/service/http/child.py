@@ -1,4 +1,4 @@
-"""The process that serves: follows the public topics, and hears snapshots until they end.
+"""The serving process: follows the public topics, and reads snapshots until the channel closes.
 
 Started as ``python -m streamdp.service.http.child LISTENER CHANNEL`` by `process`, with two
 inherited sockets. The first frame on the channel is its setup, every later one a snapshot; when

@@ -38,7 +38,7 @@ _PAUSE_SECONDS = 0.5
 
 
 def fitted(limits: Limits) -> Limits:
-    """The same limits with no more connections than this process may have open files.
+    """The limits, with no more connections than this process may have open files.
 
     The soft limit is raised as far as the hard one allows; nothing here uses ``select``, which is
     what low soft limits are for.

@@ -1,4 +1,4 @@
-"""Who is let in: a token, a rate, and what every answer carries. Plain ASGI around the rest.
+"""Access: a token, a rate, and the headers of every answer. Plain ASGI around the application.
 
 The token is compared in constant time, and whether it fits is decided before anything else is
 looked at. Three things need none: the two probes, and the page itself, which holds no data and
@@ -44,7 +44,7 @@ class Bucket:
     _filled_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """It begins full."""
+        """A bucket begins full."""
         self._left, self._filled_at = max(1.0, self.rate), self.clock()
 
     def take(self) -> bool:

@@ -78,7 +78,7 @@ class Inner(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """All connections of a listener."""
+    """Watches all connections of a listener."""
 
     limits: Limits
     traffic: Traffic
@@ -115,7 +115,7 @@ class Watch:
         self._count()
 
     def sweep(self, now: float) -> None:
-        """Cut off whoever is too slow."""
+        """Close connections that are too slow."""
         for guard in [each for each in self.all() if each.is_late(now)]:
             self.traffic.refused[Refusal.SLOW] += 1
             guard.cut_off()

@@ -46,7 +46,7 @@ class Bounds:
 
 
 class Knowledge:
-    """Everything that answers are made from."""
+    """The data that answers are made from."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Knowledge:
 
     @property
     def silent_seconds(self) -> float:
-        """Since the learning process was last heard of; 0 where nothing is learned."""
+        """Seconds since the learning process last sent a snapshot; 0 where nothing is learned."""
         return 0.0 if self.role is Role.SERVES else self._clock() - self._heard_at
 
     @property
@@ -124,7 +124,7 @@ class Knowledge:
         return self.silent_seconds < SILENT_SECONDS
 
     def why_not_ready(self) -> list[str]:
-        """What is missing before questions should come here; nothing if they may.
+        """The reasons why this process is not ready for questions; empty if it is.
 
         A process is ready once it answers for every key and every partition that it was given at
         first is taken, so a roll-out waits for it. A partition that it takes later, or loses with

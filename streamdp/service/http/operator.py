@@ -101,7 +101,7 @@ class Operator:
         self._running = running
 
     async def answer(self, scope: Scope, receive: Receive) -> Answered:
-        """Everything there is, as text."""
+        """All findings, as text."""
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, "only GET and HEAD", (b"allow", b"GET, HEAD"))
         if scope["raw_path"] == METRICS:

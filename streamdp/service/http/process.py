@@ -120,7 +120,7 @@ def _send(writer: asyncio.StreamWriter, told: bytes) -> None:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """It ends by itself when the channel is closed; give it a moment."""
+    """Wait for the child, whose channel was closed; kill it if it does not end."""
     if child.returncode is not None:
         return
     try:

@@ -106,7 +106,7 @@ def http_of(app: App) -> uvicorn.Config:
 
 
 async def _tick(state: ServerState, watch: Watch) -> None:
-    """Once a second: the Date header, and whoever is too slow."""
+    """Once a second: refresh the Date header, and close slow connections."""
     loop = asyncio.get_running_loop()
     while True:
         state.default_headers = [(b"date", formatdate(usegmt=True).encode())]

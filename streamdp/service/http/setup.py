@@ -14,7 +14,7 @@ from streamdp.service.http.knowledge import Role
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a listener needs to know before it begins."""
+    """The settings that a listener starts with."""
 
     about: Sequence[About]
     technology: Technology

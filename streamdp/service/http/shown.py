@@ -43,7 +43,7 @@ MOST_ACTIONS = 100
 
 
 def shown_status(knowledge: Knowledge) -> dict[str, Any]:
-    """Everything but keys."""
+    """The status of everything but keys."""
     process = knowledge.process
     return {
         "version": __version__,
@@ -173,7 +173,7 @@ def _best(actions: Sequence[str], crowd: Crowd, prior: CrowdPrior) -> list[dict[
 
 
 def _running(knowledge: Knowledge, about: About) -> dict[str, Any]:
-    """What the learning process says of the stream."""
+    """The stream, as the learning process reports it."""
     process = knowledge.process
     found = [] if process is None else [s for s in process.streams if s.name == about.name]
     if not found:

@@ -46,7 +46,7 @@ class Part:
 
 
 class Chance(Protocol):
-    """Public random draws: nobody's data are in them, and whoever sees them learns nothing."""
+    """Public random draws: independent of all data."""
 
     def uniform(self, *shape: int) -> Floats:
         """Uniform draws in (0, 1)."""
@@ -61,7 +61,7 @@ class Course(Protocol):
     """One run of a learner: what is played, and what is released when; reads releases only."""
 
     def begin_slot(self, slot: int, entered: Sequence[int]) -> None:
-        """Slot `slot` comes next, and so many observations of each arm were entered before it.
+        """Begin slot `slot`; `entered` says how many observations of each arm came before it.
 
         A course that restarts by the calendar of slots does so here.
         """

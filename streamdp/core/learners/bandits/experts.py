@@ -115,7 +115,7 @@ def expert_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> E
 
 
 def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
-    """Advice as N distributions over K actions, refused if it is none.
+    """Advice as N distributions over K actions; refuses anything else.
 
     >>> read_advice([[1, 0]], experts=1, actions=2)
     array([[1., 0.]])

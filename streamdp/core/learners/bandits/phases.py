@@ -26,7 +26,7 @@ WAYS = ("slot", "held", "policy")
 
 @dataclass(slots=True)
 class ArmPhases:
-    """What is public of the arms: the newest full phase of each."""
+    """The public state of the arms: the newest full phase of each."""
 
     count: Ints  # its observations; 0: none is full yet
     mean: Floats  # its noisy mean reward
