@@ -21,9 +21,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.core import snapshot
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import BLOCK_CODE
@@ -35,7 +35,6 @@ from streamdp.core.schedule import Schedule
 if TYPE_CHECKING:
     from streamdp.core.engine.machine import Engine
 
-Ints = NDArray[np.int64]
 
 POOL_KEY = b""
 """The only key of the pool's engine."""

@@ -7,15 +7,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.waves import DONATED_CODE, Wave, column, priors_of, told_of
 from streamdp.core.events import ACTION, DONATED, OPENING, SUMS, Releases
 from streamdp.core.learners import Leader, Learner
 from streamdp.core.regret import Estimate
-
-Ints = NDArray[np.int64]
 
 
 class Releasing:

@@ -30,7 +30,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.evidence.memory import Ints, Standing
+from streamdp.core.arrays import Ints
+from streamdp.core.evidence.memory import Standing
 from streamdp.core.schedule import Schedule, geometric
 
 NEWEST = 64
