@@ -335,7 +335,7 @@ def test_is_idleness_configured_and_are_timestamps_asked_for(tmp_path: Path) -> 
     assert configured(tmp_path, "").idle is None
     assert found.digest == configured(tmp_path, "").digest
     assert found.row_bytes == configured(tmp_path, "").row_bytes + 8
-    with pytest.raises(sd.InvalidConfig, match="timestamps, which the stream does not ask for"):
+    with pytest.raises(sd.InvalidConfig, match="needs the records' timestamps"):
         replace(stream(leader()), idle=HOUR)
 
 

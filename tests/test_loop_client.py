@@ -199,7 +199,7 @@ def test_is_a_loop_that_is_not_open_refused() -> None:
     loop = Loop(MemoryTechnology(MemoryLog()).producer, topics=TOPICS)
     with pytest.raises(InvalidConfig, match="is not open"):
         loop.outcome(Request(b"k", "r"), 1)
-    with pytest.raises(InvalidConfig, match="nothing to draw from"):
+    with pytest.raises(InvalidConfig, match="nothing to draw actions from"):
         loop.choose(b"k")
 
 

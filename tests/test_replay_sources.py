@@ -161,7 +161,7 @@ MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "cut short": (
         "log.npy",
         _cut_short,
-        r"log\.npy: cut short; expected 30 rows",
+        r"log\.npy: cut short; expected \d+ bytes, got \d+",
     ),
     "no zip": ("log.npz", _text("junk"), r"log\.npz: no archive"),
     "no losses in npz": ("log.npz", lambda path: np.savez(path, x=1), r"no array `losses`"),

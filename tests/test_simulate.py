@@ -138,7 +138,7 @@ def test_is_a_comparison_with_what_was_not_simulated_refused() -> None:
         instances=[Instance("flat", (0.5, 0.5))], bench=SimulationSize(runs=3),
     )  # fmt: skip
     assert str(flat[0]) == "0 ± 0"
-    with pytest.raises(sd.InvalidConfig, match="no regret at all"):
+    with pytest.raises(sd.InvalidConfig, match="without any regret"):
         relative(flat, reference="naive_noisy_leader")
 
 

@@ -58,7 +58,7 @@ def inspect(
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is durable of a stream's or an assembly's partitions, fencing nobody.
+    """Show the durable state of a stream's or an assembly's partitions, fencing no owner.
 
     Positions, epochs, numbers of learners, of commits and of recorded releases: no content. With
     --not-private also what learners have summed up, and how far the outcomes of an assembly reach.

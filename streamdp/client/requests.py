@@ -207,7 +207,7 @@ class Loop:
             raise InvalidConfig(
                 complaint(
                     "choose",
-                    "the loop has nothing to draw actions from",
+                    "nothing to draw actions from",
                     expected="`actions`, such as an `ActionsCache`",
                     got=None,
                 )

@@ -25,7 +25,7 @@ from functools import partial
 
 from msgspec import UNSET
 
-from streamdp.core.engine import CrowdStanding, Engine, Rebuilding, SavedAges, recorded
+from streamdp.core.engine import Ages, CrowdStanding, Engine, Rebuilding, recorded
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
@@ -120,7 +120,7 @@ class Restoring:
             releases=recorded(each.release for each in saved.releases.values())
             if continues
             else {},
-            ages=None if ages is UNSET else SavedAges(ages.idle, ages.since, ages.newest, ages.low),
+            ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
             crowd=_crowd(saved) if continues else None,
         )
 
