@@ -44,7 +44,7 @@ class PersonsClaim:
 
     @property
     def of_any(self) -> Fraction | None:
-        """2m·ε: a person's cost over any window of a key's slots of that length, or any 24 hours."""
+        """2m·ε: a person's cost over any window of the cap's slots or hours, wherever it begins."""
         return None if self.most is None else 2 * self.most * self.epsilon
 
 
