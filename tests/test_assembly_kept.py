@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from streamdp.assembly import kept as module
-from streamdp.assembly.kept import Kept, _parts, name_of
+from streamdp.assembly.kept import KeptRequests, _parts, name_of
 from streamdp.ports import Headers, Key, Value
 
 Kind = tuple[Key, list[tuple[str, bytes | None]], Value]
@@ -28,7 +28,7 @@ def test_every_request_comes_back_as_it_was(monkeypatch: pytest.MonkeyPatch, tog
     """By its number, in any order, while some leave and others are forgotten."""
     monkeypatch.setattr(module, "_TOGETHER", together)
     monkeypatch.setattr(module, "_MOST_SHAPES", 20)  # and some kinds of headers have no room
-    random_, kept, records = random.Random(1), Kept(), list[Kind]()
+    random_, kept, records = random.Random(1), KeptRequests(), list[Kind]()
     for number in range(400):
         records.append(_record(random_, number))
         key, headers, value = records[-1]
@@ -49,7 +49,7 @@ def test_every_request_comes_back_as_it_was(monkeypatch: pytest.MonkeyPatch, tog
 
 
 def test_what_came_is_kept_with_its_request_until_it_leaves() -> None:
-    kept = Kept()
+    kept = KeptRequests()
     for number in range(3):
         kept.add(number, number, b":r", None, [("streamdp-request", b"r")], None)
     kept.set_gains(1, (1.0,))
@@ -70,7 +70,7 @@ def test_a_million_open_requests_fit_into_three_hundred_megabytes() -> None:
 
     240 were measured; an object for each request takes 1,700.
     """
-    kept, latest = Kept(), dict[bytes, int]()
+    kept, latest = KeptRequests(), dict[bytes, int]()
     tracemalloc.start()
     try:
         for number in range(10_000):

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streamdp.assembly.kept import Kept, Name, name_of
+from streamdp.assembly.kept import KeptRequests, Name, name_of
 from streamdp.assembly.persons import Persons
 from streamdp.assembly.public import PERSON_HEADER, Headers, Key, event_headers, only
 from streamdp.assembly.recipes import Recipe, Unreadable, Value
@@ -91,7 +91,7 @@ class Join:
         self._persons = persons
         self._restored, self._left = positions, positions.requests
         self._request_at, self._outcome_at = positions.history, positions.outcomes
-        self._kept = Kept()
+        self._kept = KeptRequests()
         self._latest: dict[Name, int] = {}  # the newest request of a name that is kept
         self._again: dict[int, _Again] = {}  # of requests whose name an earlier one has too
         self._early: dict[Name, list[_Outcome]] = {}

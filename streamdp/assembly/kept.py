@@ -62,7 +62,7 @@ class _Chunk:
         self.content = bytearray()
 
 
-class Kept:
+class KeptRequests:
     """Requests by their numbers: those before `left` have left, those before `first` are gone."""
 
     def __init__(self) -> None:

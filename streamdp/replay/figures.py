@@ -29,7 +29,7 @@ _BOUND_POINTS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CurveWithBand:
     """A curve with its band."""
 
     name: str
@@ -39,11 +39,11 @@ class Line:
     high: Floats
 
 
-def line(answer: ReplayAnswer, points: Ints) -> Line:
+def line(answer: ReplayAnswer, points: Ints) -> CurveWithBand:
     """A cell's regret over time."""
     regret = answer.curves.regret
     low, high = np.percentile(regret, BAND, axis=0)
-    return Line(answer.cell.name, points.astype(float), regret.mean(axis=0), low, high)
+    return CurveWithBand(answer.cell.name, points.astype(float), regret.mean(axis=0), low, high)
 
 
 def per_thousand(losses: float, slots: int) -> float:
