@@ -183,7 +183,7 @@ def lowest(count: int, runs: int, *, error: float) -> float:
 
 
 def highest(count: int, runs: int, *, error: float) -> float:
-    """The upper end: # Clopper & Pearson 1934. The p at which P(Bin(runs, p) ≤ count) = error.
+    """The upper end, by Clopper & Pearson 1934: the p at which P(Bin(runs, p) ≤ count) = error.
 
     >>> highest(0, 10, error=0.05)  # 1 − 0.05^(1/10)
     0.2588655...

@@ -1,6 +1,6 @@
 """Bernoulli resampling: each loss becomes 1 with its own probability, else 0, before it is summed.
 
-# Wu & Wang 2026, Theorem 3
+Reference: Wu & Wang 2026, Theorem 3
 
 A loss on the grid is g/2**20 with an integer g, and 20 random bits, read as an integer, are below g
 with exactly that probability. Three coordinates share a word; the words are addressed by learner

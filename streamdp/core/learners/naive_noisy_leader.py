@@ -4,7 +4,7 @@ Privacy: ε-DP for replacing one event. Sensitivity: K in L1, as if all K noisy 
 Why: the Laplace mechanism on the vector of sums; the selection post-processes it. A noisy max
 needs only 2/ε, which is why this one is a baseline.
 
-# Hu et al. 2025, §5
+Reference: Hu et al. 2025, §5
 """
 
 from __future__ import annotations

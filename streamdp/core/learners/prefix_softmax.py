@@ -3,7 +3,7 @@
 Privacy: 2η-DP for replacing one event, η = min(ε/2, cap). Sensitivity: 2 in the difference of two
 sums. Why: the exponential mechanism at rate η on sums over a window that does not depend on data.
 
-# Cesari & Colomboni 2026, §4: block r has 2^r slots; its window is the first M_r of them,
+Reference: Cesari & Colomboni 2026, §4: block r has 2^r slots; its window is the first M_r of them,
 # M_0 = 1, M_r uniform on {2^(r−1)+1, …, 2^r}, drawn when the block opens.
 
 Differs from the paper: the printed index of the window's s-th vector, X_{2^(r−1)+s}, would let

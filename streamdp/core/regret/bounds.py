@@ -32,7 +32,7 @@ _Floats = NDArray[np.float64]
 def prefix_softmax_bound(*, actions: int, gap: float, eta: float) -> float:
     """The regret of the prefix softmax on dyadic blocks, at any horizon.
 
-    # Cesari & Colomboni 2026, Theorem 1, (1)
+    Reference: Cesari & Colomboni 2026, Theorem 1, (1)
 
     1 + 800 ln K/Δ + 16 ln K/η. The theorem is stated for η ≤ 1/8; its proof uses that only where
     some gap exceeds 4η, so where η < 1/4, and there all steps still hold (ηΔ ≤ 1, ηV/4 < 1). So
@@ -59,7 +59,7 @@ def prefix_softmax_minimax(*, actions: int, horizon: int, eta: float) -> float:
 def leader_bound(*, actions: int, gap: float, rate: float) -> float:
     """The regret of a noisy leader on whole dyadic blocks, at any horizon.
 
-    # Hu et al. 2025, Appendix D.2
+    Reference: Hu et al. 2025, Appendix D.2
     Σ_ℓ 256 (1 + ln |J_ℓ|)/min{Δ_(ℓ), ρ} over the levels Δ_(ℓ) = 2^(ℓ−1) Δ ≤ 1 that hold any of
     the K − 1 other actions: the display before (55). Without knowing the gaps, |J_ℓ| ≤ K − 1 and
     at most K − 1 levels count. Their ε is 1/scale of the noise, hence our rate ρ; (51), on which
@@ -78,7 +78,7 @@ def leader_bound(*, actions: int, gap: float, rate: float) -> float:
 def resampled_leader_bound(*, actions: int, gap: float, rate: float) -> float:
     """The same with Bernoulli resampling and independent actions.
 
-    # Wu & Wang 2026, Theorem 3, without T
+    Reference: Wu & Wang 2026, Theorem 3, without T
     512 (1 + ln(K − 1))/Δ + (64 ln K · H_K + 128)/ρ with the harmonic number H_K. The paper states
     the order O(ln K/Δ + ln² K/ε) only. Constants worked out here along its Appendix C, with
     P(A = j) ≤ 1/j for at most 4 ln K · 8/(Δ_j ρ) slots and (51) of Hu et al. 2025 after them; the
@@ -126,7 +126,7 @@ def minimax_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
 def deterministic_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
     """What no ε-DP learner can beat even where losses are constants; K > 5.
 
-    # Wu & Wang 2026, Appendix E
+    Reference: Wu & Wang 2026, Appendix E
     (1/ε) ln( e^(Tε) (3e^ε + K − 5) / (3e^((T+1)ε) + K − 5) ), written so that nothing overflows.
     For long horizons it tends to ln(1 + (K − 5)/(3e^ε))/ε.
 

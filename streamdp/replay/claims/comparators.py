@@ -1,6 +1,6 @@
 """AdaP-KLUCB's own figures, as far as the comparisons with it lean on them.
 
-# Azize & Basu 2022, Fig. 2 and 3; the rules are ours
+Reference: Azize & Basu 2022, Fig. 2 and 3; the rules are ours
 """
 
 from __future__ import annotations

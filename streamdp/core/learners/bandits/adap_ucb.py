@@ -4,7 +4,7 @@ Privacy: ε-DP for replacing one record's content: an observation is in one epis
 sensitivity 1 and gets Lap(1/ε).
 Arguments: `alpha` is the width of the index, 3.1 in the paper's experiments.
 
-# Azize & Basu 2022, AdaP-UCB and AdaP-KLUCB
+Reference: Azize & Basu 2022, AdaP-UCB and AdaP-KLUCB
 """
 
 from __future__ import annotations

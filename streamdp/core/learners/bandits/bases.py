@@ -33,7 +33,7 @@ class Base(Protocol):
 class Exp3:
     """EXP3 with mixing: P = (1 − γ)·softmax(−η L̂) + γ/K, L̂ weighted by 1/P.
 
-    # Auer et al. 2002; as in Asi, Raman & Talwar 2025, Algorithm 3
+    Reference: Auer et al. 2002; as in Asi, Raman & Talwar 2025, Algorithm 3
     """
 
     __slots__ = ("chances", "eta", "gamma", "losses")
@@ -86,7 +86,7 @@ HTINF_SKIP = 1 - 2 ** (-1 / 3)
 class Htinf:
     """HTINF with α = 2: FTRL with Σ√x for heavy tails; a loss that is too large is skipped.
 
-    # Huang, Dai & Huang 2022, Algorithm 1
+    Reference: Huang, Dai & Huang 2022, Algorithm 1
     """
 
     __slots__ = ("chances", "losses", "sigma", "time")
@@ -137,7 +137,7 @@ class Ftpl:
     is printed in the second; and where none of M resamples hits, the estimate is M, not 0. What is
     resampled reads released numbers only, so how long it takes tells nothing of the data.
 
-    # Neu & Bartók 2016
+    Reference: Neu & Bartók 2016
     """
 
     __slots__ = ("eta", "losses", "most")

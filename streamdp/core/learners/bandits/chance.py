@@ -3,7 +3,7 @@
 They are no secret, so floats are good enough: a uniform is the middle of one of 2^52 cells, and a
 beta draw is a ratio of gamma draws by rejection.
 
-# Marsaglia & Tsang 2000, for shapes ≥ 1
+Reference: Marsaglia & Tsang 2000, for shapes ≥ 1
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ any λ) or `printed` (Corollaries 1 and 3: for λ = 1); `sigma` is HTINF's: √(
 since loss and noise are independent and E(ℓ + Z)² = ℓ² + 2λ², where the paper bounds it by 2 + 4λ²
 (its σ = √6 for λ = 1); `eta` and `gamma` replace EXP3's.
 
-# Asi, Raman & Talwar 2025, Algorithms 1, 3 and 4, Corollaries 1 to 3
+Reference: Asi, Raman & Talwar 2025, Algorithms 1, 3 and 4, Corollaries 1 to 3
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Arguments: `horizon` is the number of slots that β = 1/T is set for; without it
 Arms are held for a whole epoch each, one after another, instead of in turns: for independent
 losses that is the same law.
 
-# Sajed & Sheffet 2019, DP-SE
+Reference: Sajed & Sheffet 2019, DP-SE
 """
 
 from __future__ import annotations

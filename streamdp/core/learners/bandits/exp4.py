@@ -9,7 +9,7 @@
 Measured (N = 20, K = 5, 4,000 slots, ε = 1): the printed batched algorithms learn nothing at this
 scale; local noise inside a batch loses about half of what uniform play does, cells a little less.
 
-# Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7, Theorems 5 and 6
+Reference: Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7, Theorems 5 and 6
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ cell (`cell`, `local`, `batch`), noise of scale (largest weight of the cell)/ε 
 number of experts. `printed` and `adaptive` noise enter all N cells with e₀ = ε/(3√(N ln 1/δ)) each,
 which together are (ε, δ)-DP for δ < e^(−ε/1.1); pure ε already where N ≤ 9 ln(1/δ).
 
-# Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7
+Reference: Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ at r/(ε/2), which is 1.5 ε (enumerated; reached with two observations). Here t
 is the root. `root="printed"` is for `reproduce` and the audit, and is charged what it costs. The
 opening play gets Lap(1/ε), not the printed Lap(2/ε): it enters one release only.
 
-# Hu et al. 2021, Appendix E, Algorithm 4: Hybrid-UCB
+Reference: Hu et al. 2021, Appendix E, Algorithm 4: Hybrid-UCB
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ the newest release (`policy`, what a recommender can do that knows releases only
 feedback is late). `log` is the base of the logarithm in the bonus, `e` or `2`: the paper writes ln
 in Algorithm 1 and log in Algorithm 3, and its plots agree with base 2.
 
-# Hu et al. 2025, Algorithm 3
+Reference: Hu et al. 2025, Algorithm 3
 """
 
 from __future__ import annotations

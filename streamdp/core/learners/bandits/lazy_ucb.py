@@ -5,7 +5,7 @@ one phase, whose sum has sensitivity 1. It is tight already for the actions of s
 Arguments: `play` is `slot` (the index is compared anew at every slot, as printed) or `held` (the
 arm stays until its phase is complete; the theorem's proof covers it unchanged).
 
-# Hu et al. 2025, Algorithm 1
+Reference: Hu et al. 2025, Algorithm 1
 Differs from the paper: indices rise with ln t only, so between releases the slot at which another
 arm overtakes is computed instead of comparing at every slot; the plays are the same.
 """

@@ -2,7 +2,7 @@
 
 Privacy: none (ε = ∞): it releases exact sums after every slot. The service refuses it.
 
-# Auer, Cesa-Bianchi & Fischer 2002, Fig. 1; in blocks, if a schedule says so
+Reference: Auer, Cesa-Bianchi & Fischer 2002, Fig. 1; in blocks, if a schedule says so
 """
 
 from __future__ import annotations
