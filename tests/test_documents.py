@@ -220,6 +220,20 @@ def test_does_what_a_test_starts_hear_ctrl_c() -> None:
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
 
 
+def test_the_page_on_architecture_names_every_room() -> None:
+    """As the import contracts of `pyproject.toml` list them, which are exhaustive."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    for house in ("streamdp", "streamdp.core"):
+        (layers,) = (
+            each["layers"] for each in contracts["contracts"] if each.get("containers") == [house]
+        )
+        rooms = {room for layer in layers for room in re.findall(r"\w+", layer)}
+        below = page.partition("Inside `streamdp/core`")[2 * (house == "streamdp.core")]
+        named = set(re.findall(r"`(?:streamdp/)?(\w+)(?:\.py)?`", below))
+        assert rooms - named == set()
+
+
 def test_the_changelog_has_versions() -> None:
     """Unreleased changes first, then each release with its date, the newest first."""
     first, *released = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
