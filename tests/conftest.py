@@ -1,9 +1,11 @@
 """What every test stands on: which streamdp is tested, and that nothing is left out in silence."""
 
+import gc
 import importlib.util
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +38,20 @@ if "STREAMDP_WHEEL" in os.environ and not Path(streamdp.__file__).is_relative_to
     os.environ["STREAMDP_WHEEL"]
 ):
     raise RuntimeError(f"the built wheel was to be tested, but streamdp is {streamdp.__file__}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Spare the cycle collector every look at what was imported and collected.
+
+    Half a million objects stay until the end, and each full collection looked at all of them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.audit import LONGEST, TOLERANCE, Memo, audit_learner, sweep
+from streamdp.audit import LONGEST, TOLERANCE, Memo, audit_learner, sweep, transcripts
 from streamdp.audit.exposure import Design, designs, engine_subject, slots_alone
 from streamdp.audit.reader import WindowReader, exact_sum
 from streamdp.audit.sweep import sweep_wide
@@ -115,6 +115,16 @@ def test_the_engine_reads_what_a_learner_should_read(options: dict[str, str]) ->
         assert mine.seen.denominators == theirs.seen.denominators
         for column in ("sums", "bonuses", "happened"):
             np.testing.assert_array_equal(getattr(mine.seen, column), getattr(theirs.seen, column))
+
+
+def test_are_rows_told_apart_though_their_numbers_are_equal() -> None:
+    """The number of a row is its product with powers of one factor: (f, 0) and (0, 1) share it."""
+    factor = int(transcripts._FACTOR)
+    for rows in ([[factor, 0], [0, 1], [factor, 0]], [[1, 2], [1, 2], [-5, 0]], [[7, 7]]):
+        table = np.array(rows, dtype=np.int64)
+        distinct, which = transcripts.distinct_rows(table)
+        assert len(distinct) == len(np.unique(table, axis=0))
+        np.testing.assert_array_equal(distinct[which], table)
 
 
 def test_a_learner_that_promises_nothing_is_called_that() -> None:

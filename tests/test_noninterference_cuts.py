@@ -96,7 +96,10 @@ def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) ->
     """The mutant: all lines of a commit get a number that is one higher than the last commit's."""
     commits = 0
 
-    def by_commit(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
+    def by_commit(
+        releases: Releases, *, lines: Lines, mode: Mode, ordinal: int, input_id: str | None
+    ) -> list[Entry]:
+        assert input_id is None
         nonlocal commits
         commits += 1
         return [

@@ -14,20 +14,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Key, Partition, Records, Value
+from streamdp.service.config import Configuration
+from streamdp.service.ledgers import Ledgers
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
+from streamdp.service.opening import scope
+from streamdp.service.past import ALONE, Past, Scope, Tally, alone
 from streamdp.service.protocol import Pace
 from streamdp.service.sameness import fingerprint
 from streamdp.service.view import PartitionView, Status, View
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.entries import Entries
-from streamdp.wire.published import Mode
+from streamdp.wire.lines import input_id_of
+from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Checkpoint, LastRecord, decode_checkpoint, encode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.calling import CONFIG
 from tests.protocol_model import HOME, Store, finish, restore
 from tests.services import QUICK, Lines, Room
 from tests.streams import events, feedback_spec, shown, spec
@@ -190,9 +196,7 @@ def test_does_an_expired_record_prove_nothing() -> None:
 def test_does_a_checkpoint_without_a_record_go_on() -> None:
     """As layout version 1 and early states of version 2 are."""
     store = lived(input_id=None)
-    store.state[POINT] = encode_checkpoint(
-        Checkpoint(**{f: getattr(point(store), f) for f in Checkpoint.__struct_fields__[:-2]})
-    )
+    store.state[POINT] = encode_checkpoint(structs.replace(point(store), last_record=None))
     store.input[:40] = events(40, seed=5)
     assert restore(store, STREAM).engine.position == 40
 
@@ -217,6 +221,81 @@ def test_is_the_digest_shown_to_nobody() -> None:
         restore(store, STREAM)
     assert last.digest not in str(halted.value)
     assert digest(39, *store.input[39]).digest not in str(halted.value)
+
+
+def without_state(store: Store, *, input_id: str | None) -> Store:
+    """The state is gone as well, and the input has outgrown what was read."""
+    store.state.clear()
+    store.input, store.input_id = events(200, seed=5), input_id
+    return store
+
+
+def own_ledger(store: Store) -> Past:
+    """What the stream's own ledger says of its input, as a service reads it."""
+    tally = Tally(STREAM.topics)
+    tally.read(store.ledger)
+    return replace(ALONE, input_ids=tally.input_ids(STREAM.topics.input))
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 9])
+@pytest.mark.parametrize("before", ["first epoch", "second epoch"])
+def test_is_another_input_noticed_though_the_state_is_gone(before: str, epoch: int) -> None:
+    """The ledger knows the id: of its first line, and of the mark where an epoch began."""
+    store = lived(input_id="one")
+    if before == "second epoch":
+        store.ledger.clear()
+        finish(store, restore(store, replace(STREAM, epoch=2)))
+        assert [input_id_of(decode_ledger(line.value)) for line in store.ledger] == ["one"]
+    without_state(store, input_id="two")
+    assert scope(STREAM, HOME, store.taken()) is Scope.LOST
+    with pytest.raises(StateMismatch, match=r"deleted and made again.*id one, got two"):
+        restore(store, replace(STREAM, epoch=epoch), past=own_ledger(store))
+
+
+def test_is_the_id_in_the_first_line_alone() -> None:
+    """It is the same for all of them, and what a feedback stream draws first says it too."""
+    lines = [decode_ledger(line.value) for line in lived(input_id="one").ledger]
+    assert [input_id_of(line) for line in lines] == ["one", *[UNSET] * (len(lines) - 1)]
+    store = clicked()
+    store.input_id, store.state, store.ledger = "two", {}, []
+    store.group = None
+    finish(store, restore(store, CLICKS))
+    told = [input_id_of(decode_ledger(line.value)) for line in store.ledger]
+    assert told == ["two", *[UNSET] * (len(told) - 1)]
+
+
+@pytest.mark.parametrize(("then", "now"), [("one", "one"), (None, "two"), ("one", None)])
+def test_does_an_epoch_pass_a_lost_state_where_nothing_says_that_the_input_is_another(
+    then: str | None, now: str | None
+) -> None:
+    """Ledgers of the version before name no id, and some transports have none."""
+    store = without_state(lived(input_id=then), input_id=now)
+    with pytest.raises(StateMismatch, match="the state is gone"):
+        restore(store, STREAM, past=own_ledger(store))
+    work = restore(store, replace(STREAM, epoch=2), past=own_ledger(store))
+    assert work.engine.position == 40
+
+
+def test_is_the_own_ledger_read_where_the_state_is_gone(tmp_path: Path) -> None:
+    """By whoever takes the partition, and only then."""
+    path = tmp_path / "shop.toml"
+    path.write_text(CONFIG.format(app="shop", folder=tmp_path))
+    configuration = Configuration.load(path, {})
+    (topics,) = configuration.topics()
+    made = replace(spec(app="shop"), topics=topics)
+
+    async def run() -> None:
+        room = Room([made], partitions=1)
+        room.send("home", events(30))
+        async with room.worker():
+            await room.until(room.is_read)
+        ledgers = Ledgers(configuration, MemoryTechnology(room.log))
+        known = (await ledgers.past("home", Scope.LOST)).input_ids
+        assert known == {0: room.log.input_id(topics.input)}
+        for scope_ in (Scope.ALL, Scope.EARLIER):
+            assert (await ledgers.past("home", scope_)).input_ids == {}
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("has_ids", [True, False])

@@ -245,6 +245,18 @@ def test_a_law_of_many_actions_sums_to_one(name: str, shape: str) -> None:
     assert np.all(np.diff(logs) <= 0)
 
 
+@pytest.mark.parametrize("name", ["permute_and_flip", "laplace"])
+def test_is_a_law_that_is_remembered_the_one_that_was_computed(name: str) -> None:
+    """Of few actions, in any order, and nobody who changes an answer changes the next one."""
+    law = getattr(laws, name)
+    one, another, _, last = getattr(laws, f"_{name}")(np.array([0.0, 0.0, 1.5, 3.0]))
+    assert one == another
+    first = law(np.array([3.0, 0.0, 1.5, 0.0]))
+    assert first[[0, 1, 3]].tolist() == [last, one, one]
+    first[:] = 0
+    assert law(np.array([0.0, 1.5, 3.0, 0.0]))[[0, 2, 3]].tolist() == [one, last, one]
+
+
 @every_kind
 def test_a_law_knows_sums_and_priors_exactly(kind: type[Ours]) -> None:
     """Sums near 2⁶¹ and priors in thirds are not rounded before they are compared."""

@@ -96,16 +96,21 @@ def test_are_runs_the_same_again_and_common_to_all() -> None:
 
 
 def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
-    """Geometric mean over five instances and four ε, as in docs/learning.md at fewer runs."""
-    candidates = (DEFAULT, *PAPERS)
-    outcomes = simulate(
-        parse_candidates(candidates), parse_epsilons("0.1,0.5,1,4"), bench=SimulationSize(runs=100)
-    )
-    assert len(outcomes) == len(INSTANCES) * 4 * len(candidates)
-    table = {r.candidate.text: r for r in relative(outcomes, reference=best_paper(outcomes))}
+    """Geometric mean over five instances and four ε, as in docs/learning.md at fewer runs.
+
+    Which one is best is told by few runs: they are far enough apart.
+    """
+    epsilons = parse_epsilons("0.1,0.5,1,4")
+    papers = simulate(parse_candidates(PAPERS), epsilons, bench=SimulationSize(runs=20))
+    assert len(papers) == len(INSTANCES) * 4 * len(PAPERS)
+    best = best_paper(papers)
+    behind = {r.candidate.text: r.ratio for r in relative(papers, reference=best)}
+    assert behind.pop(best) == pytest.approx(1)
+    assert min(behind.values()) > 1.04
+    outcomes = simulate(parse_candidates((DEFAULT, best)), epsilons, bench=SimulationSize(runs=100))
+    table = {r.candidate.text: r for r in relative(outcomes, reference=best)}
     assert table[DEFAULT].ratio <= 0.96
     assert table[DEFAULT].error < 0.03
-    assert table[best_paper(outcomes)].ratio == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from streamdp.core.arrays import Floats
 from streamdp.core.regret import Estimate
 from streamdp.core.selection import Mechanism, Prior
 
+_FACTOR = np.int64(0x9E3779B97F4A7C15 - (1 << 64))  # odd, its bits without a pattern
+
 TOLERANCE = 1e-9
 """How far above its charge a log-ratio may be computed, in nats: rounding, not privacy."""
 
@@ -58,10 +60,24 @@ def laws(exposure: Exposure, choose: Mechanism) -> Floats:
         read = np.concatenate(
             [sums - sums.min(axis=1, keepdims=True), seen.bonuses[happened, block]], axis=1
         )
-        distinct, which = np.unique(read, axis=0, return_inverse=True)
+        distinct, which = distinct_rows(read)
         known = [law(choose, row, seen.denominators[block]) for row in distinct]
         logs[happened, block, :actions] = np.array(known).reshape(-1, actions)[which]
     return logs
+
+
+def distinct_rows(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """The different rows of a table, and which of them each row is.
+
+    Rows are compared by one number each, which takes a tenth of the time; where two different rows
+    have the same number, the rows themselves are compared.
+    """
+    factors = _FACTOR ** np.arange(1, table.shape[1] + 1)
+    numbers = (table * factors).sum(axis=1)
+    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    if not np.array_equal(table[first][which], table):
+        return np.unique(table, axis=0, return_inverse=True)
+    return table[first], which
 
 
 def law(choose: Mechanism, read: NDArray[np.int64], denominator: int) -> Floats:

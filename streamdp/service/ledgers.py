@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -82,11 +82,14 @@ class Ledgers:
         }
         mine = StreamTopics(configuration.app, stream, own.input).ledger
         readings: list[EpochReading] = []
+        input_ids: Mapping[int, str] = {}
         async with self._turn:
             for topics in await self._list():
                 if topics.ledger == mine:
+                    if scope is Scope.LOST:
+                        input_ids = (await self._tally(topics)).input_ids(own.input)
                     continue
-                if scope is Scope.ALL or self._may_have_charged_more(topics):
+                if scope is not Scope.EARLIER or self._may_have_charged_more(topics):
                     readings += (await self._tally(topics)).readings(own.input)
         return Past(
             app=configuration.app,
@@ -94,6 +97,7 @@ class Ledgers:
             elsewhere=table.elsewhere,
             configured=siblings,
             readings=tuple(readings),
+            input_ids=input_ids,
         )
 
     async def retired(self) -> list[StreamTopics]:

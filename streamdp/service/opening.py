@@ -19,7 +19,9 @@ back what was recorded: releases that wait are published, so the records they ch
 
 Whether the input is still the same topic is known by its id, where the transport has one: it stands
 in the checkpoint, and a checkpoint that has none adopts it. Not even a new epoch may go on in
-another topic. Where there are no ids `sameness` looks for the last record that was read.
+another topic. Where the state is gone too, the ledger says which topic was read: its first line
+does, and each line where an epoch begins. Where there are no ids `sameness` looks for the last
+record that was read.
 
 `start` is said of the stream: a partition that is added later begins at its first record, or what
 came before anybody heard of it would be learned by nobody. With how many partitions the stream
@@ -93,7 +95,9 @@ def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
     """Which other ledgers matter to how this partition goes on."""
     places = Entries(partition.stream, partition.number)
     value = taken.state.get(places.checkpoint)
-    if value is None or spec.epoch_of(partition.number) > decode_checkpoint(value).epoch:
+    if value is None:
+        return Scope.ALL if taken.last_ledger_line is None else Scope.LOST
+    if spec.epoch_of(partition.number) > decode_checkpoint(value).epoch:
         return Scope.ALL
     return Scope.EARLIER
 
@@ -126,7 +130,7 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
     if saved.checkpoint is None:
         return _without_checkpoint(spec, partition, taken, saved, line, past)
     checkpoint = saved.checkpoint
-    _check_input(partition, taken, checkpoint)
+    _check_input(partition, taken, checkpoint.input_id)
     _check_epoch(spec, partition, checkpoint)
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
         opening = _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
@@ -270,6 +274,7 @@ def _without_checkpoint(
             input_id=taken.input_id,
             adopts=False,
         )
+    _check_input(partition, taken, past.input_ids.get(partition.number))
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
     if spec.epoch_of(partition.number) <= before:
@@ -328,9 +333,9 @@ def _began_with(taken: Taken) -> int:
     return min([taken.partitions, *(remark.began_with for remark in remarks if remark)])
 
 
-def _check_input(partition: Partition, taken: Taken, checkpoint: Checkpoint) -> None:
+def _check_input(partition: Partition, taken: Taken, known: str | None) -> None:
     """A topic that was deleted and made again gives out offsets of its own."""
-    known, now = checkpoint.input_id, taken.input_id
+    now = taken.input_id
     if known is not None and now is not None and known != now:
         raise _halt(
             partition,

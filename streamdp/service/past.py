@@ -31,9 +31,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
+from msgspec import UNSET
+
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.lines import Assembled, Charge
+from streamdp.wire.lines import Assembled, Charge, input_id_of
 from streamdp.wire.published import decode_any_ledger
 
 
@@ -42,6 +44,7 @@ class Scope(Enum):
 
     ALL = "all"  # where a stream begins
     EARLIER = "earlier"  # where it goes on: of streams that are gone, or have had an epoch before
+    LOST = "lost"  # where its state is gone: all, and its own, which says what the input was
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Past:
     elsewhere: Fraction  # what other applications are said to charge
     configured: Mapping[str, Fraction] = field(default_factory=dict)  # by ledger, from now on
     readings: tuple[EpochReading, ...] = ()
+    input_ids: Mapping[int, str] = field(default_factory=dict)  # by partition, in its own ledger
 
     def begin(self, partition: int, position: int) -> int:
         """The earliest record, from a position on, from which on everything fits the budget."""
@@ -138,6 +142,7 @@ class Tally:
         self._topics = topics
         self._kinds: defaultdict[tuple[str, int, int], dict[str, Fraction]] = defaultdict(dict)
         self._last: dict[tuple[str, int, int], int] = {}
+        self._input_ids: dict[str, dict[int, str]] = {}  # by input and partition, the newest
         self._claims: dict[int, Claim] = {}  # by partition: an assembly keeps its topics
 
     def read(self, records: Iterable[Published]) -> None:
@@ -151,6 +156,9 @@ class Tally:
             if isinstance(line, Assembled):
                 self._claim(line)
                 continue
+            input_id = input_id_of(line)
+            if input_id is not UNSET:
+                self._input_ids.setdefault(line.input, {})[line.partition] = input_id
             if not isinstance(line, Charge) or line.stop <= line.start:
                 continue
             epoch = (line.input, line.partition, line.epoch)
@@ -185,6 +193,10 @@ class Tally:
     def highest(self, topic: str) -> Fraction:
         """The most that any record of an input was charged by this ledger's stream."""
         return max((each.charge for each in self.readings(topic)), default=Fraction(0))
+
+    def input_ids(self, topic: str) -> Mapping[int, str]:
+        """Which topic of that name each partition of an input belonged to, where lines tell it."""
+        return self._input_ids.get(topic, {})
 
     def readings(self, topic: str) -> list[EpochReading]:
         """Of one input."""

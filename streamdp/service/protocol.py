@@ -20,7 +20,7 @@ by those who ask for it, so everything public must have been durable before it w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from msgspec import UNSET
@@ -414,7 +414,13 @@ class PartitionWork:
         entries: list[Entry] = []
         for releases, mode in drawn:
             ordinal = self._lines_recorded + 1
-            entries += record_all(releases, lines=self.spec.lines, mode=mode, ordinal=ordinal)
+            entries += record_all(
+                releases,
+                lines=self.spec.lines,
+                mode=mode,
+                ordinal=ordinal,
+                input_id=self._input_id,
+            )
             self._lines_recorded += len(releases) + len(releases.priors)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
@@ -521,7 +527,7 @@ class PartitionWork:
         """The ledger's line where an epoch begins; it comes behind all that waits."""
         self._lines_recorded += 1
         before = opening.saved.now.learner
-        return self.spec.lines.epoch(
+        return replace(self.spec.lines, input_id=self._input_id).epoch(
             partition=self.partition.number,
             epoch=self._epoch,
             stream_epoch=self._stream_epoch,

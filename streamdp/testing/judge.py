@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
@@ -41,6 +41,7 @@ from streamdp.wire.lines import (
     PolicyLine,
     PriorLine,
     from_base64,
+    input_id_of,
     ordinal_of,
 )
 from streamdp.wire.published import Lines, Mode, decode_in_force, decode_ledger
@@ -77,14 +78,20 @@ def judge(evidence: Evidence) -> list[str]:
 def judge_fold(
     evidence: Evidence, *, engine: Engine, lines: Lines, log: Iterable[Batch], whole: str
 ) -> list[str]:
-    """What differs from the offline fold (rule 4); `whole` is "whole" or "prefix"."""
+    """What differs from the offline fold (rule 4); `whole` is "whole" or "prefix".
+
+    Which topic of its name the input is, as the first line says it, no fold knows.
+    """
     charged: list[bytes] = []
     told: list[bytes] = []
+    first = input_id_of(decode_ledger(evidence.ledger[0].value)) if evidence.ledger else UNSET
+    beginning = replace(lines, input_id=None if first is UNSET else first)
     for batch in log:
         releases = engine.apply_batch(batch)
         made = dict(zip(releases.prior_places, releases.priors, strict=True))
         for place, release in enumerate(releases, start=1):
-            charged.append(lines.ledger(release, mode=Mode.LIVE, ordinal=len(charged) + 1))
+            words, ordinal = lines if charged else beginning, len(charged) + 1
+            charged.append(words.ledger(release, mode=Mode.LIVE, ordinal=ordinal))
             shown = lines.action(release, mode=Mode.LIVE)
             told += [] if shown is None else [shown]
             if place in made:

@@ -35,6 +35,13 @@ Exact = Annotated[
 Ordinal = Annotated[
     int, Meta(ge=1, description="Place among the partition's ledger lines, without a gap.")
 ]
+InputId = Annotated[
+    str,
+    Meta(
+        description="Tells the input topic from another of its name, where topics have ids:"
+        " in a partition's first line, and where an epoch begins."
+    ),
+]
 CommitSeq = Annotated[
     int, Meta(ge=0, description="Schema 1 only, in place of `ordinal`: the commit that recorded.")
 ]
@@ -132,6 +139,7 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
 
     kind: Annotated[str, Meta(description="opening, action, sums, or an estimate's name.")]
     input: Annotated[str, Meta(description="The input topic, whose budget is charged.")]
+    input_id: InputId | UnsetType = UNSET
     first_offset: Annotated[int, Meta(ge=0, description="First input record that was read.")]
     last_offset: Annotated[int, Meta(ge=0, description="Last input record that was read.")]
     start: Annotated[int, Meta(ge=1, description="First charged slot.")]
@@ -235,6 +243,7 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     ) = UNSET
     previous: Natural | None
     input: Annotated[str, Meta(description="The input topic.")]
+    input_id: InputId | UnsetType = UNSET
     next_offset: Annotated[int, Meta(ge=0, description="First input record of the epoch.")]
     carries: (
         Annotated[
@@ -314,6 +323,11 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
     ) = UNSET
     digest: Annotated[str, Meta(description="Digest of the assembly's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
+
+
+def input_id_of(line: LedgerLine) -> str | UnsetType:
+    """Which topic of its name the input is, if the line says it."""
+    return UNSET if isinstance(line, PriorLine) else line.input_id
 
 
 def ordinal_of(line: LedgerLine) -> int | None:

@@ -105,6 +105,7 @@ class Lines:
     learner: str = ""  # of a feedback stream: what its policies and noise follow from
     schedule: str = ""  # of the learner's blocks, in writing
     crowd: str = ""  # the name of the learner's, if it has one
+    input_id: str | None = None  # of the input topic, where the next line is to tell it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -160,6 +161,7 @@ class Lines:
             mechanism=self._mechanism(release),
             epsilon=str(release.epsilon),
             delta="0",
+            input_id=self._input_id,
             ordinal=ordinal,
             digest=self.digest,
             version=self.version,
@@ -189,6 +191,7 @@ class Lines:
             stream_epoch=UNSET if stream_epoch is None else stream_epoch,
             previous=previous,
             input=self.input,
+            input_id=self._input_id,
             next_offset=next_offset,
             carries=UNSET if carries is None else carries,
             ordinal=ordinal,
@@ -220,6 +223,10 @@ class Lines:
             bonuses=b64encode(prior.told).decode(),
         )
         return _encode(line)
+
+    @property
+    def _input_id(self) -> str | UnsetType:
+        return UNSET if self.input_id is None else self.input_id
 
     def _named(self, release: Release, *, schema: int) -> dict[str, Any]:
         """What both lines say first: the identity, and what was read."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import shake_128
@@ -53,8 +53,16 @@ class Entry(NamedTuple):
         return f"Entry({self.place!r})"
 
 
-def record_all(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
-    """Every release with its final bytes, in order; the first ledger line has this ordinal."""
+def record_all(
+    releases: Releases, *, lines: Lines, mode: Mode, ordinal: int, input_id: str | None = None
+) -> list[Entry]:
+    """Every release with its final bytes, in order; the first ledger line has this ordinal.
+
+    The partition's first ledger line of all says which topic of its name the input is.
+    """
+    if ordinal == 1 and input_id is not None and len(releases):
+        first = _plainly(releases[0], lines=replace(lines, input_id=input_id), mode=mode, ordinal=1)
+        return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
     if lines.observes == "feedback":
         return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
     kinds: dict[int, _Kind] = {}

@@ -53,6 +53,10 @@ def _shown(number: int) -> Headers:
     return [("streamdp-action", action)] * (1 if number % 9 else number // 9 % 3)
 
 
+Shown = Sequence[tuple[StreamSpec, list[Evidence]]]
+"""What can be seen of each stream, partition by partition."""
+
+
 @dataclass
 class Scenario:
     """Streams on one place, and everything that a test does to them."""
@@ -65,6 +69,7 @@ class Scenario:
     steps: Counter[str] = field(default_factory=Counter)  # where partitions were when killed
     _started: int = 0
     _logs: dict[int, Path] = field(default_factory=dict)
+    _wanted: dict[tuple[str, int, int], int] = field(default_factory=dict)  # lines, by input
 
     def prepare(self) -> None:
         """Make the topics."""
@@ -187,12 +192,16 @@ class Scenario:
         ]
 
     def findings(
-        self, seen: dict[tuple[str, int], list[bytes]] | None = None, *, whole: str = "whole"
+        self,
+        seen: dict[tuple[str, int], list[bytes]] | None = None,
+        *,
+        whole: str = "whole",
+        shown: Shown = (),
     ) -> list[str]:
-        """Everything that the judge holds against any partition."""
+        """Everything that the judge holds against any partition, as it is `shown` or now."""
         found = []
-        for spec in self.place.specs():
-            for number, evidence in enumerate(self.evidence(spec)):
+        for spec, parts in shown or self._shown():
+            for number, evidence in enumerate(parts):
                 if seen is not None:
                     evidence = replace(evidence, seen=seen.get((spec.name, number), []))
                 found += judge(evidence)
@@ -219,17 +228,37 @@ class Scenario:
 
     def _counts(self, spec: StreamSpec, number: int, evidence: Evidence) -> list[str]:
         """As many releases as the input asks for, whatever was drawn."""
-        batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
-        drawn = spec.engine(number).apply_batch(batch)
-        wanted = len(drawn) + len(drawn.priors)
-        got = len(evidence.ledger)
+        name = spec.name, number, len(self.input.sent.get(number, []))
+        if name not in self._wanted:
+            batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
+            drawn = spec.engine(number).apply_batch(batch)
+            self._wanted[name] = len(drawn) + len(drawn.priors)
+        wanted, got = self._wanted[name], len(evidence.ledger)
         return [] if got == wanted else [f"{evidence.partition}: {got} lines, {wanted} expected"]
 
-    def _unverified(self) -> list[str]:
+    def _shown(self) -> Iterator[tuple[StreamSpec, list[Evidence]]]:
+        """What can be seen of each stream now."""
+        for spec in self.place.specs():
+            yield spec, self.evidence(spec)
+
+    def _whole(self) -> tuple[list[str], Shown]:
+        """What is still missing of the first stream that lacks something; else all that is there.
+
+        Nearly every look comes too early: it ends here, and judges nothing.
+        """
+        shown = []
+        for spec, parts in self._shown():
+            counts = [self._counts(spec, number, evidence) for number, evidence in enumerate(parts)]
+            if any(counts):
+                return [each for count in counts for each in count], []
+            shown.append((spec, parts))
+        return [], shown
+
+    def _unverified(self, shown: Shown) -> list[str]:
         """What does not follow from the ledger's votes and sums, also of what readers heard."""
         verification = Verification()
-        for spec in self.place.specs():
-            for evidence in self.evidence(spec):
+        for spec, parts in shown:
+            for evidence in parts:
                 verification.told(spec.topics, evidence.actions)
                 verification.read(spec.topics, evidence.ledger)
         verification.finish()
@@ -240,12 +269,13 @@ class Scenario:
         deadline = time.monotonic() + PATIENCE
         while True:
             began = time.monotonic()
-            found = self.findings() or self._unverified()
+            found, shown = self._whole()
+            found = found or self.findings(shown=shown) or self._unverified(shown)
             if not found or time.monotonic() > deadline:
                 return found
             for process in processes:
                 assert process.poll() is None, self.log(process)
-            # half of the time is left to who works: a look reads and folds everything
+            # half of the time is left to who works: a look reads everything
             time.sleep(max(0.2, time.monotonic() - began))
 
     def finish(self) -> list[str]:

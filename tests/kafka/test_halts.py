@@ -28,7 +28,7 @@ from streamdp.core.selection import PermuteAndFlip
 from streamdp.ports import Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
+from streamdp.service.past import ALONE, Past, PastOf, Scope, Tally, alone
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Reason, Status, View
@@ -101,12 +101,12 @@ class Site:
         self.sent += records
 
     @asynccontextmanager
-    async def serving(self, *, epoch: int = 1) -> AsyncIterator[Running]:
+    async def serving(self, *, epoch: int = 1, past: PastOf = alone) -> AsyncIterator[Running]:
         """A service, drained at the end."""
         made, log = replace(self.made, epoch=epoch), Lines()
         view = View([made])
         transport = self.technology.transport(worker="w")
-        service = Service([made], transport, past=alone, view=view, log=log, settings=QUICK)
+        service = Service([made], transport, past=past, view=view, log=log, settings=QUICK)
         task = asyncio.create_task(service.run())
         try:
             yield Running(view, log, task)
@@ -127,6 +127,13 @@ class Site:
         await reader.close()
         actions, ledger = found
         return Evidence(HOME, actions, ledger)
+
+    async def own_past(self, stream: str, scope: Scope) -> Past:
+        """What the stream's own ledger says of the input."""
+        assert (stream, scope) == (self.made.name, Scope.LOST)
+        tally = Tally(self.made.topics)
+        tally.read((await self.evidence()).ledger)
+        return replace(ALONE, input_ids=tally.input_ids(self.made.topics.input))
 
     async def lines(self) -> list[LedgerLine]:
         """The ledger."""
@@ -327,6 +334,21 @@ async def test_an_input_that_was_made_again_and_has_outgrown_the_position_halts(
     before = await site.evidence()
     await site.send(events(100, keys=KEYS, seed=8))
     async with site.serving(epoch=epoch) as service:
+        await service.halted("deleted and made again")
+    assert await site.evidence() == before
+
+
+async def test_an_input_that_was_made_again_halts_where_the_state_is_gone_too(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    """The ledger alone knows which topic was read; not even an epoch goes on in another."""
+    site = Site.on(broker, fresh_app())
+    await lived(site, 40)
+    await site.delete(site.made.topics.input, site.made.topics.state)
+    await site.create()
+    before = await site.evidence()
+    await site.send(events(100, keys=KEYS, seed=8))
+    async with site.serving(epoch=2, past=site.own_past) as service:
         await service.halted("deleted and made again")
     assert await site.evidence() == before
 

@@ -9,13 +9,16 @@ long as the handicap itself, a float, has them (|s| ≤ 4000), beyond that the l
 Quadrature is Gauss–Legendre on panels over which the integrand, an entire function, falls or grows
 by a few powers of e. What is left out is below 10⁻²⁰ of what is kept; each bound is said where it
 is used.
+
+Audits ask for the same laws again and again, of learners that select alike: those of few actions
+that a quadrature takes are remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from math import ceil, log
 
@@ -33,6 +36,8 @@ _PANEL = 2.0  # in units of the integrand's natural scale; 24 nodes integrate e^
 _NEGLIGIBLE = 46.0  # −ln(1e-20)
 _LN2 = log(2)
 _CHUNK = 1 << 17  # elements of an actions × nodes table at a time
+_FEW = 16  # actions of a law that is remembered
+_REMEMBERED = 1 << 14  # laws: 8 MB at most
 
 
 @cache
@@ -65,7 +70,27 @@ def exponential(s: Floats) -> Floats:
     return _normal(-s - np.log(np.exp(-s).sum()))
 
 
+@lru_cache(maxsize=_REMEMBERED)
+def _of_few(law: Callable[[Floats], Floats], s: bytes) -> Floats:
+    """The law of these handicaps, as numpy writes them down."""
+    return law(np.frombuffer(s))
+
+
+def _remembered(law: Callable[[Floats], Floats], s: Floats) -> Floats:
+    """The law, from memory where it was asked for before, of these actions in any order."""
+    if len(s) > _FEW:
+        return law(s)
+    order, logs = np.argsort(s, kind="stable"), np.empty(len(s))
+    logs[order] = _of_few(law, s[order].astype(np.float64, copy=False).tobytes())
+    return logs
+
+
 def permute_and_flip(s: Floats) -> Floats:
+    """w_i ∫₀¹ ∏_{j≠i} (1 − u·w_j) du with w = e^−s."""
+    return _remembered(_permute_and_flip, s)
+
+
+def _permute_and_flip(s: Floats) -> Floats:
     """w_i ∫₀¹ ∏_{j≠i} (1 − u·w_j) du with w = e^−s.
 
     The integrand is at most e^(−u(Σw − 1)) and its integral at least 1/K, which says where to stop.
@@ -85,7 +110,12 @@ def permute_and_flip(s: Floats) -> Floats:
 
 
 def laplace(s: Floats) -> Floats:
-    """P(X_i − s_i is the largest), X_i independent standard Laplace.
+    """P(X_i − s_i is the largest), X_i independent standard Laplace."""
+    return _remembered(_laplace, s)
+
+
+def _laplace(s: Floats) -> Floats:
+    """By quadrature.
 
     With F the law of X and Φ(t) = ∏ F(t + s_j), P(i) = ∫ Φ(t) f(t + s_i)/F(t + s_i) dt. For
     h(t) = Φ(t)·e^−t, which is log-concave, this is e^(−s_i) ∫ h(t) g(t + s_i) dt with
