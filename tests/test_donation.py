@@ -306,12 +306,12 @@ def test_is_a_donation_refused_that_cannot_be() -> None:
         leader("capped 2")
 
 
-def test_do_keys_donate_blocks_below_four_over_epsilon() -> None:
-    """At ε = ½ those of fewer than 8 slots; who has no crowd has nobody to donate to."""
+def test_do_keys_donate_blocks_below_two_over_epsilon() -> None:
+    """At ε = ½ those of fewer than 4 slots; who has no crowd has nobody to donate to."""
     plain = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")
     given_ = donating(crowded(plain))
     assert given_.crowd is not None
-    assert given_.crowd.donates == 8
+    assert given_.crowd.donates == 4
     assert crowded(plain).pool is None is plain.pool
     with pytest.raises(sd.InvalidConfig, match="donates to no crowd"):
         donating(plain)
@@ -324,14 +324,14 @@ def test_is_an_estimate_of_donated_blocks_refused() -> None:
 
 
 def test_does_a_bound_suppose_the_worst_while_nothing_was_learned() -> None:
-    """Blocks of 1, 3, 7 slots are donated at ε = ½: 27 slots go by before the first vote."""
+    """Blocks of 1 and 3 slots are donated at ε = ½: 11 slots go by before the first vote."""
     plain = crowded(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
     shortest = shortest_kept(plain.choose.rate)
     donates = crowded(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), donates=shortest)
-    for horizon in (27, 1 << 20):
+    for horizon in (11, 1 << 20):
         kept, given_ = (bound_of(each, horizon=horizon, gap=0.9) for each in (plain, donates))
         assert given_.regret >= kept.regret
-        assert (given_.regret == horizon) == (horizon == 27)
+        assert (given_.regret == horizon) == (horizon == 11)
 
 
 def test_does_a_name_say_what_is_donated() -> None:
@@ -346,7 +346,7 @@ def test_does_a_name_say_what_is_donated() -> None:
         replace(crowd, donates=-1)
 
 
-def test_are_blocks_below_four_over_epsilon_short() -> None:
-    """ρ = ε/2; and the pool's blocks become sixteen times as long."""
-    assert [shortest_kept(Fraction(epsilon) / 2) for epsilon in ("1/2", "3/10", "4")] == [8, 14, 1]
-    assert pool_schedule(8).longest == 128
+def test_are_blocks_below_two_over_epsilon_short() -> None:
+    """ρ = ε/2; and the pool's blocks become 32 times as long."""
+    assert [shortest_kept(Fraction(epsilon) / 2) for epsilon in ("1/2", "3/10", "4")] == [4, 7, 1]
+    assert pool_schedule(4).longest == 128

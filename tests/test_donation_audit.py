@@ -27,7 +27,6 @@ from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.pooling import Pool
 from streamdp.core.events import DONATED, Key, LossBatch
-from streamdp.core.evidence.donation import shortest_kept
 from tests.crowded import crowded
 from tests.test_crowd_audit import Forced
 from tests.test_rebuild import Recorder
@@ -47,7 +46,7 @@ an opening of x, the pool's vote, an opening of y, votes of x and y, the pool's 
 def new_engine(choose: Forced | None = None) -> Engine:
     """An engine whose keys donate blocks of one slot."""
     plain = sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="restarting 3")
-    learner = crowded(plain, donates=shortest_kept(plain.choose.rate))
+    learner = crowded(plain, donates=2)
     if choose is not None:
         learner = replace(learner, choose=choose)
     return Engine(

@@ -1,6 +1,6 @@
 """Donation: what short blocks give to a learner that all keys of a partition share, the *pool*.
 
-A block of fewer than 4/ε slots says next to nothing about its own key: its vote is noise, and yet
+A block of fewer than 2/ε slots says next to nothing about its own key: its vote is noise, and yet
 each of its events is charged ε. So such a block is *donated*: its key draws nothing at its end and
 keeps its action in force, and its slots are slots of the pool instead.
 
@@ -37,7 +37,7 @@ from streamdp.core.schedule import Schedule, geometric
 NEWEST = 64
 """How many of the pool's votes count: what was best long ago is no evidence for ever."""
 
-POOL = 16
+POOL = 32
 """How many times as long as a block must be to be kept, the pool's blocks become: 64/ε slots, in
 which a gap of .1 between two actions is worth 3 noise units."""
 
@@ -45,18 +45,22 @@ _RATIO = Fraction(5, 2)
 
 
 def shortest_kept(rate: Fraction) -> int:
-    """The least length of a block that is not donated: 4/ε slots, for ρ = ε/2.
+    """The least length of a block that is not donated: 2/ε slots, for ρ = ε/2.
+
+    A key whose blocks are donated goes on with an action that nobody who knew more has drawn. So
+    twice as many slots, although their votes are noise too, cost keys of few slots more than the
+    pool gives them (`docs/crowd.md`).
 
     >>> shortest_kept(Fraction(1, 4)), shortest_kept(Fraction(3, 20))
-    (8, 14)
+    (4, 7)
     """
-    return ceil(2 / rate)
+    return ceil(1 / rate)
 
 
 def pool_schedule(shortest: int) -> Schedule:
     """The blocks of the pool, where blocks below this length are donated.
 
-    >>> pool_schedule(8).lengths(np.arange(7)).tolist()
+    >>> pool_schedule(4).lengths(np.arange(7)).tolist()
     [1, 3, 7, 16, 40, 98, 128]
     """
     return geometric(_RATIO, POOL * shortest)
@@ -94,7 +98,7 @@ class NewestVotes:
 def votes_of(kept: NDArray[np.int32] | Ints, block: int, schedule: Schedule) -> tuple[Ints, Ints]:
     """The votes that the pool keeps before this block of its schedule, and their blocks' lengths.
 
-    >>> votes, lengths = votes_of(np.array([3, 1, 0]), 2, pool_schedule(8))
+    >>> votes, lengths = votes_of(np.array([3, 1, 0]), 2, pool_schedule(4))
     >>> votes.tolist(), lengths.tolist()
     ([2, 0], [3, 1])
     """

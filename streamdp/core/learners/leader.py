@@ -209,7 +209,7 @@ def crowded(learner: Leader, floor: Fraction = FLOOR) -> Leader:
 
 
 def donating(learner: Leader) -> Leader:
-    """The same learner with a crowd, whose keys donate blocks of fewer than 4/ε slots."""
+    """The same learner with a crowd, whose keys donate blocks of fewer than 2/ε slots."""
     if learner.crowd is None:
         raise InvalidConfig(
             complaint(learner.recipe, "donates to no crowd", expected="a crowd", got="none")
