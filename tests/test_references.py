@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ NO_AUTHORS = {
 NUMBERED = re.compile(r"(?<![\w.,])00[0-4](?:,? (?:Thm|Theorem|Alg|App|Lemma|§)|\)| = )")
 
 
+@cache
 def texts() -> dict[str, str]:
     """What may cite: modules and pages, each as one line."""
     folders = ("streamdp", "adapters", "tests", "deploy", "requirements")
@@ -42,9 +44,6 @@ def texts() -> dict[str, str]:
     }
 
 
-TEXTS = texts()
-
-
 def citations(text: str) -> set[str]:
     """The papers that a text cites, as `Author & Author 2020`."""
     found = set()
@@ -56,7 +55,7 @@ def citations(text: str) -> set[str]:
 
 
 def test_every_citation_has_an_entry_and_every_entry_is_cited() -> None:
-    cited = {paper: where for where, text in TEXTS.items() for paper in citations(text)}
+    cited = {paper: where for where, text in texts().items() for paper in citations(text)}
     assert {paper: cited[paper] for paper in cited.keys() - set(ENTRIES)} == {}
     assert set(ENTRIES) - cited.keys() == set()
 
@@ -74,7 +73,7 @@ def test_the_authors_of_a_paper_are_named_with_its_year() -> None:
     bare = re.compile(rf"\b({'|'.join(map(re.escape, authors))})(?![\w.]| \(?(?:19|20)\d\d)")
     found = {
         where: [match[0] for match in [*bare.finditer(text), *NUMBERED.finditer(text)]]
-        for where, text in TEXTS.items()
+        for where, text in texts().items()
     }
     assert {where: lines for where, lines in found.items() if lines} == {}
 
