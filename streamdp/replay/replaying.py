@@ -36,7 +36,6 @@ from streamdp.replay.cells import (
     parse_candidate,
     schedules_of,
 )
-from streamdp.replay.crowd_cells import play_crowds
 from streamdp.replay.curves import Baselines, Curves, baselines, curves
 from streamdp.replay.cuts import Bench, CutPlan, report_points
 from streamdp.replay.following import Contest, Result, contests, could_differ, result_of
@@ -213,6 +212,10 @@ def _crowds(
     """The curves of cells whose keys learn from each other."""
     if not cells:
         return []
+    from streamdp.replay.crowd_cells import (
+        play_crowds,
+    )  # brings the engine, which no other cell has
+
     tell = watcher.stage("crowds", len(cells) * log.slots) if watcher else None
     bench = question.bench
     course = play_crowds(log, cells, summed, bench, progress=tell)
