@@ -11,12 +11,15 @@ import numpy as np
 import streamdp as sd
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key, Release, Releases
 from streamdp.core.evidence.crowd import Crowd, cast, due, newest
+from streamdp.core.evidence.groups import NO_GROUPS, Groups
 
 
-def crowded(learner: sd.Leader, *, floor: str = "1/20", donates: int = 0) -> sd.Leader:
+def crowded(
+    learner: sd.Leader, *, floor: str = "1/20", donates: int = 0, groups: Groups = NO_GROUPS
+) -> sd.Leader:
     """The same learner with a crowd, whose keys donate blocks of fewer slots."""
     rate, bonus = learner.choose.rate, learner.bonus
-    crowd = Crowd(len(learner.actions), rate, bonus, Fraction(floor), donates)
+    crowd = Crowd(len(learner.actions), rate, bonus, Fraction(floor), donates, groups)
     return replace(learner, crowd=crowd)
 
 
@@ -68,5 +71,6 @@ class Outsider:
             stayed=np.array([stayed]),
             vote=np.array([release.value]),
             length=np.array([release.stop - release.start]),
+            group=crowd.groups.numbers([release.key]),
         )[0]
         return told

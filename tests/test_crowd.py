@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil, exp, log
+from math import ceil, exp, lgamma, log
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,13 @@ from streamdp.core.evidence.crowd import (
     named,
     newest,
 )
+from streamdp.core.evidence.groups import Groups
 
 Ints = NDArray[np.int64]
 
 CROWD = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
 ONE = 1 << POINT
+EVEN = np.full(4, 0.25)
 
 
 def prior(number: int, *bonuses: float) -> CrowdPrior:
@@ -37,12 +39,13 @@ def prior(number: int, *bonuses: float) -> CrowdPrior:
     return CrowdPrior.of(number, after=number, gap=0, bonuses=units)
 
 
-def votes_of(*told: tuple[int, int, int, int, int]) -> Votes:
-    """Cells as (prior, length, stayed, vote, count)."""
-    return Votes(*np.array(told, dtype=np.int64).T)
+def votes_of(*told: tuple[int, int, int, int, int], group: int = 0) -> Votes:
+    """Cells as (prior, length, stayed, vote, count), all of one group."""
+    prior, length, stayed, vote, count = np.array(told, dtype=np.int64).T
+    return Votes(prior, length, stayed, vote, np.full_like(count, group), count)
 
 
-def many(rng: np.random.Generator, keys: int, priors: int) -> Ints:
+def many(rng: np.random.Generator, keys: int, priors: int, groups: int = 1) -> Ints:
     """Newest votes of so many keys, at random."""
     return cast(
         CROWD,
@@ -50,6 +53,7 @@ def many(rng: np.random.Generator, keys: int, priors: int) -> Ints:
         stayed=rng.random(keys) < 0.5,
         vote=rng.integers(0, 4, keys),
         length=rng.choice([1, 3, 7, 16, 40, 512], keys),
+        group=rng.integers(0, groups, keys),
     )
 
 
@@ -102,25 +106,56 @@ def test_does_one_vote_of_a_short_block_say_little() -> None:
     assert np.abs(alone.bonuses).max() / ONE < 0.35
 
 
-def by_hand(votes: Votes, priors: dict[int, CrowdPrior], gap: Fraction) -> NDArray[np.float64]:
-    """π by the definition: every cell's softmax written out, 40 rounds."""
-    shares, c = np.full(4, 0.25), float(CROWD.bonus)
-    columns = zip(votes.prior, votes.length, votes.stayed, votes.vote, votes.count, strict=True)
-    cells = [tuple(int(each) for each in cell) for cell in columns]
-    for _ in range(40):
-        keys = np.full(4, 0.25)
-        for number, length, stayed, vote, count in cells:
+def by_hand(
+    votes: Votes,
+    priors: dict[int, CrowdPrior],
+    gap: Fraction,
+    *,
+    groups: int = 1,
+    only: int | None = None,
+    base: NDArray[np.float64] = EVEN,
+) -> NDArray[np.float64]:
+    """π by the definition: every cell's softmax written out, 40 rounds, then the mean over α."""
+    supposed = base if only is None else 10 * base
+    shares, c = supposed / supposed.sum(), float(CROWD.bonus)
+    columns = (votes.prior, votes.length, votes.stayed, votes.vote, votes.group, votes.count)
+    cells = [tuple(int(each) for each in cell) for cell in zip(*columns, strict=True)]
+
+    def counted() -> NDArray[np.float64]:
+        keys = np.zeros(4)
+        for number, length, stayed, vote, group, count in cells:
+            if only not in (None, group):
+                continue
             told = min(6.0, float(CROWD.rate * gap) * length)
             likelihood = np.empty(4)
             for best in range(4):
-                scores = priors[number].bonuses / ONE
+                scores = priors[number].bonuses.reshape(groups, 4)[group] / ONE
                 scores[vote] += c * stayed
                 scores[best] += told
                 likelihood[best] = exp(scores[vote]) / np.exp(scores).sum()
             chances = shares * likelihood
             keys += count * chances / chances.sum()
+        return keys
+
+    for _ in range(40):
+        keys = counted() + supposed
         shares = keys / keys.sum()
-    return np.asarray(shares)
+    keys, weights, means = counted(), [], []
+    for size in (1.0, 4.0, 16.0) if only is None else (3.0, 30.0, 300.0):
+        known = size * base
+        weights.append(dirichlet_multinomial(keys, known))
+        means.append((keys + known) / (keys.sum() + size))
+    likeliest = max(weights)
+    parts = np.exp(np.array(weights) - likeliest)
+    return np.asarray(parts @ np.stack(means) / parts.sum())
+
+
+def dirichlet_multinomial(keys: NDArray[np.float64], known: NDArray[np.float64]) -> float:
+    """The logarithm of the likelihood of counts, but for a factor that is the same for all."""
+    each = sum(
+        lgamma(n + a) - lgamma(a) for n, a in zip(keys.tolist(), known.tolist(), strict=True)
+    )
+    return lgamma(known.sum()) - lgamma(known.sum() + keys.sum()) + each
 
 
 def test_is_the_estimate_what_its_definition_says() -> None:
@@ -135,6 +170,33 @@ def test_is_the_estimate_what_its_definition_says() -> None:
     shares = by_hand(votes, priors, GAPS[made.gap])
     expected = np.log(4 * (0.95 * shares + 0.05 / 4))
     assert np.abs(made.bonuses / ONE - expected).max() < 1e-5
+
+
+def test_is_the_estimate_of_a_group_what_its_definition_says() -> None:
+    """Its own votes and α₀ keys of all; a group without votes has the prior of all."""
+    rng = np.random.default_rng(4)
+    crowd = replace(CROWD, groups=Groups(((b"x",), (b"y",), (b"z",))))
+    bonuses = np.log([1, 1, 1, 1, 2, 0.5, 1, 1, 1, 4, 1, 1, 1, 1, 1, 1])
+    priors = {0: crowd.nothing, 1: prior(1, *bonuses)}
+    votes = newest(many(rng, 90, 2, 3))
+    made = crowd.made(votes, priors, after=90)
+    assert crowd.follows(made, votes, priors)
+    told = made.bonuses.reshape(4, 4) / ONE
+    of_all = by_hand(votes, priors, GAPS[made.gap], groups=4)
+    for group in range(3):
+        shares = by_hand(votes, priors, GAPS[made.gap], groups=4, only=group, base=of_all)
+        assert np.abs(told[group] - np.log(4 * (0.95 * shares + 0.05 / 4))).max() < 1e-5
+    assert np.abs(told[3] - np.log(4 * (0.95 * of_all + 0.05 / 4))).max() < 1e-5
+    assert np.abs(told[0] - told[3]).max() > 0.01
+
+
+def test_do_few_votes_that_disagree_say_next_to_nothing() -> None:
+    """Twelve keys with twelve best actions of twenty: no action that got a vote is far ahead."""
+    crowd = Crowd(20, Fraction(1, 4), Fraction(1), Fraction(1, 20))
+    votes = votes_of(*((0, 512, 0, vote, 1) for vote in range(12)))
+    spread = np.ptp(crowd.made(votes, {0: crowd.nothing}, after=12).bonuses) / ONE
+    agreed = crowd.made(votes_of((0, 512, 0, 3, 12)), {0: crowd.nothing}, after=12)
+    assert spread < 0.5 < 2.5 < agreed.bonuses[3] / ONE
 
 
 def test_can_whoever_has_the_votes_check_a_prior() -> None:
@@ -171,7 +233,9 @@ def test_is_what_is_kept_of_a_vote_bounded() -> None:
     """Longer blocks say no more: their lengths are one number below 2**31, for every ε."""
     tiny = Crowd(2, Fraction(1, 2 * 10**6), Fraction(1), Fraction(1, 20))
     one = np.array([1])
-    kept = cast(tiny, prior=one, stayed=one > 0, vote=one, length=np.array([1 << 42]))
+    kept = cast(
+        tiny, prior=one, stayed=one > 0, vote=one, length=np.array([1 << 42]), group=0 * one
+    )
     assert kept.tolist() == [[2, 3, longest_told(tiny)]]
     assert kept.max() < 1 << 31
     nobody = np.zeros((3, 3), dtype=np.int32)
@@ -181,7 +245,21 @@ def test_is_what_is_kept_of_a_vote_bounded() -> None:
 def test_is_a_crowd_known_by_its_name() -> None:
     """The ledger says the name, and an outsider makes the crowd again."""
     assert named(CROWD.name) == CROWD
-    for wrong in ("", "crowd of 4 actions", CROWD.name + " more", CROWD.name.replace("1/4", "1/0")):
+    assert CROWD.name == "crowd of 4 actions at rate 1/4 bonus 1 floor 1/20"
+    grouped = replace(CROWD, groups=Groups.of({"a:": "one", "b:": "two", "c:": "one"}))
+    assert named(grouped.name) == grouped != CROWD
+    assert grouped.name == CROWD.name + " groups 613a,633a;623a"
+    for wrong in (
+        CROWD.name + " groups ",
+        CROWD.name + " groups 6",
+        CROWD.name + " groups 61;61",
+        CROWD.name + " groups 61;;62",
+        CROWD.name + " groups 61,",
+        "",
+        "crowd of 4 actions",
+        CROWD.name + " more",
+        CROWD.name.replace("1/4", "1/0"),
+    ):
         with pytest.raises(sd.InvalidConfig):
             named(wrong)
 
@@ -241,7 +319,8 @@ def test_does_a_prior_keep_what_the_proof_of_the_regret_needs() -> None:
         told = CrowdPrior.of(1, after=1, gap=0, bonuses=rng.integers(-4 * ONE, 4 * ONE, 4))
         sums, in_force = rng.integers(0, 30 * ONE, 4), int(rng.integers(4))
         logs = learner.log_probabilities(sums, in_force=in_force, told=told)
-        scores = CROWD.bonuses(told, np.array([in_force]))[0] / ONE - sums / ONE / 4
+        bonuses = CROWD.bonuses(told, np.array([in_force]), np.array([0]))
+        scores = bonuses[0] / ONE - sums / ONE / 4
         for best in range(4):
             others = np.delete(logs - (scores - scores[best]), best)
             assert others.max() <= log(0.5) + 1e-9
@@ -255,9 +334,11 @@ def test_does_a_prior_say_for_which_share_of_keys_an_action_is_thought_the_best(
     crowd = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
     votes = Votes.counted(
         prior=np.zeros(90, np.int64), length=np.full(90, 99), stayed=np.zeros(90, np.int64),
-        vote=np.repeat([0, 1, 2], [60, 20, 10]),
+        vote=np.repeat([0, 1, 2], [60, 20, 10]), group=np.zeros(90, np.int64),
     )  # fmt: skip
     shares = crowd.believed(crowd.made(votes, {0: crowd.nothing}, after=90))
     assert abs(shares.sum() - 1) < 1e-5
     assert shares.argsort().tolist() == [3, 2, 1, 0]
     assert crowd.believed(crowd.nothing).tolist() == [0.25] * 4
+    grouped = replace(crowd, groups=Groups(((b"x",),)))
+    assert grouped.believed(grouped.nothing).tolist() == [[0.25] * 4] * 2

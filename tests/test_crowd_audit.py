@@ -23,7 +23,9 @@ from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Batch, Plan
 from streamdp.core.events import CrowdPrior, LossBatch
+from streamdp.core.evidence import crowd
 from streamdp.core.evidence.crowd import POINT, cast, newest
+from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, Prior
@@ -69,9 +71,20 @@ class Forced:
         return self.choose.log_probabilities(sums, prior)
 
 
-def forced(losses: NDArray[np.float32], script: tuple[int, ...]) -> list[float]:
+@pytest.fixture(autouse=True)
+def two_keys_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Priors that two keys' votes already move far: what is wrong with one must show."""
+    monkeypatch.setattr(crowd, "ALIKE", (0.05,))
+    monkeypatch.setattr(crowd, "ALL_KEYS", 0.2)
+    monkeypatch.setattr(crowd, "RELATED", (0.2,))
+
+
+def forced(
+    losses: NDArray[np.float32], script: tuple[int, ...], groups: Groups = NO_GROUPS
+) -> list[float]:
     """The log-probabilities of a run's draws."""
-    learner = crowded(sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="capped 2"))
+    plain = sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="capped 2")
+    learner = crowded(plain, groups=groups)
     choose = Forced(learner.choose, script)
     machine = Engine(
         stream="home", partition=0, learner=replace(learner, choose=choose),
@@ -84,7 +97,7 @@ def forced(losses: NDArray[np.float32], script: tuple[int, ...]) -> list[float]:
     return choose.logs
 
 
-def worst(varied: int, scripts: Iterator[tuple[int, ...]]) -> float:
+def worst(varied: int, scripts: Iterator[tuple[int, ...]], groups: Groups = NO_GROUPS) -> float:
     """The largest log-ratio that the content of one record makes, over these transcripts."""
     ratio = 0.0
     for script in scripts:
@@ -92,7 +105,7 @@ def worst(varied: int, scripts: Iterator[tuple[int, ...]]) -> float:
         for vertex in VERTICES:
             losses = BASE.copy()
             losses[varied] = vertex
-            logs.append(sum(forced(losses, script)))
+            logs.append(sum(forced(losses, script, groups)))
         ratio = max(ratio, max(logs) - min(logs))
     return ratio
 
@@ -104,13 +117,19 @@ def transcripts(*, openings: tuple[int, int] = (0, 1)) -> Iterator[tuple[int, ..
         yield (openings[0], first, openings[1], second, *others)
 
 
-@pytest.mark.parametrize("varied", [0, 3, 5, 6])
-def test_does_an_event_of_any_key_cost_its_charge_at_most(varied: int) -> None:
-    """Each kind of record, every transcript: the priors add nothing to ε.
+GROUPED = Groups(((b"x",), (b"y",)))
+
+
+@pytest.mark.parametrize(
+    ("varied", "groups"),
+    [*((varied, NO_GROUPS) for varied in (0, 3, 5, 6)), (2, GROUPED), (5, GROUPED)],
+)
+def test_does_an_event_of_any_key_cost_its_charge_at_most(varied: int, groups: Groups) -> None:
+    """Each kind of record, every transcript: the priors add nothing to ε, groups or none.
 
     Its key's first, one inside a block, a block's last, and one of a block that stays open.
     """
-    ratio = worst(varied, transcripts())
+    ratio = worst(varied, transcripts(), groups)
     assert ratio <= EPSILON + TOLERANCE
     assert (ratio > 0.5) == (varied < 6)  # the last one lies in a block that is still open
 
@@ -123,7 +142,12 @@ def from_open_sums(patch: pytest.MonkeyPatch) -> None:
         sums = self.bank.sums[: len(self.bank)]
         ones = np.ones(len(sums), np.int64)
         kept = cast(
-            self.crowd, prior=0 * ones, stayed=ones < 0, vote=sums.argmin(axis=1), length=9 * ones
+            self.crowd,
+            prior=0 * ones,
+            stayed=ones < 0,
+            vote=sums.argmin(axis=1),
+            length=9 * ones,
+            group=0 * ones,
         )
         made = self.crowd.made(newest(kept), self.priors, after=self.votes)
         self.priors[made.number] = made
@@ -143,6 +167,23 @@ def when_sums_say_so(patch: pytest.MonkeyPatch) -> None:
         return ()
 
     patch.setattr(PartitionCrowd, "released", released)
+
+
+def by_open_sums(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: what is ahead in the newest key's block decides which group's prior a key is told."""
+    plain = PartitionCrowd.told
+
+    def told(self: PartitionCrowd, rows: Ints) -> tuple[CrowdPrior, Ints]:
+        ahead = int(self.bank.sums[len(self.bank) - 1].argmin())
+        return plain(self, rows)[0], np.full(len(rows), 1 + ahead)
+
+    patch.setattr(PartitionCrowd, "told", told)
+
+
+def test_is_a_group_that_depends_on_sums_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is a feature of the key: what a key's losses say must reach no draw beforehand."""
+    by_open_sums(monkeypatch)
+    assert worst(3, transcripts(), GROUPED) > EPSILON + 0.05
 
 
 @pytest.mark.parametrize(("break_it", "varied"), [(from_open_sums, 2), (when_sums_say_so, 3)])

@@ -242,6 +242,8 @@ def test_is_another_prior_than_the_votes_make_a_violation() -> None:
     told = [line for line in lines_of(store) if isinstance(line, PriorLine)]
     assert changed(store, of, 3) == []
     assert "does not follow" in changed(store, of, 3, bonuses=told[4].bonuses)[0]
+    short = changed(store, of, 3, bonuses=told[4].bonuses[:32])  # later priors are still checked
+    assert "does not follow" in short[0]
     assert "none was due" in changed(store, of, 3, after=99)[0]
     assert "was due" in changed(store, of, 3, number=9)[0]
     assert "another crowd" in changed(store, of, 3, crowd=told[3].crowd.replace("1/20", "1/2"))[0]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.core.learners import Leader
-from streamdp.replay import crowds
-from streamdp.replay.crowd_worlds import BESIDE, STAGGERED, Kind
+from streamdp.replay import crowd_worlds, crowds
+from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind
 from streamdp.replay.crowds import CrowdOutcome, Size, caught, simulate_crowds, told
 
 SMALL = Size(keys=80, actions=5, horizon=1500, runs=3, seed=1)
@@ -38,8 +38,8 @@ def test_do_keys_with_the_same_best_action_lose_far_less() -> None:
 
 
 def test_do_unrelated_keys_lose_hardly_more() -> None:
-    """Nor those of a power law, nor those that begin late."""
-    for outcome in played("unrelated", "power law, unrelated", "cold start, unrelated"):
+    """Nor those of a power law, nor those that begin at once."""
+    for outcome in played("unrelated", "power law, unrelated", "at once, unrelated"):
         assert told([outcome])[0] < 1.15, outcome.kind.name
 
 
@@ -59,6 +59,41 @@ def test_is_a_crowd_that_is_told_nothing_the_learner_itself(
         assert np.array_equal(outcome.alone, outcome.crowd)
 
 
+def test_do_groups_say_what_they_can() -> None:
+    """Keys of one cluster gain by being a group; groups that mean nothing hardly cost."""
+    size = Size(keys=150, actions=10, horizon=3000, runs=3, seed=1)
+    kinds = ("five clusters", "clusters that are groups", "unrelated, in groups")
+    apart, grouped, unrelated = (told([each])[0] for each in played(*kinds, size=size))
+    assert grouped < 0.75 * apart
+    assert unrelated < 1.15
+
+
+def test_do_keys_lose_hardly_more_where_the_world_changes() -> None:
+    """A world of four phases, and a memory: old votes for what was best give way to new ones."""
+    size = Size(keys=80, actions=5, horizon=6000, runs=3, seed=1)
+    kinds = [kind for kind in BESIDE if kind.name in ("changing, same best", "changing, unrelated")]
+
+    def remembering(epsilon: Fraction, actions: Sequence[str]) -> Leader:
+        return sd.remembering_leader(actions=actions, epsilon=epsilon)
+
+    same, unrelated = simulate_crowds(remembering, [Fraction(2)], kinds=kinds, size=size)
+    assert told([same])[0] < 1.1 > told([unrelated])[0]
+
+
+def test_do_phases_share_a_world_out() -> None:
+    """Each slot of each key lies in one phase, and phases are equally long in time."""
+    kind = next(kind for kind in BESIDE if kind.name == "changing, unrelated")
+    world = kind.world(
+        np.random.default_rng(1), keys=50, actions=4, horizon=1000, structure=0, scale=SETS["wide"]
+    )
+    assert world.means.shape == (4, 50, 4)
+    assert (np.diff(world.borders, axis=0) >= 0).all()
+    assert (world.borders[-1] == world.slots).all()
+    ends = (world.starts.max() + 1000) / 4
+    first = np.clip(np.ceil(ends - world.starts), 0, 1000)
+    assert world.borders[0].tolist() == first.tolist()
+
+
 def test_is_a_simulation_the_same_again() -> None:
     """A seed says everything."""
     (one,), (other,) = (played("half alike") for _ in range(2))
@@ -76,22 +111,20 @@ def invoke(*arguments: str) -> str:
 
 def test_can_a_crowd_be_simulated_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables for people and a list for machines, each kind at each ε."""
-    few = [Kind("trap", BESIDE[-1].means), STAGGERED[0]]
-    plain = crowds.simulate_crowds
-    monkeypatch.setattr(
-        crowds,
-        "simulate_crowds",
-        lambda learner, epsilons, *, size, progress: plain(
-            learner, epsilons, kinds=few, size=size, progress=progress
-        ),
-    )
-    arguments = ["--keys", "20", "--slots", "60", "--epsilon", "0.5,2"]
+    monkeypatch.setattr(crowd_worlds, "STAGGERED", (Kind("trap", BESIDE[-1].means), STAGGERED[0]))
+    monkeypatch.setattr(crowd_worlds, "BESIDE", ())
+    arguments = ["--keys", "20", "--slots", "60", "--epsilon", "0.5,2", "--actions", "4"]
     table = invoke(*arguments, "--markdown")
     assert "| trap: whom it catches |" in table
     assert "| geometric mean of the first ten |" in table
+    assert "wide: regret" in table
+    assert "narrow: regret" in table
     listed = json.loads(invoke(*arguments, "--json"))
-    assert [(each["world"], each["epsilon"], each["runs"]) for each in listed] == [
-        (world, epsilon, 3) for world in ("trap", "identical") for epsilon in ("1/2", "2")
+    assert [(e["worlds"], e["world"], e["epsilon"], e["runs"]) for e in listed] == [
+        (worlds, world, epsilon, 3)
+        for worlds in ("wide", "narrow")
+        for world in ("trap", "identical")
+        for epsilon in ("1/2", "2")
     ]
 
 
@@ -99,6 +132,8 @@ def test_can_a_crowd_be_simulated_from_the_command_line(monkeypatch: pytest.Monk
     ("arguments", "said"),
     [
         (["--keys", "1"], "simulate: size"),
+        (["--keys", "9", "--worlds", "drifting"], "unknown worlds"),
+        (["--keys", "9", "--world", "nowhere"], "--world: unknown"),
         (["--keys", "9", "--observes", "feedback"], "no votes"),
         (["--keys", "9", "--learners", "incumbent_leader,remembering_leader"], "with itself"),
         (["--keys", "9", "--epsilon", "1,inf"], "with itself"),

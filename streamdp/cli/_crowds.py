@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,8 @@ KeysOption = Annotated[
     int | None,
     typer.Option(help="So many keys that learn from each other, beside the same keys alone."),
 ]
+
+ActionsOption = Annotated[int, typer.Option(help="With --keys: of how many actions.")]
 
 RUNS = 3
 """Of each kind, one for each structure of costs: a run plays thousands of keys."""
@@ -29,24 +32,39 @@ def only_losses(observes: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CrowdSize:
+    """How large a simulation is asked for; None where the usual is meant."""
+
+    keys: int
+    actions: int
+    runs: int | None
+    slots: int | None
+    seed: int
+
+
 def crowds(
     learners: str | None,
     epsilon: str | None,
+    asked: CrowdSize,
     *,
-    keys: int,
-    runs: int | None,
-    slots: int | None,
-    seed: int,
+    worlds: str | None,
+    only: str | None,
 ) -> list[CrowdOutcome]:
-    """Every kind of crowd at every ε, with one learner."""
+    """Every kind of crowd at every ε, with one learner, in one set of worlds or in both."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.learners import learner_of
     from streamdp.replay.cells import parse_candidates, parse_epsilons
-    from streamdp.replay.crowds import Size, simulate_crowds
+    from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED
+    from streamdp.replay.crowds import HORIZON, Size, simulate_crowds
     from streamdp.replay.simulate import DEFAULT
 
     candidates = parse_candidates(DEFAULT if learners is None else learners)
     epsilons = parse_epsilons("0.3,1" if epsilon is None else epsilon)
+    kinds = [each for each in (*STAGGERED, *BESIDE) if only is None or only in each.name]
+    if not kinds:
+        expected = "; ".join(each.name for each in (*STAGGERED, *BESIDE))
+        raise InvalidConfig(complaint("--world", "unknown", expected=expected, got=only))
     finite = [each for each in epsilons if each is not None]
     if len(candidates) != 1 or len(finite) < len(epsilons):
         raise InvalidConfig(
@@ -58,23 +76,39 @@ def crowds(
             )
         )
     table = {"recipe": candidates[0].recipe, **dict(candidates[0].options)}
-    size = Size(keys=keys, runs=RUNS if runs is None else runs, seed=seed)
-    if slots is not None:
-        size = Size(keys=keys, horizon=slots, runs=size.runs, seed=seed)
-    return list(
-        simulate_crowds(
+    sizes = [
+        Size(
+            keys=asked.keys,
+            actions=asked.actions,
+            horizon=HORIZON if asked.slots is None else asked.slots,
+            runs=RUNS if asked.runs is None else asked.runs,
+            seed=asked.seed,
+            worlds=each,
+        )
+        for each in (SETS if worlds is None else [worlds])
+    ]
+    return [
+        outcome
+        for size in sizes
+        for outcome in simulate_crowds(
             lambda exact, names: learner_of({**table, "epsilon": str(exact)}, actions=names),
             finite,
+            kinds=kinds,
             size=size,
             progress=lambda kind: typer.echo(f"simulating {kind.name}", err=True),
         )
-    )
+    ]
 
 
 def crowd_tables(
     outcomes: Sequence[CrowdOutcome],
 ) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """What the crowd leaves of each kind's regret."""
+    """What the crowd leaves of each kind's regret; a table for each set of worlds."""
+    for worlds in dict.fromkeys(each.worlds for each in outcomes):
+        yield _table(worlds, [each for each in outcomes if each.worlds == worlds])
+
+
+def _table(worlds: str, outcomes: Sequence[CrowdOutcome]) -> tuple[str, list[str], list[list[str]]]:
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.crowd_worlds import STAGGERED
     from streamdp.replay.crowds import caught, told
@@ -97,12 +131,13 @@ def crowd_tables(
     ]
     rows.append(row("geometric mean of the first ten", ten))
     header = ["world", *(f"ε = {epsilon_text(budget)}" for budget in budgets)]
-    yield "Regret with the crowd, as a share of the same keys' alone", header, rows
+    return f"{worlds}: regret with the crowd, as a share of the same keys' alone", header, rows
 
 
 def crowd_told(outcome: CrowdOutcome) -> dict[str, object]:
     """For machines."""
     return {
+        "worlds": outcome.worlds,
         "world": outcome.kind.name,
         "epsilon": str(outcome.epsilon),
         "runs": len(outcome.alone),

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdp.cli._crowds import KeysOption, crowd_tables, crowd_told, crowds, only_losses
+from streamdp.cli._crowds import (
+    ActionsOption,
+    CrowdSize,
+    KeysOption,
+    crowd_tables,
+    crowd_told,
+    crowds,
+    only_losses,
+)
 
 if TYPE_CHECKING:
     from streamdp.replay.course import Trajectory
@@ -20,10 +28,11 @@ if TYPE_CHECKING:
 RUNS = 400
 
 WorldsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="stationary, drifting, others; held-out-stationary or held-out-drifting, which no"
-        " default was chosen by: what --observes losses sees."
+        help="stationary (without it), drifting, others; held-out-stationary or held-out-drifting,"
+        " which no default was chosen by: what --observes losses sees. With --keys: wide or"
+        " narrow; both without it."
     ),
 ]
 
@@ -33,7 +42,7 @@ LearnersOption = Annotated[
 
 WorldOption = Annotated[
     str | None,
-    typer.Option("--world", help="Feedback: only the worlds whose name holds this text."),
+    typer.Option("--world", help="Feedback, --keys: only the worlds whose name holds this text."),
 ]
 
 DelayOption = Annotated[
@@ -52,7 +61,7 @@ def simulate(
     observes: Annotated[
         str, typer.Option(help="losses (of all actions) or feedback (of the shown action).")
     ] = "losses",
-    worlds: WorldsOption = "stationary",
+    worlds: WorldsOption = None,
     learners: LearnersOption = None,
     epsilon: Annotated[
         str | None, typer.Option(help="Budgets, exactly; 0.1,0.5,1,4, with feedback 0.25,0.5,1.")
@@ -79,6 +88,7 @@ def simulate(
     delay: DelayOption = 0,
     report: ReportOption = None,
     keys: KeysOption = None,
+    actions: ActionsOption = 20,
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
@@ -86,9 +96,7 @@ def simulate(
     the best action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
-    drift and an adversary.
-
-    With --keys: keys that are alike or not, and how much less they lose by knowing each other.
+    drift and an adversary. With --keys: how much less keys lose by knowing each other.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
@@ -98,7 +106,8 @@ def simulate(
     count = RUNS if runs is None else runs
     if keys is not None:
         only_losses(observes)
-        crowd = crowds(learners, epsilon, keys=keys, runs=runs, slots=slots, seed=seed)
+        asked = CrowdSize(keys, actions=actions, runs=runs, slots=slots, seed=seed)
+        crowd = crowds(learners, epsilon, asked, worlds=worlds, only=only)
         told, tables = [crowd_told(outcome) for outcome in crowd], crowd_tables(crowd)
     elif observes == "feedback":
         size = {"runs": count, "seed": seed, "delay": delay}
@@ -129,7 +138,7 @@ def _show(tables: Iterable[Table], *, how: str) -> None:
 
 
 def _losses(
-    worlds: str,
+    worlds: str | None,
     learners: str | None,
     epsilon: str | None,
     *,
@@ -145,6 +154,7 @@ def _losses(
     from streamdp.replay.simulate import simulate as simulated
     from streamdp.replay.unprotected import TRACKERS
 
+    worlds = "stationary" if worlds is None else worlds
     if worlds not in FAMILIES:
         raise InvalidConfig(
             complaint("--worlds", "unknown", expected=" | ".join(FAMILIES), got=worlds)

@@ -184,16 +184,16 @@ class CrowdPrior:
     number: int
     after: int  # how many votes the partition had released
     gap: int  # which of the crowd's gaps fitted best
-    told: bytes  # K little-endian int64: bonuses in units of 2**-20 noise units
+    told: bytes  # K little-endian int64 for each group: bonuses in units of 2**-20 noise units
 
     @classmethod
     def of(cls, number: int, *, after: int, gap: int, bonuses: NDArray[np.int64]) -> CrowdPrior:
-        """From K bonuses."""
+        """From K bonuses, or from K for each group of keys, group after group."""
         return cls(number, after, gap, bonuses.astype("<i8").tobytes())
 
     @property
     def bonuses(self) -> NDArray[np.int64]:
-        """K bonuses, in units of 2**-20 noise units."""
+        """K bonuses for each group of keys, in units of 2**-20 noise units."""
         return np.frombuffer(self.told, "<i8").astype(np.int64, copy=False)
 
 

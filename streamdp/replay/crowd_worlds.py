@@ -1,16 +1,24 @@
 """Made-up worlds of many keys, to simulate what keys learn from each other.
 
 A world says for each key what each action costs on average, how many slots it has, when its first
-one comes and how fast they follow. Losses are 0 or 1, independent.
+one comes and how fast they follow. Losses are 0 or 1, independent. A world may change: then it has
+several phases, of equal length in time, each drawn like the one before it and independent of it.
 
 The kinds: all keys alike (`identical`); alike but for the best action, which is the same (`same
 best`); alike up to normal noise of σ; five clusters; half of them alike, half unrelated; alike,
 clustered and unrelated with power-law sizes; unrelated. These ten are averaged. Beside them:
-`trap`, where the crowd's favourite is the worst action for a fifth of the keys, and `cold` kinds,
-whose keys appear all the time.
+`trap`, where the crowd's favourite is the worst action for a fifth of the keys; kinds whose keys
+begin all `at once`, so that none can know more than another; kinds in `groups` that the crowd is
+told of, which say everything (the cluster) or nothing.
 
 What actions cost within a key is one of three, in turn from run to run: gaps of all sizes, one
-action better than the others by .1, gaps that double from .01 on.
+action better than the others by the same gap, gaps that double. How large gaps are makes all the
+difference to what σ means, so there are two sets of worlds (`SETS`):
+
+* `wide`: costs all over [0, 1], a gap of .2, gaps that double from .02 on; keys begin at any time
+  within the horizon.
+* `narrow`: costs within [1/4, 3/4], a gap of .1, gaps that double from .01 on; keys begin within
+  the first tenth of the horizon, so that they learn nearly at the same time.
 """
 
 from __future__ import annotations
@@ -22,6 +30,8 @@ import numpy as np
 from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
+from streamdp.core.evidence.groups import NO_GROUPS, Groups
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -29,34 +39,64 @@ CLUSTERS = 5
 MINORITY = 5
 """Of a trap: one key in so many."""
 
-_STAGGERED = 0.1  # of the horizon: keys begin within it
 _LARGEST = 10  # horizons: slots of the largest key, where sizes follow a power law
+_PHASES = 4  # of worlds that change
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large gaps are, and when keys begin."""
+
+    lowest: float  # costs of all sizes
+    highest: float
+    better: float  # by how much one action is better than the others
+    doubling: float  # the smallest of the gaps that double
+    begin: float  # of the horizon: keys begin within it
+
+    def costs(self, generator: Generator, actions: int, structure: int) -> Floats:
+        """What each action costs, in one of the three structures."""
+        if structure == 0:
+            return generator.uniform(self.lowest, self.highest, actions)
+        if structure == 1:
+            best = np.arange(actions) == generator.integers(actions)
+            return np.asarray(0.5 - self.better * best)
+        gaps = np.append(0, self.doubling * 2.0 ** np.arange(actions - 1))
+        most = self.highest - self.lowest
+        return np.asarray(generator.permutation(self.lowest + 0.05 + np.minimum(gaps, most - 0.1)))
+
+
+SETS = {
+    "wide": Scale(lowest=0.0, highest=1.0, better=0.2, doubling=0.02, begin=1.0),
+    "narrow": Scale(lowest=0.25, highest=0.75, better=0.1, doubling=0.01, begin=0.1),
+}
+"""Both sets of worlds, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """N keys and K actions."""
+    """N keys, K actions and P phases."""
 
-    means: Floats  # N × K
+    means: Floats  # P × N × K
     slots: Ints  # N
     starts: Floats  # N: when each key's first slot comes
     pace: Floats  # N: how many slots come in a unit of time
     minority: Ints  # the keys that a trap is laid for
+    groups: Ints  # N: the group of each key
+    known: Groups  # the groups that the crowd is told of
 
     @property
     def gaps(self) -> Floats:
-        """What a slot of each action costs each key above its best."""
-        return np.asarray(self.means - self.means.min(axis=1, keepdims=True))
+        """What a slot of each action costs each key above its best: P × N × K."""
+        return np.asarray(self.means - self.means.min(axis=2, keepdims=True))
 
-
-def costs(generator: Generator, actions: int, structure: int) -> Floats:
-    """What each action costs, in one of the three structures."""
-    if structure == 0:
-        return generator.uniform(0.25, 0.75, actions)
-    if structure == 1:
-        return np.asarray(0.5 - 0.1 * (np.arange(actions) == generator.integers(actions)))
-    doubling = 0.01 * 2.0 ** np.arange(actions)
-    return np.asarray(generator.permutation(0.3 + np.minimum(np.append(0, doubling[:-1]), 0.5)))
+    @property
+    def borders(self) -> Ints:
+        """How many slots each key has had when each phase ends: P × N."""
+        ends = (self.starts + self.slots / self.pace).max() / len(self.means)
+        times = ends * np.arange(1, len(self.means) + 1)
+        had = np.ceil((times[:, None] - self.starts) * self.pace)
+        had[-1] = self.slots
+        return np.asarray(np.clip(had, 0, self.slots), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +107,30 @@ class _Draw:
     keys: int
     actions: int
     structure: int
+    scale: Scale
+    cluster: Ints  # N: of each key
 
     def unrelated(self, keys: int | None = None) -> Floats:
         count = self.keys if keys is None else keys
-        each = (costs(self.generator, self.actions, self.structure) for _ in range(count))
+        each = (
+            self.scale.costs(self.generator, self.actions, self.structure) for _ in range(count)
+        )
         return np.stack(list(each))
 
     def alike(self, spread: float, keys: int | None = None) -> Floats:
         count = self.keys if keys is None else keys
-        common = costs(self.generator, self.actions, self.structure)
+        common = self.scale.costs(self.generator, self.actions, self.structure)
         noise = self.generator.normal(0, spread, (count, self.actions))
         return np.clip(common + noise, 0, 1)
 
     def same_best(self) -> Floats:
         means, every = self.unrelated(), np.arange(self.keys)
-        best = means.argmin(axis=1)
-        means[every, best], means[:, 0] = means[:, 0].copy(), means[every, best].copy()
+        best, same = means.argmin(axis=1), int(self.generator.integers(self.actions))
+        means[every, best], means[:, same] = means[:, same].copy(), means[every, best].copy()
         return means
 
     def clusters(self) -> Floats:
-        centres = self.unrelated(CLUSTERS)[self.generator.integers(CLUSTERS, size=self.keys)]
+        centres = self.unrelated(CLUSTERS)[self.cluster]
         noise = self.generator.normal(0, 0.02, centres.shape)
         return np.clip(centres + noise, 0, 1)
 
@@ -110,22 +154,30 @@ class Kind:
     name: str
     means: Callable[[_Draw], Floats]
     sizes: str = "equal"  # or "power law"
-    begin: str = "staggered"  # or "cold": all the time
+    begin: str = "staggered"  # or "at once"
+    grouped: str = "never"  # or "by cluster"
+    phases: int = 1
 
     def world(
-        self, generator: Generator, *, keys: int, actions: int, horizon: int, structure: int
-    ) -> World:
+        self, generator: Generator, *, keys: int, actions: int, horizon: int, structure: int,
+        scale: Scale,
+    ) -> World:  # fmt: skip
         """One world of this kind; keys of equal size have `horizon` slots each."""
-        means = self.means(_Draw(generator, keys, actions, structure))
-        slots, starts, pace = np.full(keys, horizon), np.zeros(keys), np.ones(keys)
+        cluster = generator.integers(CLUSTERS, size=keys)
+        draw = _Draw(generator, keys, actions, structure, scale, cluster)
+        means = np.stack([self.means(draw) for _ in range(self.phases)])
+        slots, pace = np.full(keys, horizon), np.ones(keys)
         if self.sizes == "power law":
             ranks = 1 + generator.permutation(keys)
             slots = np.maximum(1, _LARGEST * horizon // ranks)
             pace = slots / horizon
-        within = horizon if self.begin == "cold" else _STAGGERED * horizon
+        within = 0.0 if self.begin == "at once" else scale.begin * horizon
         starts = generator.uniform(0, within, keys)
         caught = np.arange(keys // MINORITY if self.name == "trap" else 0)
-        return World(means, slots, starts, pace, caught)
+        known, groups = NO_GROUPS, np.zeros(keys, dtype=np.int64)
+        if self.grouped == "by cluster":
+            known, groups = Groups(tuple((b"%d" % n,) for n in range(CLUSTERS))), 1 + cluster
+        return World(means, slots, starts, pace, caught, groups, known)
 
 
 STAGGERED = (
@@ -143,7 +195,14 @@ STAGGERED = (
 """The ten whose geometric mean is told."""
 
 BESIDE = (
-    Kind("cold start, same best", _Draw.same_best, begin="cold"),
-    Kind("cold start, unrelated", _Draw.unrelated, begin="cold"),
+    Kind("clusters that are groups", _Draw.clusters, grouped="by cluster"),
+    Kind("unrelated, in groups", _Draw.unrelated, grouped="by cluster"),
+    Kind("at once, same best", _Draw.same_best, begin="at once"),
+    Kind("at once, alike, σ = .05", lambda draw: draw.alike(0.05), begin="at once"),
+    Kind("at once, unrelated", _Draw.unrelated, begin="at once"),
+    Kind("changing, same best", _Draw.same_best, phases=_PHASES),
+    Kind("changing, alike, σ = .05", lambda draw: draw.alike(0.05), phases=_PHASES),
+    Kind("changing, clusters", _Draw.clusters, phases=_PHASES),
+    Kind("changing, unrelated", _Draw.unrelated, phases=_PHASES),
     Kind("trap", _Draw.trap),
 )

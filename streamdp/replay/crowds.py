@@ -25,10 +25,13 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
-from streamdp.replay.crowd_worlds import BESIDE, STAGGERED, Kind, World
+from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind, World
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+HORIZON = 20_000
+"""Slots of each key."""
 
 _STREAM = "crowd"
 _STRUCTURES = 3
@@ -40,12 +43,19 @@ class Size:
 
     keys: int = 1000
     actions: int = 20
-    horizon: int = 20_000
+    horizon: int = HORIZON
     runs: int = 4
     seed: int = 1
+    worlds: str = "wide"  # which of `SETS`
 
     def __post_init__(self) -> None:
         """Refuse what gives no crowd or no standard error."""
+        if self.worlds not in SETS:
+            raise InvalidConfig(
+                complaint(
+                    "simulate --keys", "unknown worlds", expected=" | ".join(SETS), got=self.worlds
+                )
+            )
         if min(self.keys, self.actions, self.runs) < 2 or not 1 <= self.horizon <= 1 << 30:
             raise InvalidConfig(
                 complaint(
@@ -62,6 +72,7 @@ class Size:
 class CrowdOutcome:
     """The regret of all keys together, run by run, alone and with the crowd."""
 
+    worlds: str
     kind: Kind
     epsilon: Fraction
     alone: Floats
@@ -90,7 +101,7 @@ def simulate_crowds(
         for epsilon in epsilons:
             alone = learner(epsilon, names)
             rows = [_run(kind, number, run, alone, size) for run in range(size.runs)]
-            yield CrowdOutcome(kind, epsilon, *np.array(rows).T)
+            yield CrowdOutcome(size.worlds, kind, epsilon, *np.array(rows).T)
 
 
 def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[float]:
@@ -102,8 +113,10 @@ def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[f
         actions=size.actions,
         horizon=size.horizon,
         structure=run % _STRUCTURES,
+        scale=SETS[size.worlds],
     )
-    found = [_Play.of(world, each, seeds).regret() for each in (alone, crowded(alone))]
+    together = crowded(alone, groups=world.known)
+    found = [_Play.of(world, each, seeds).regret() for each in (alone, together)]
     return [
         *(float(each.sum()) for each in found),
         *(float(each[world.minority].sum()) for each in found),
@@ -124,24 +137,31 @@ class _Play:
     known: Standing
     kept: Ints  # N × WIDTH
     lost: Floats  # N
+    gaps: Floats  # P × N × K
+    borders: Ints  # P × N: how many slots each key has had when each phase ends
     priors: dict[int, CrowdPrior] = field(default_factory=dict)
     votes: int = 0
 
     @classmethod
     def of(cls, world: World, learner: Leader, seeds: tuple[int, ...]) -> _Play:
         """Before anything happens; the losses follow from the seeds, the bits from them alone."""
-        keys, most = len(world.means), int(world.slots.max())
+        keys, most = len(world.slots), int(world.slots.max())
         blocks = np.arange(learner.schedule.block_of(most) + 1)
         lengths = learner.schedule.lengths(blocks)
         generator = default_rng((*seeds, 1))
-        sums = generator.binomial(lengths[None, :, None], world.means[:, None, :]) * UNIT
+        ends = np.cumsum(lengths)
+        sums = np.zeros((keys, len(blocks), len(learner.actions)), dtype=np.int64)
+        borders = world.borders
+        inside_phases = _inside(borders[:, :, None], ends - lengths, ends)
+        for inside, means in zip(inside_phases, world.means, strict=True):
+            sums += generator.binomial(inside[:, :, None], means[:, None, :]) * UNIT
         randomness = SeededRandomness(int(generator.integers(1 << 32)))
         tags = b"".join(randomness.tag(_STREAM, 0, b"%d" % key, 1, 0) for key in range(keys))
         remembered = np.zeros((keys, learner.memory.width), dtype=np.int64)
         return cls(
             world, learner, randomness, np.frombuffer(tags, np.uint8).reshape(keys, 16),
-            sums, lengths, np.cumsum(lengths), Standing(np.zeros(keys, np.int64), remembered),
-            np.zeros((keys, WIDTH), np.int64), np.zeros(keys),
+            sums, lengths, ends, Standing(np.zeros(keys, np.int64), remembered),
+            np.zeros((keys, WIDTH), np.int64), np.zeros(keys), world.gaps, borders,
         )  # fmt: skip
 
     def regret(self) -> Floats:
@@ -167,6 +187,10 @@ class _Play:
     @property
     def _told(self) -> CrowdPrior:
         return self.priors[len(self.priors) - 1]
+
+    def _told_to(self, keys: Ints) -> tuple[CrowdPrior, Ints] | None:
+        """The newest prior, and the keys' groups; None where keys learn alone."""
+        return (self._told, self.world.groups[keys]) if self.priors else None
 
     def _events(self) -> tuple[Ints, Ints]:
         """Keys as they open (block −1) and end a block, in the order of time."""
@@ -198,8 +222,9 @@ class _Play:
     def _open(self, keys: Ints) -> None:
         """A first action: under prior 0 it is any, alike for both learners."""
         bits = self._bits(keys, Purpose.OPENING, np.zeros_like(keys))
-        nothing = np.zeros((len(keys), self.world.means.shape[1]), dtype=np.int64)
-        prior = self.learner.opening_prior(len(keys), self._told) if self.priors else None
+        nothing = np.zeros((len(keys), self.world.means.shape[2]), dtype=np.int64)
+        told = self._told_to(keys)
+        prior = None if told is None else self.learner.opening_prior(told)
         self.known.in_force[keys] = self.learner.choose.select(nothing, bits, prior)
         self._lose(keys, np.zeros_like(keys))
 
@@ -207,14 +232,14 @@ class _Play:
         """A vote, and what is in force from then on."""
         in_force, lengths = self.known.in_force[keys], self.lengths[blocks]
         bits = self._bits(keys, Purpose.SELECTION, blocks)
-        told = self._told if self.priors else None
+        told = self._told_to(keys)
         prior = self.learner.prior(in_force, told)
         votes = self.learner.choose.select(self.sums[keys, blocks], bits, prior)
         if told is not None and self.learner.crowd is not None:
-            number = np.full(len(keys), told.number)
+            number = np.full(len(keys), told[0].number)
             self.kept[keys] = cast(
                 self.learner.crowd, prior=number, stayed=votes == in_force, vote=votes,
-                length=lengths,
+                length=lengths, group=told[1],
             )  # fmt: skip
         before = Standing(in_force, self.known.remembered[keys])
         now = self.learner.memory.after(before, votes, lengths)
@@ -223,13 +248,26 @@ class _Play:
 
     def _lose(self, keys: Ints, blocks: Ints) -> None:
         """What the action in force costs until these blocks end."""
-        slots = self.world.slots[keys]
-        until = np.minimum(self.ends[blocks], slots)
-        count = until - np.minimum(self.ends[blocks] - self.lengths[blocks], slots)
-        self.lost[keys] += count * self.world.gaps[keys, self.known.in_force[keys]]
+        begins, ends = self.ends[blocks] - self.lengths[blocks], self.ends[blocks]
+        for inside, gaps in zip(
+            _inside(self.borders[:, keys], begins, ends), self.gaps, strict=True
+        ):
+            self.lost[keys] += inside * gaps[keys, self.known.in_force[keys]]
 
     def _bits(self, keys: Ints, purpose: int, indices: Ints) -> Bits:
         return self.randomness.bits(_STREAM, purpose, self.tags[keys], indices)
+
+
+def _inside(borders: Ints, begins: Ints, ends: Ints) -> Iterator[Ints]:
+    """How many of the slots from `begins` to `ends` lie in each phase, of those that come.
+
+    >>> [slots.tolist() for slots in _inside(np.array([[3], [8]]), np.array([1]), np.array([9]))]
+    [[2], [5]]
+    """
+    before = np.zeros_like(borders[0])
+    for border in borders:
+        yield np.asarray(np.clip(ends, before, border) - np.clip(begins, before, border))
+        before = border
 
 
 def told(outcomes: Sequence[CrowdOutcome]) -> tuple[float, float]:

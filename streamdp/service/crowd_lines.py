@@ -73,7 +73,8 @@ class CrowdLines:
             yield f"prior {prior.number} after {prior.after} votes of {self.votes}, none was due"
         elif not crowd.follows(prior, newest(np.array(list(self.kept.values()))), self.priors):
             yield f"prior {prior.number} does not follow from the votes before it"
-        self.priors[prior.number], self.late = prior, -1
+        fits = crowd.fits(prior)  # else later priors could not be computed with it
+        self.priors[prior.number], self.late = prior if fits else crowd.nothing, -1
 
     def _begun(self, name: str) -> Iterator[str]:
         """The epoch's first line says the crowd; all others the same."""
@@ -104,6 +105,7 @@ class CrowdLines:
                 stayed=np.array([self.in_force.get(key) == line.index]),
                 vote=np.array([line.index]),
                 length=np.array([line.stop - line.start]),
+                group=crowd.groups.numbers([key]),
             )[0]
             if self.votes >= due(self.priors[len(self.priors) - 1].after) and self.late < 0:
                 self.late = line.last_offset

@@ -65,6 +65,15 @@ class PartitionCrowd:
         """What draws are told now."""
         return self.priors[len(self.priors) - 1]
 
+    def told(self, rows: Ints) -> tuple[CrowdPrior, Ints]:
+        """What draws of these rows are told now, and the groups of their keys."""
+        return self.current, self._groups(rows)
+
+    def _groups(self, rows: Ints) -> Ints:
+        if self.crowd.groups.count == 1:
+            return np.zeros_like(rows)
+        return self.crowd.groups.numbers([self.bank.keys[row] for row in rows.tolist()])
+
     @property
     def due(self) -> int:
         """How many votes must have been released when the next prior is made."""
@@ -78,13 +87,13 @@ class PartitionCrowd:
     def begin(self, standing: CrowdStanding) -> None:
         """Go on from a checkpoint."""
         for number, prior in enumerate(standing.priors, start=1):
-            fits = len(prior.told) == 8 * self.crowd.actions
+            fits = self.crowd.fits(prior)
             if prior.number != number or prior.after > standing.votes or not fits:
                 raise StateMismatch(
                     complaint(
                         "crowd",
                         "priors on record",
-                        expected=f"prior {number} of {self.crowd.actions} actions, made after at"
+                        expected=f"prior {number} of {self.crowd.size} bonuses, made after at"
                         f" most {standing.votes} votes",
                         got=f"prior {prior.number} after {prior.after} votes",
                     )
@@ -141,6 +150,7 @@ class PartitionCrowd:
             stayed=votes == self.bank.action[rows],
             vote=votes,
             length=lengths,
+            group=self._groups(rows),
         )
         self.bank.remembered[rows, -WIDTH:] = kept
 

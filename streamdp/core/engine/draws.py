@@ -143,9 +143,7 @@ class Fresh:
         if self.crowd is None:
             return uniform_integers(bits, np.full(len(rows), actions))
         nothing = np.zeros((len(rows), actions), dtype=np.int64)
-        return learner.choose.select(
-            nothing, bits, learner.opening_prior(len(rows), self.crowd.current)
-        )
+        return learner.choose.select(nothing, bits, learner.opening_prior(self.crowd.told(rows)))
 
     def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
         """The current one for all."""
@@ -155,7 +153,7 @@ class Fresh:
         """The learner's private choice from the window's sums."""
         assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
-        told = None if self.crowd is None else self.crowd.current
+        told = None if self.crowd is None else self.crowd.told(rows)
         prior = self.learner.prior(bank.action[rows].astype(np.int64), told)
         return self.learner.choose.select(bank.sums[rows], bits, prior)
 

@@ -106,7 +106,10 @@ class Pool:
         block = int(bank.block[:rows].sum())
         votes, lengths = votes_of(kept, block, engine.learner.schedule)
         nothing = np.zeros_like(votes)
-        return cast(self._crowd, prior=nothing, stayed=nothing > 0, vote=votes, length=lengths)
+        return cast(
+            self._crowd, prior=nothing, stayed=nothing > 0, vote=votes, length=lengths,
+            group=nothing,
+        )  # fmt: skip
 
     def begun(self, bank: Bank) -> tuple[Ints, Ints]:
         """The rows whose open block is donated and has begun, and that block."""

@@ -13,10 +13,21 @@ How π is estimated. The evidence is the newest vote of each key: which action, 
 many slots, drawn under which prior, and whether it is the action that was in force. A vote for what
 the prior favoured anyway is no evidence, so the prior stands in the likelihood: a key whose best
 action is j votes for w with a chance near softmax(b + c·[in force] + a_n·[= j])[w], where b is what
-was told to that draw and a_n = min(6, ρ·n·g) says how much a block of n slots tells of a gap g. π
-comes from expectation–maximisation with a quarter of a pseudo-count for each action; the gap, from
-the public grid `GAPS`, is the one of the greatest likelihood. (Of the action in force only is known
-whether the vote was for it. Where it was not, the softmax leaves c out.)
+was told to that draw and a_n = min(6, ρ·n·g) says how much a block of n slots tells of a gap g.
+n_j, how many keys action j is best for, comes from expectation–maximisation with a quarter of a
+pseudo-count for each action; the gap, from the public grid `GAPS`, is the one of the greatest
+likelihood. (Of the action in force only is known whether the vote was for it. Where it was not, the
+softmax leaves c out.)
+
+How alike keys are is estimated too. Few votes of unrelated keys look as if some actions were
+preferred. So π is the mean of (n_j + α)/(n + K·α) over a grid of pseudo-counts α (`ALIKE`), each
+weighted by how likely it makes the counts (Dirichlet–multinomial): small α where keys agree, large
+α where they do not, and then the prior says little until there are many votes.
+
+Where keys are in groups (`groups`), each group g has a prior of its own. Its counts n_g come from
+the votes of its keys with `ALL_KEYS`·π as pseudo-counts, and π_g is the mean of
+(n_gj + α₀·π_j)/(n_g + α₀) over a grid of α₀ (`RELATED`), weighted in the same way: large α₀ where
+groups do not differ. A group without votes has the prior of all keys.
 
 Rules:
 
@@ -32,10 +43,10 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, log
+from math import ceil, fsum, lgamma, log
 from typing import Any
 
 import numpy as np
@@ -43,6 +54,8 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.groups import NO_GROUPS, Groups
+from streamdp.core.evidence.groups import named as groups_named
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -59,10 +72,23 @@ MOST_TOLD = 6
 
 WIDTH = 3
 """How many integers are kept of each key's newest vote: the number of its prior plus 1 (0: the key
-has cast none), twice the action plus whether that was in force, and its block's length."""
+has cast none), what it was, and its block's length. What it was: twice the action plus whether that
+was in force, plus 2**21 times the key's group."""
 
 PSEUDO_COUNT = 0.25
-"""Keys of each action that are supposed beforehand: one vote alone favours its action little."""
+"""Keys of each action that are supposed while keys are counted, so that no share dies out."""
+
+ALIKE = (0.25, 1.0, 4.0)
+"""Pseudo-counts of each action that are weighed: keys that are alike, neither, and unrelated."""
+
+ALL_KEYS = 10.0
+"""In a group, all keys together count as much as so many of its own, while its own are counted."""
+
+RELATED = (3.0, 30.0, 300.0)
+"""α₀: the same, as it is weighed: groups that differ, that do in part, and that do not."""
+
+_GROUP = 21
+"""Bits of what a vote was, below the group: twice an action of 10**6 or fewer, plus one."""
 
 _ROUNDS = 40
 """Of expectation–maximisation. Fixed, so that no comparison of floats decides when to stop."""
@@ -74,7 +100,8 @@ _EXACT = r"(\d{1,30}(?:/[1-9]\d{0,29})?)"
 
 _NAME = re.compile(
     rf"crowd of (\d{{1,7}}) actions at rate {_EXACT} bonus {_EXACT} floor {_EXACT}"
-    r"(?: donating below (\d{1,13}))?",
+    r"(?: donating below (\d{1,13}))?"
+    r"(?: groups ([0-9a-f,;]+))?",
     re.ASCII,
 )
 
@@ -87,34 +114,42 @@ class Votes:
     length: Ints  # of its block
     stayed: Ints  # 1 where it is the action that was in force when it was drawn, else 0
     vote: Ints
+    group: Ints  # of the key
     count: Ints
 
     @classmethod
-    def counted(cls, *, prior: Ints, length: Ints, stayed: Ints, vote: Ints) -> Votes:
+    def counted(cls, *, prior: Ints, length: Ints, stayed: Ints, vote: Ints, group: Ints) -> Votes:
         """From one entry for each key; their order makes no difference.
 
         >>> one, two = np.array([1, 1, 0]), np.array([7, 7, 7])
-        >>> Votes.counted(prior=one, length=two, stayed=one, vote=two).count.tolist()
+        >>> Votes.counted(prior=one, length=two, stayed=one, vote=two, group=one).count.tolist()
         [1, 2]
         """
         lengths, which = np.unique(length, return_inverse=True)
-        shape = tuple(int(each.max(initial=0)) + 1 for each in (prior, which, stayed, vote))
-        cells = np.ravel_multi_index((prior, which, stayed, vote), shape)
-        found, count = np.unique(cells, return_counts=True)
-        prior, which, stayed, vote = np.unravel_index(found, shape)
-        return cls(prior, lengths[which], stayed, vote, count)
+        columns = (prior, which, stayed, vote, group)
+        shape = tuple(int(each.max(initial=0)) + 1 for each in columns)
+        found, count = np.unique(np.ravel_multi_index(columns, shape), return_counts=True)
+        prior, which, stayed, vote, group = np.unravel_index(found, shape)
+        return cls(prior, lengths[which], stayed, vote, group, count)
 
 
-def cast(crowd: Crowd, *, prior: Ints, stayed: Bools, vote: Ints, length: Ints) -> Ints:
-    """What is kept of votes: R × `WIDTH` integers below 2**31."""
-    return np.stack([prior + 1, 2 * vote + stayed, np.minimum(length, longest_told(crowd))], axis=1)
+def cast(
+    crowd: Crowd, *, prior: Ints, stayed: Bools, vote: Ints, length: Ints, group: Ints
+) -> Ints:
+    """What is kept of votes: R × `WIDTH` integers below 2**31.
+
+    `group`: that of each vote's key, `crowd.groups.numbers(keys)`.
+    """
+    what = (group << _GROUP) + 2 * vote + stayed
+    return np.stack([prior + 1, what, np.minimum(length, longest_told(crowd))], axis=1)
 
 
 def newest(kept: NDArray[np.integer[Any]]) -> Votes:
     """The votes that are kept, counted: R × `WIDTH` integers, one row for each key."""
     votes = kept[kept[:, 0] > 0].astype(np.int64)
+    group, vote = votes[:, 1] >> _GROUP, votes[:, 1] & ((1 << _GROUP) - 1)
     return Votes.counted(
-        prior=votes[:, 0] - 1, length=votes[:, 2], stayed=votes[:, 1] % 2, vote=votes[:, 1] // 2
+        prior=votes[:, 0] - 1, length=votes[:, 2], stayed=vote % 2, vote=vote // 2, group=group
     )
 
 
@@ -130,6 +165,7 @@ class Crowd:
     bonus: Fraction  # c: what the action in force has beside the prior, in noise units
     floor: Fraction  # λ
     donates: int = 0  # blocks of fewer slots are donated (`evidence.donation`); 0: none
+    groups: Groups = NO_GROUPS
 
     def __post_init__(self) -> None:
         """Refuse what gives no bounded prior, and a bonus that the grid does not hold."""
@@ -153,40 +189,60 @@ class Crowd:
             f"crowd of {self.actions} actions at rate {self.rate} bonus {self.bonus}"
             f" floor {self.floor}"
         )
-        return f"{told} donating below {self.donates}" if self.donates else told
+        if self.donates:
+            told += f" donating below {self.donates}"
+        return f"{told} groups {self.groups.name}" if self.groups.name else told
+
+    @property
+    def size(self) -> int:
+        """How many bonuses a prior has: one for each group and action."""
+        return self.groups.count * self.actions
 
     @property
     def nothing(self) -> CrowdPrior:
         """Prior 0, which favours nothing."""
-        return CrowdPrior.of(0, after=0, gap=0, bonuses=np.zeros(self.actions, dtype=np.int64))
+        return CrowdPrior.of(0, after=0, gap=0, bonuses=np.zeros(self.size, dtype=np.int64))
 
     def believed(self, prior: CrowdPrior) -> Floats:
-        """K numbers that add up to 1: for which share of keys each action is thought the best.
+        """Shares of keys, by the action that is thought the best for them: K that add up to 1.
+
+        One row of them for each group, where keys are in groups.
 
         >>> crowd = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
         >>> crowd.believed(crowd.nothing).tolist()
         [0.25, 0.25, 0.25, 0.25]
         """
-        believed: Floats = np.exp(prior.bonuses / (1 << POINT)) / self.actions
-        return believed
+        shares: Floats = np.exp(self._by_group(prior) / (1 << POINT)) / self.actions
+        return shares if len(shares) > 1 else shares[0]
 
-    def bonuses(self, prior: CrowdPrior, in_force: Ints) -> Ints:
+    def opening(self, prior: CrowdPrior, groups: Ints) -> Ints:
+        """What the first draws of some keys know beforehand: R × K, in units of 2**-20."""
+        return self._by_group(prior)[groups]
+
+    def bonuses(self, prior: CrowdPrior, in_force: Ints, groups: Ints) -> Ints:
         """What the next draws of some keys know beforehand: R × K, in units of 2**-20.
 
+        `groups`: those of the keys, `self.groups.numbers(keys)`.
+
         >>> crowd = Crowd(3, Fraction(1, 4), Fraction(1), Fraction(1, 20))
-        >>> crowd.bonuses(crowd.nothing, np.array([2])).tolist()
+        >>> crowd.bonuses(crowd.nothing, np.array([2]), np.array([0])).tolist()
         [[0, 0, 1048576]]
         """
-        told = np.tile(prior.bonuses, (len(in_force), 1))
+        told = self.opening(prior, groups)
         told[np.arange(len(in_force)), in_force] += int(self.bonus * (1 << POINT))
         return told
 
+    def _by_group(self, prior: CrowdPrior) -> Ints:
+        """A prior's bonuses: G × K."""
+        return prior.bonuses.reshape(self.groups.count, self.actions)
+
     def made(self, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int) -> CrowdPrior:
         """The prior that follows from these votes; `priors` are those before it, by number."""
-        found = [_estimated(_Rows.of(self, votes, priors, gap)) for gap in GAPS]
+        rows = [_Rows.of(self, votes, priors, gap) for gap in GAPS]
+        found = [_estimated(each) for each in rows]
         likelihoods = [each.likelihood for each in found]
         gap = likelihoods.index(max(likelihoods))
-        units = self._units(found[gap].shares)
+        units = self._units(rows[gap], found[gap])
         return CrowdPrior.of(max(priors) + 1, after=after, gap=gap, bonuses=units)
 
     def follows(self, prior: CrowdPrior, votes: Votes, priors: Mapping[int, CrowdPrior]) -> bool:
@@ -195,15 +251,31 @@ class Crowd:
         Another platform's logarithms may be off by a last digit: each bonus by a unit, and of two
         gaps that are equally likely up to 10**-9 either may have been taken.
         """
-        found = [_estimated(_Rows.of(self, votes, priors, gap)) for gap in GAPS]
-        if not 0 <= prior.gap < len(found) or len(prior.told) != 8 * self.actions:
+        if not 0 <= prior.gap < len(GAPS) or not self.fits(prior):
             return False
+        rows = [_Rows.of(self, votes, priors, gap) for gap in GAPS]
+        found = [_estimated(each) for each in rows]
         best, taken = max(each.likelihood for each in found), found[prior.gap]
-        off = np.abs(self._units(taken.shares) - prior.bonuses).max()
+        off = np.abs(self._units(rows[prior.gap], taken) - prior.bonuses).max()
         return bool(off <= 1 and taken.likelihood >= best - 1e-9 * abs(best))
 
-    def _units(self, shares: Floats) -> Ints:
-        """The bonuses that follow from how many keys each action is best for."""
+    def fits(self, prior: CrowdPrior) -> bool:
+        """Whether a prior has a bonus for each group and action."""
+        return len(prior.told) == 8 * self.size
+
+    def _units(self, rows: _Rows, estimate: _Estimate) -> Ints:
+        """The bonuses that follow from how many keys each action is best for, group by group."""
+        if self.groups.count == 1:
+            return self._bonuses(estimate.shares)
+        return np.concatenate(
+            [
+                self._bonuses(_of_group(rows.only(rows.group == group), estimate.shares))
+                for group in range(self.groups.count)
+            ]
+        )
+
+    def _bonuses(self, shares: Floats) -> Ints:
+        """K bonuses that follow from the shares of actions."""
         floor = float(self.floor)
         mixed = (1 - floor) * shares + floor / self.actions
         units: Ints = np.rint(np.log(self.actions * mixed) * (1 << POINT)).astype(np.int64)
@@ -232,22 +304,23 @@ def named(name: str) -> Crowd:
             complaint("crowd", "unknown", expected="a name that this version writes", got=name)
         )
     rate, bonus, floor = (Fraction(each) for each in found.groups()[1:4])
-    return Crowd(int(found[1]), rate, bonus, floor, int(found[5] or 0))
+    groups = groups_named(found[6] or "")
+    return Crowd(int(found[1]), rate, bonus, floor, int(found[5] or 0), groups)
 
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """What expectation–maximisation arrives at."""
+    """What votes say, for one gap."""
 
     shares: Floats  # K: π
-    likelihood: float  # its logarithm
+    likelihood: float  # of the maximum; its logarithm
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Votes by what they were drawn under, with their likelihoods, for one gap.
 
-    All votes of a row have the same prior, the same length and the same weight Σ_i e^(b_i + …) of
+    All votes of a row have the same group, prior, length and the same weight Σ_i e^(b_i + …) of
     everything but the best action j in the softmax's denominator. So a vote for w has the
     likelihood `others[j]` if j is not w and `own[w]` if it is, up to a factor without j and gap.
     (The weight that c adds for a vote that stayed is rounded to a power of two: few rows.)
@@ -256,6 +329,11 @@ class _Rows:
     count: Floats  # G × K: how many votes for each action
     others: Floats  # G × K
     own: Floats  # G × K
+    group: Ints  # G: of the keys
+
+    def only(self, which: Bools) -> _Rows:
+        """Some of the rows."""
+        return _Rows(self.count[which], self.others[which], self.own[which], self.group[which])
 
     @classmethod
     def of(
@@ -264,11 +342,12 @@ class _Rows:
         """The rows of these votes."""
         rate, kept = float(crowd.rate * gap), float(np.exp(float(crowd.bonus)))
         which, prior = np.unique(votes.prior, return_inverse=True)
-        units = np.stack([priors[n].bonuses for n in which.tolist()])
+        units = np.concatenate([crowd._by_group(priors[n]) for n in which.tolist()])
         weights = np.exp(units / (1 << POINT))
-        levels = np.rint(units[prior, votes.vote] / (log(2) * (1 << POINT))) * votes.stayed
+        told_by = prior * crowd.groups.count + votes.group
+        levels = np.rint(units[told_by, votes.vote] / (log(2) * (1 << POINT))) * votes.stayed
         length = np.minimum(votes.length, longest_told(crowd))
-        table = np.stack([prior, length, votes.stayed, levels.astype(np.int64)], axis=1)
+        table = np.stack([told_by, length, votes.stayed, levels.astype(np.int64)], axis=1)
         rows, row = np.unique(table, axis=0, return_inverse=True)
         count = np.zeros((len(rows), crowd.actions))
         np.add.at(count, (row.ravel(), votes.vote), votes.count)
@@ -277,7 +356,7 @@ class _Rows:
         base = each.sum(axis=1, keepdims=True) + (kept - 1) * stayed * np.exp2(rows[:, 3:])
         others = 1 / (base + np.expm1(told) * each)
         own = np.exp(told) / (base + np.expm1(told) * each * np.where(stayed, kept, 1))
-        return cls(count, others, own)
+        return cls(count, others, own, rows[:, 0] % crowd.groups.count)
 
 
 def longest_told(crowd: Crowd) -> int:
@@ -286,17 +365,59 @@ def longest_told(crowd: Crowd) -> int:
 
 
 def _estimated(rows: _Rows) -> _Estimate:
-    """π by expectation–maximisation; sums are added in one order, whatever the platform."""
+    """π of all votes."""
     actions = rows.count.shape[1]
-    shares = np.full(actions, 1 / actions)
+    shares = _maximised(rows, np.full(actions, PSEUDO_COUNT))
+    likelihood = float((rows.count * np.log(_chances(rows, shares))).sum())
+    even = np.full(actions, 1 / actions)
+    weighed = _weighed(_keys(rows, shares), even, [actions * each for each in ALIKE])
+    return _Estimate(weighed, likelihood)
+
+
+def _of_group(rows: _Rows, shares: Floats) -> Floats:
+    """π of the votes of one group; `shares` are those of all."""
+    maximised = _maximised(rows, ALL_KEYS * shares)
+    return _weighed(_keys(rows, maximised), shares, RELATED)
+
+
+def _maximised(rows: _Rows, supposed: Floats) -> Floats:
+    """Shares of keys by expectation–maximisation, with so many pseudo-counts."""
+    shares: Floats = supposed / supposed.sum()
     for _ in range(_ROUNDS):
-        share = rows.count / _chances(rows, shares)
-        others = shares * rows.others
-        keys = (others * (share.sum(axis=1, keepdims=True) - share)).sum(axis=0)
-        keys += (shares * rows.own * share).sum(axis=0) + PSEUDO_COUNT
+        keys = _keys(rows, shares) + supposed
         shares = keys / keys.sum()
-    chances = np.log(_chances(rows, shares))
-    return _Estimate(shares, float((rows.count * chances).sum()))
+    return shares
+
+
+def _keys(rows: _Rows, shares: Floats) -> Floats:
+    """How many of the keys that voted each action is best for, if these are its shares of all keys.
+
+    Sums are added in one order, whatever the platform.
+    """
+    share = rows.count / _chances(rows, shares)
+    others = shares * rows.others
+    keys = (others * (share.sum(axis=1, keepdims=True) - share)).sum(axis=0)
+    return np.asarray(keys + (shares * rows.own * share).sum(axis=0))
+
+
+def _weighed(keys: Floats, base: Floats, sizes: Sequence[float]) -> Floats:
+    """The mean of (n + A·base)/(Σn + A) over A, each weighted by the likelihood of the counts n.
+
+    That of a Dirichlet–multinomial, Γ(A)/Γ(A + Σn)·Π_j Γ(A·base_j + n_j)/Γ(A·base_j), which is
+    smooth in n: counts that differ by a last digit give shares that do.
+    """
+    logs = np.array([_likelihood(keys, size * base) for size in sizes])
+    weights = np.exp(logs - logs.max())
+    means = [(keys + size * base) / (keys.sum() + size) for size in sizes]
+    return np.asarray((weights[:, None] * np.stack(means)).sum(axis=0) / weights.sum())
+
+
+def _likelihood(keys: Floats, supposed: Floats) -> float:
+    """The logarithm of the Dirichlet–multinomial likelihood of counts."""
+    pairs = zip(keys.tolist(), supposed.tolist(), strict=True)
+    all_keys, all_supposed = float(keys.sum()), float(supposed.sum())
+    each = fsum(lgamma(count + known) - lgamma(known) for count, known in pairs)
+    return lgamma(all_supposed) - lgamma(all_supposed + all_keys) + each
 
 
 def _chances(rows: _Rows, shares: Floats) -> Floats:

@@ -29,6 +29,7 @@ from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.evidence.crowd import POINT, Crowd
 from streamdp.core.evidence.donation import NewestVotes, pool_schedule, shortest_kept
+from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
 
@@ -42,6 +43,10 @@ DEFAULT_RECIPE = "remembering_leader"
 
 EARLIER_DEFAULT = "incumbent_leader"
 """What it meant in the versions before. A stream whose state was written by one goes on with it."""
+
+
+ToldPrior = tuple[CrowdPrior, NDArray[np.int64]]
+"""A crowd's prior, and the groups of the keys that it is told to."""
 
 
 @dataclass(frozen=True)
@@ -147,28 +152,37 @@ class Leader:
         """Whether another action than the newest vote may be in force."""
         return bool(self.memory.name)
 
-    def prior(self, in_force: NDArray[np.int64], told: CrowdPrior | None = None) -> Prior | None:
+    def prior(self, in_force: NDArray[np.int64], told: ToldPrior | None = None) -> Prior | None:
         """What selections know beforehand when these actions are in force: earlier releases.
 
-        `told` is the prior of the crowd, where the learner has one; without it prior 0.
+        `told` is the prior of the crowd, where the learner has one, and the groups of the keys;
+        without it prior 0, which is the same for all groups.
         """
         if self.crowd is None:
             return Prior.incumbent(in_force, self.bonus) if self.bonus else None
-        bonuses = self.crowd.bonuses(self.crowd.nothing if told is None else told, in_force)
-        return Prior.dense(bonuses, 1 << POINT)
+        prior, groups = (self.crowd.nothing, np.zeros_like(in_force)) if told is None else told
+        return Prior.dense(self.crowd.bonuses(prior, in_force, groups), 1 << POINT)
 
-    def opening_prior(self, rows: int, told: CrowdPrior) -> Prior:
+    def opening_prior(self, told: ToldPrior) -> Prior:
         """The prior of openings: the crowd's alone."""
-        return Prior.dense(np.tile(told.bonuses, (rows, 1)), 1 << POINT)
+        assert self.crowd is not None
+        return Prior.dense(self.crowd.opening(*told), 1 << POINT)
 
     def log_probabilities(
-        self, sums: NDArray[np.int64], *, in_force: int, told: CrowdPrior | None = None
+        self,
+        sums: NDArray[np.int64],
+        *,
+        in_force: int,
+        told: CrowdPrior | None = None,
+        group: int = 0,
     ) -> NDArray[np.float64]:
         """The exact law of a selection from a window's K sums, for audits and tests.
 
-        Sums are on the grid and, where losses are resampled, of the resampled losses.
+        Sums are on the grid and, where losses are resampled, of the resampled losses. `group`: that
+        of the key, to which the crowd's prior was told.
         """
-        return self.choose.log_probabilities(sums, self.prior(np.array([in_force]), told))
+        known = None if told is None else (told, np.array([group]))
+        return self.choose.log_probabilities(sums, self.prior(np.array([in_force]), known))
 
     def to_config(self) -> dict[str, str]:
         """The learner's table in a configuration file; `learner_of` reads it back."""
@@ -202,9 +216,9 @@ FLOOR = Fraction(1, 20)
 """λ: the share of every prior that is even, where nothing else is asked for."""
 
 
-def crowded(learner: Leader, floor: Fraction = FLOOR) -> Leader:
-    """The learner with this crowd."""
-    crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor)
+def crowded(learner: Leader, floor: Fraction = FLOOR, groups: Groups = NO_GROUPS) -> Leader:
+    """The learner with this crowd, whose keys are in these groups."""
+    crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor, groups=groups)
     return replace(learner, crowd=crowd)
 
 

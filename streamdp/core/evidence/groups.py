@@ -1,0 +1,124 @@
+"""Groups of keys: which keys of a partition share a prior of their own.
+
+A group is a public feature of a key: how the key begins. It follows from the key alone, which is on
+every release, so that anybody can tell to which group a key belongs, and no loss has a say.
+
+Each group has a number. Group 0 holds all keys that no prefix fits; where several fit, the longest
+one decides. A prefix may be a whole key (longer keys that begin with it belong to it too).
+
+How an engine takes groups: they are a part of the learner's crowd, `Crowd(…, groups=groups)`, and
+so of its name in the ledger and of the learner's digest. A prior then has K bonuses for each group,
+group 0 first; a draw is told those of its key's group (`Groups.numbers`). Nothing else changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from streamdp.core.arrays import Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Key
+
+MOST_GROUPS = 255
+"""Beside group 0. A prior holds K numbers for each group, and most groups would be too small."""
+
+_MOST_PREFIXES = 10_000
+
+_NAME = re.compile(
+    r"(?:[0-9a-f]{2})+(?:,(?:[0-9a-f]{2})+)*(?:;(?:[0-9a-f]{2})+(?:,(?:[0-9a-f]{2})+)*)*"
+)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which keys belong together; `named` makes it again from its name.
+
+    >>> groups = Groups.of({"de-": "europe", "fr-": "europe", "us-": "america"})
+    >>> groups.numbers([b"de-1", b"us-7", b"fr-2", b"jp-3", None]).tolist()
+    [2, 1, 2, 0, 0]
+    """
+
+    prefixes: tuple[tuple[bytes, ...], ...] = ()
+    """Of group 1, of group 2, …"""
+
+    _of: dict[bytes, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a prefix that is in two groups, and groups that hold no key."""
+        listed = [prefix for group in self.prefixes for prefix in group]
+        whole = all(self.prefixes) and all(listed) and len(set(listed)) == len(listed)
+        if not whole or len(self.prefixes) > MOST_GROUPS or len(listed) > _MOST_PREFIXES:
+            raise InvalidConfig(
+                complaint(
+                    "crowd: groups",
+                    "no groups",
+                    expected=f"at most {MOST_GROUPS} groups, each of one prefix or more,"
+                    f" {_MOST_PREFIXES} distinct prefixes together, none empty",
+                    got=f"{len(self.prefixes)} groups of {len(listed)} prefixes,"
+                    f" {len(set(listed) - {b''})} distinct",
+                )
+            )
+        of = {prefix: n for n, group in enumerate(self.prefixes, start=1) for prefix in group}
+        object.__setattr__(self, "_of", of)
+
+    @classmethod
+    def of(cls, groups: Mapping[str, str]) -> Groups:
+        """From the name of a group for each prefix; groups are numbered by name."""
+        names = sorted(set(groups.values()))
+        return cls(
+            tuple(
+                tuple(sorted(prefix.encode() for prefix, of in groups.items() if of == name))
+                for name in names
+            )
+        )
+
+    @property
+    def count(self) -> int:
+        """How many groups there are, group 0 among them."""
+        return 1 + len(self.prefixes)
+
+    @property
+    def name(self) -> str:
+        """What the ledger calls them: prefixes as hexadecimal digits, groups parted by `;`."""
+        return ";".join(",".join(prefix.hex() for prefix in group) for group in self.prefixes)
+
+    def numbers(self, keys: Sequence[Key]) -> Ints:
+        """The group of each key."""
+        if not self.prefixes:
+            return np.zeros(len(keys), dtype=np.int64)
+        return np.array([self._number(key or b"") for key in keys], dtype=np.int64)
+
+    def _number(self, key: bytes) -> int:
+        of = self._of
+        return next((of[key[:size]] for size in self._sizes if key[:size] in of), 0)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """How long prefixes are, the longest first."""
+        return tuple(sorted({len(prefix) for prefix in self._of}, reverse=True))
+
+
+NO_GROUPS = Groups()
+"""All keys are in group 0."""
+
+
+def named(name: str) -> Groups:
+    """The groups that the ledger calls so.
+
+    >>> groups = Groups.of({"a:": "one", "b:": "two"})
+    >>> groups.name, named(groups.name) == groups, named("") == NO_GROUPS
+    ('613a;623a', True, True)
+    """
+    if name and _NAME.fullmatch(name) is None:
+        raise InvalidConfig(
+            complaint(
+                "crowd: groups", "unknown", expected="a name that this version writes", got=name
+            )
+        )
+    parted = name.split(";") if name else []
+    return Groups(tuple(tuple(map(bytes.fromhex, group.split(","))) for group in parted))
