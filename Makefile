@@ -74,7 +74,8 @@ soak: tools
 		tests/test_lost_tombstones.py tests/test_idle.py tests/test_assemble.py \
 		$(wildcard tests/test_crash*.py tests/*/test_crash*.py)
 
-broker: tools
+broker: python
+	@$(SETUP) broker
 	@$(BIN)/python -m streamdp.testing
 
 # Made from docstrings; fails if a link in it leads nowhere.

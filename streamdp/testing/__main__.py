@@ -8,6 +8,9 @@ from types import FrameType
 
 from streamdp.testing.broker import own_broker
 
+USUAL = 9092
+"""Kafka's own port, which documents have in their examples; any other where that is taken."""
+
 
 def main() -> None:
     """Start a broker, say where it is, and wait to be ended."""
@@ -19,7 +22,7 @@ def main() -> None:
         signal.signal(number, end)
     sys.stderr.write("A broker is starting; the first time it fetches Kafka.\n")
     try:
-        with own_broker() as broker:
+        with own_broker(port=USUAL) as broker:
             sys.stdout.write(f"{broker.bootstrap}\n")
             sys.stdout.flush()
             sys.stderr.write(

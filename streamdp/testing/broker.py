@@ -35,7 +35,7 @@ from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.testing.certificates import write_certificates
-from streamdp.testing.free_ports import free_ports
+from streamdp.testing.free_ports import free_address, free_ports
 from streamdp.testing.kafka_jars import java, kafka_jars, quick_start
 
 OUTSIDE_BROKER = "STREAMDP_TEST_BROKER"
@@ -107,9 +107,12 @@ class Broker:
         security: Security | None = None,
         settings: Mapping[str, str] | None = None,
         java_options: Sequence[str] = QUICK_START,
+        port: int = 0,
     ) -> None:
         self.folder = folder
         self._port, self._controller, self._secure = free_ports(3)
+        if port:
+            self._port = int(free_address(port).rpartition(":")[2])
         self._security = security
         self._settings = dict(settings or {})
         options = (*java_options, *quick_start(java_options), *_LOGGING)
@@ -314,11 +317,15 @@ def own_broker(
     security: Security | None = None,
     settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = QUICK_START,
+    port: int = 0,
 ) -> Iterator[Broker]:
-    """A broker of one's own that may be killed; its storage is deleted afterwards."""
+    """A broker of one's own that may be killed; its storage is deleted afterwards.
+
+    On this port, if nobody listens there; else on any.
+    """
     folder = Path(tempfile.mkdtemp(prefix="streamdp-broker-"))
     try:
-        broker = _started(folder, security, settings or {}, java_options)
+        broker = _started(folder, security, settings or {}, java_options, port)
         try:
             yield broker
         finally:
@@ -345,12 +352,14 @@ def _started(
     security: Security | None,
     settings: Mapping[str, str],
     java_options: Sequence[str],
+    port: int,
 ) -> Broker:
     """Start a broker, on other ports if another program takes the first."""
     for attempt in range(1, _STARTS + 1):
         broker = Broker(
-            folder / str(attempt), security=security, settings=settings, java_options=java_options
-        )
+            folder / str(attempt), security=security, settings=settings,
+            java_options=java_options, port=port if attempt == 1 else 0,
+        )  # fmt: skip
         try:
             broker.start()
         except TransportLost:

@@ -17,6 +17,7 @@ from streamdp.testing.broker import (
     QUICK_START,
     THROUGHPUT,
     Borrowed,
+    Broker,
     borrow_broker,
     own_broker,
 )
@@ -101,6 +102,16 @@ def test_jars_that_are_not_the_pinned_ones_are_refused(tmp_path: Path, change: s
         (tmp_path / "b.jar").write_text("b")
     with pytest.raises(InvalidConfig, match="not the pinned jar"):
         kafka_jars.verify(tmp_path, pinned)
+
+
+def test_is_the_port_that_is_wished_for_taken_only_if_it_is_free(tmp_path: Path) -> None:
+    """Examples name Kafka's own port; who has a broker there already gets another."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        taken: int = listening.getsockname()[1]
+        listening.listen()
+        assert Broker(tmp_path, port=taken).bootstrap != f"127.0.0.1:{taken}"
+    assert Broker(tmp_path, port=taken).bootstrap == f"127.0.0.1:{taken}"
 
 
 def test_is_a_broker_lent_by_one_command() -> None:
