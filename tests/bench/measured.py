@@ -97,6 +97,33 @@ def service(rows: Rows) -> Lines:
             yield f"rebuilding {row['keys']:,} learners after kill -9", told
 
 
+def assemble(rows: Rows) -> Lines:
+    """Requests and outcomes to events, beside joins of others."""
+    told = {(row["table"], row["who"]): row for row in rows}
+    rate = told.get(("throughput", "streamdp"))
+    if rate is not None:
+        what = "requests and outcomes that `assemble` joins in one second of processor time"
+        beside = [
+            f"{told['throughput', f'{peer} per CPU']['ratio']:.1f} × {peer}"
+            for peer in ("Kafka Streams", "Quix Streams")
+            if ("throughput", f"{peer} per CPU") in told
+        ]
+        yield what, ", ".join([f"{rate['records/CPU s']:,}", *beside])
+    memory = told.get(("memory", "streamdp"))
+    if memory is not None:
+        beside = [
+            f"{row['ratio']:.2f} × {who.removeprefix('of ')}"
+            for (table, who), row in told.items()
+            if table == "memory" and who.startswith("of ")
+        ]
+        what = f"memory with {memory['open']:,} open requests"
+        yield what, ", ".join([f"{memory['MiB']} MiB", *beside])
+    delay = told.get(("delay", "streamdp"))
+    if delay is not None:
+        what = f"deadline of a request to its event, {delay['requests/s']:,} requests/s"
+        yield what, f"p50 {delay['p50 ms']} ms, p99 {delay['p99 ms']} ms"
+
+
 def peers(rows: Rows) -> Iterator[str]:
     """Throughput beside the peers, as a table of its own."""
     full = [row for row in rows if row["table"] == "throughput" and row["processes"] == 1]
@@ -114,6 +141,7 @@ def peers(rows: Rows) -> Iterator[str]:
 
 TABLES: dict[str, Callable[[Any], Lines]] = {
     "service": lambda told: service(told["rows"]),
+    "assemble": assemble,
     "formats": formats,
     "engine": engine,
     "selection": selection,

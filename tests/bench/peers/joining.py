@@ -181,14 +181,19 @@ def _configuration(logs: Logs, times: Times, app: str, port: int) -> dict[str, o
                 "stream": "banners",
                 "start": "earliest",
                 "mode": "feedback",
-                "window": f"{times.window}ms",
-                "grace": f"{times.grace}ms",
+                "window": _length(times.window),
+                "grace": _length(times.grace),
                 "combine": "max",
                 "default_loss": 1.0,
             }
         },
         **listen,
     }
+
+
+def _length(milliseconds: int) -> str:
+    """As a configuration has it."""
+    return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
 
 
 async def kafka_streams(
