@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from streamdp.assembly.join import Event, Join, Positions
-from streamdp.assembly.kept import Name, _parts
+from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, _parts
 from streamdp.assembly.persons import DAY, Persons, _Stretch
-from streamdp.assembly.public import Headers, Key
+from streamdp.assembly.public import Key
 from streamdp.assembly.recipes import Value
 
 
@@ -17,7 +17,7 @@ class Seeing(Join):
     """Can tell of an open request whether anything came of it."""
 
     def _came(self, at: int) -> bool:
-        return self._kept.gains(self._kept.left + at) is not None
+        return self._kept.seen(self._kept.left + at)[1] is not None
 
 
 class EmitsTwice(Join):
@@ -88,7 +88,7 @@ class TakesForBoth(Join):
         return timestamp - self._rules.grace
 
     def _outcome(self, name: Name, timestamp: int, value: Value) -> None:
-        number, taken = self._latest.get(name), False
+        number, taken = self._kept.find(name), False
         while number is not None and number >= self._kept.left:
             taken = self._offer(number, timestamp, value) or taken
             number = self._again[number].before if number in self._again else None
@@ -109,7 +109,7 @@ class TellsThePerson(Join):
     """Writes the person into the event."""
 
     def _event(self, number: int) -> Event:
-        told = self._kept.record(number)[1]
+        told = self._kept.record(number).headers
         key, value, _ = super()._event(number)
         return key, value, told
 
@@ -161,20 +161,21 @@ class IgnoresEarlyOutcomes(Join):
         return 1 << 62
 
 
-class _ById(dict[Name, Any]):
-    """Looks up by the id alone."""
+class _ById(KeptRequests):
+    """Finds requests by the id alone."""
 
-    def __getitem__(self, name: Name) -> Any:
-        return super().__getitem__(_parts(name)[1])
+    def find(self, name: Name) -> int | None:
+        for number in range(self.end - 1, self.first - 1, -1):
+            own = self.name(number)
+            if own is not None and _parts(own)[1] == _parts(name)[1]:
+                return number
+        return None
 
-    def __setitem__(self, name: Name, value: Any) -> None:
-        super().__setitem__(_parts(name)[1], value)
-
-    def __delitem__(self, name: Name) -> None:
-        super().__delitem__(_parts(name)[1])
-
-    def get(self, name: Name, default: Any = None) -> Any:
-        return super().get(_parts(name)[1], default)
+    def add(self, *arguments: Any) -> int | None:
+        name = arguments[2]
+        before = None if name is None else self.find(name)
+        super().add(*arguments)
+        return before
 
 
 class JoinsAcrossKeys(Join):
@@ -182,14 +183,15 @@ class JoinsAcrossKeys(Join):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._latest = _ById()
+        self._kept = _ById()
 
 
 class DefaultsTheNameless(Join):
     """Takes a request without an id for one that nobody has answered."""
 
     def _event(self, number: int) -> Event:
-        takes = self._after(number) is not None
+        request = self._kept.record(number)
+        takes = request.named and self._after(number, request.time) is not None
         key, value, headers = super()._event(number)
         return key, value if takes else self._encode(self._nothing), headers
 
@@ -236,12 +238,12 @@ class GenerousCap(Persons):
 class CapsWhatCame(Join):
     """Counts a person's request only if something usable came of it."""
 
-    def _losses(self, number: int, key: Key, headers: Headers, value: Value) -> tuple[float, ...]:
+    def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
         persons = self._persons
-        if self._kept.gains(number) is None:
+        if request.gains is None:
             self._persons = None
         try:
-            return super()._losses(number, key, headers, value)
+            return super()._losses(number, request)
         finally:
             self._persons = persons
 

@@ -221,7 +221,7 @@ def test_only_what_is_open_is_kept() -> None:
         )  # fmt: skip
         join.emit(join.due(time, most=100))
         assert join.positions.requests == max(0, number + 1 - join.open)
-        kept: tuple[Sized, ...] = (join._kept, join._latest, join._again, join._early)
+        kept: tuple[Sized, ...] = (join._kept, join._again, join._early)
         most = max(most, *map(len, kept), len(join._early_names), len(join._spans))
     assert most <= 2 * (WINDOW + 4 * GRACE) // 10
     assert join.positions.outcomes > 2600

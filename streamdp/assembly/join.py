@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streamdp.assembly.kept import KeptRequests, Name, name_of
+from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, name_of
 from streamdp.assembly.persons import Persons
 from streamdp.assembly.public import PERSON_HEADER, Headers, Key, event_headers, only
 from streamdp.assembly.recipes import Recipe, Unreadable, Value
@@ -92,7 +92,6 @@ class Join:
         self._restored, self._left = positions, positions.requests
         self._request_at, self._outcome_at = positions.history, positions.outcomes
         self._kept = KeptRequests()
-        self._latest: dict[Name, int] = {}  # the newest request of a name that is kept
         self._again: dict[int, _Again] = {}  # of requests whose name an earlier one has too
         self._early: dict[Name, list[_Outcome]] = {}
         self._early_names: deque[tuple[int, Name]] = deque()
@@ -129,19 +128,17 @@ class Join:
         self._request_at = offset + 1
         self._newest = max(self._newest, timestamp)
         name = self._name(key, headers)
-        number = kept.add(offset, timestamp, name, key, headers, value)
-        before = self._latest.get(name) if name is not None else None
-        if name is not None:
-            self._latest[name] = number
-            if before is not None:
-                until = self._until(before)
-                self._again[number] = _Again(
-                    self._takes_after(until, timestamp),
-                    max(until, self._rules.deadline(timestamp)),
-                    before,
-                )
+        number = kept.end
+        before = kept.add(offset, timestamp, name, key, headers, value)
+        if before is not None:
+            until = self._until(before)
+            self._again[number] = _Again(
+                self._takes_after(until, timestamp),
+                max(until, self._rules.deadline(timestamp)),
+                before,
+            )
         if offset < self._left:
-            kept.leave()
+            kept.take()
         elif name is not None and self._early:
             for early in self._early.get(name, ()):
                 self._offer(number, early.timestamp, early.value)
@@ -181,7 +178,7 @@ class Join:
 
         No moment belongs to two requests of a name, so it does not matter which is asked first.
         """
-        number = self._latest.get(name)
+        number = self._kept.find(name)
         while number is not None and number >= self._kept.left:
             if self._offer(number, timestamp, value):
                 return
@@ -193,21 +190,21 @@ class Join:
 
     def _offer(self, number: int, timestamp: int, value: Value) -> bool:
         """Whether an open request takes an outcome; then it counts, if it can be read."""
-        kept, after = self._kept, self._after(number)
-        if after is None or not after < timestamp <= self._rules.deadline(kept.time(number)):
+        time, before = self._kept.seen(number)
+        after = self._after(number, time)
+        if after is None or not after < timestamp <= self._rules.deadline(time):
             return False
         try:
             gains = self._recipe.answer(self._question(number), value)
         except Unreadable:
             gains = None
         if gains is not None:
-            combined = self._rules.combined(kept.gains(number), gains)
-            kept.set_gains(number, self._once(combined))
+            self._kept.set_gains(number, self._once(self._rules.combined(before, gains)))
         return True
 
     def _question(self, number: int) -> object:
         recipe = self._recipe
-        return recipe.question(self._kept.record(number)[2] if recipe.asks else None)
+        return recipe.question(self._kept.record(number).value if recipe.asks else None)
 
     def _once(self, gains: tuple[float, ...]) -> tuple[float, ...]:
         """Equal gains as one object: most requests of which something came have the same."""
@@ -222,12 +219,10 @@ class Join:
         """
         return None if timestamp <= until else max(until, timestamp - self._rules.grace)
 
-    def _after(self, number: int) -> int | None:
-        """The same, of a request that is kept."""
-        if self._kept.name(number) is None:
-            return None
+    def _after(self, number: int, time: int) -> int | None:
+        """The same, of a request of this time that is kept and has an id."""
         again = self._again.get(number)
-        return self._kept.time(number) - self._rules.grace if again is None else again.after
+        return time - self._rules.grace if again is None else again.after
 
     def _until(self, number: int) -> int:
         """The latest deadline of a request and those of its name before it."""
@@ -268,12 +263,10 @@ class Join:
 
     def _event(self, number: int) -> Event:
         """The oldest open request as an event."""
-        kept = self._kept
-        self._left = kept.offset(number) + 1
-        key, headers, value = kept.record(number)
-        losses = self._losses(number, key, headers, value)
-        kept.leave()
-        return key, self._encoded(losses), event_headers(headers)
+        request = self._kept.take()
+        self._left = request.offset + 1
+        value = self._encoded(self._losses(number, request))
+        return request.key, value, event_headers(request.headers)
 
     def _encoded(self, losses: tuple[float, ...]) -> bytes:
         """An event's bytes; few losses are the losses of most events, so some are remembered."""
@@ -293,15 +286,14 @@ class Join:
             self._known[losses] = value
         return self._known[losses]
 
-    def _losses(self, number: int, key: Key, headers: Headers, value: Value) -> tuple[float, ...]:
-        counts = self._after(number) is not None
+    def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
+        counts = request.named and self._after(number, request.time) is not None
         if self._persons is not None:
-            person = only(headers, PERSON_HEADER)
-            counts = self._persons.counts(key, person, self._kept.time(number)) and counts
-        if not counts or not self._readable(value):
+            person = only(request.headers, PERSON_HEADER)
+            counts = self._persons.counts(request.key, person, request.time) and counts
+        if not counts or not self._readable(request.value):
             return self._null
-        gains = self._kept.gains(number)
-        return self._nothing if gains is None else _as_losses(gains)
+        return self._nothing if request.gains is None else _as_losses(request.gains)
 
     def _readable(self, value: Value) -> bool:
         try:
@@ -328,13 +320,10 @@ class Join:
         """Drop what decides nothing any more, be it after a crash."""
         oldest, kept = self._oldest_of_open(), self._kept
         while kept.first < kept.left:
-            name = kept.name(kept.first)
-            if name is not None:
+            if kept.name(kept.first) is not None:
                 if self._until(kept.first) > oldest:
                     break
                 self._again.pop(kept.first, None)
-                if self._latest[name] == kept.first:
-                    del self._latest[name]
             kept.forget()
         while self._spans and self._spans[0][1] <= oldest:
             self._spans.popleft()

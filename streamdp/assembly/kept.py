@@ -3,15 +3,22 @@
 Only appended at one end and taken from the other: first a request leaves as an event, later nothing
 of it decides any more and it is forgotten. Each has a number, counted from 0 on.
 
-A million of open requests must fit into memory, so a request is no object here: it is a name, some
+A million of open requests must fit into memory, so a request is no object here, but some 100 bytes:
 fields in arrays, and the rest as bytes among those of its neighbours. Names of headers, which are
 the same for most requests, are kept once.
+
+Requests are found by name through chains: a table of slots has the newest request of each slot, and
+each request says how far before it the next one of its slot is. Numbers fall along a chain, so it
+ends where the first is that was forgotten, and nothing has to be taken out of it.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +29,8 @@ Name = bytes
 """A request's key and id, as one text."""
 
 _TOGETHER = 1024  # requests that share their arrays
+_FAR = 1 << 30  # bytes, offsets, milliseconds: requests of a chunk are nearer to its first
+_LEAST_SLOTS = 1024
 _MOST_SHAPES = 1024  # kinds of headers that are kept once; those of further kinds with each request
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -49,17 +58,53 @@ def _parts(name: Name) -> tuple[Key, bytes]:
     return rest[:end], rest[end:]
 
 
+class KeptRequest(NamedTuple):
+    """A request as it came, and what came of it so far."""
+
+    offset: int
+    time: int
+    named: bool  # whether it has a usable id
+    key: Key
+    headers: list[tuple[str, bytes | None]]
+    value: Value
+    gains: tuple[float, ...] | None
+
+    def __repr__(self) -> str:
+        """Where it lies, never what it says."""
+        return f"KeptRequest(at {self.offset})"
+
+
 class _Chunk:
-    """Consecutive requests: one thousand and some, or fewer at the end."""
+    """Consecutive requests, as long as they lie near each other in the log and in time."""
 
-    __slots__ = ("content", "ends", "gains", "names", "offsets", "times")
+    __slots__ = (
+        "backs",
+        "content",
+        "ends",
+        "gains",
+        "middles",
+        "offset",
+        "offsets",
+        "time",
+        "times",
+    )
 
-    def __init__(self) -> None:
-        self.names: list[Name | None] = []
+    def __init__(self, offset: int, time: int) -> None:
+        self.offset, self.time = offset, time  # of the first
+        self.offsets, self.times = array("I"), array("i")  # beyond these
+        self.backs = array("I")  # how far before it the next request of its slot is; 0: nowhere
+        self.middles, self.ends = array("I"), array("I")  # of each name and each request
         self.gains: list[tuple[float, ...] | None] = []  # of what came, so far
-        self.offsets, self.times = array("q"), array("q")
-        self.ends = array("Q")  # of each request in `content`
-        self.content = bytearray()
+        self.content: bytearray | bytes = bytearray()
+
+    def shed(self) -> None:
+        """Keep nothing but the names: all of these have left."""
+        names, start = [], 0
+        for middle, end in zip(self.middles, self.ends, strict=True):
+            names.append(self.content[start:middle])
+            start = end
+        self.content = b"".join(names)
+        self.middles = self.ends = array("I", accumulate(map(len, names)))
 
 
 class KeptRequests:
@@ -68,7 +113,8 @@ class KeptRequests:
     def __init__(self) -> None:
         self.first = self.left = self.end = 0
         self._chunks: list[_Chunk] = []
-        self._before = 0  # the number of the first chunk's first request
+        self._starts: list[int] = []  # the number of each chunk's first request
+        self._slots, self._mask = array("q", [-1]) * _LEAST_SLOTS, _LEAST_SLOTS - 1
         self._shapes: dict[tuple[str, ...], int] = {}
         self._headers: list[tuple[str, ...]] = []
 
@@ -84,23 +130,85 @@ class KeptRequests:
         key: Key,
         headers: Headers,
         value: Value,
-    ) -> int:
-        """Keep one more, and return its number."""
-        at = self.end
-        if (at - self._before) % _TOGETHER == 0:
-            self._chunks.append(_Chunk())
-        chunk = self._chunks[-1]
-        row: list[object] = [self._shape(headers), None if name is not None else key, value]
-        for header, content in headers:
-            row.append(None if header == REQUEST_HEADER and name is not None else content)
-        chunk.names.append(name)
+    ) -> int | None:
+        """Keep one more; the number of the newest before it that has its name."""
+        chunk = self._place_for(offset, timestamp)
+        content, number = chunk.content, self.end
+        assert isinstance(content, bytearray)
+        row: list[object] = [self._shape(headers), None, value]
+        before, back = None, 0
+        if name is None:
+            row[1] = key
+            row += [each for _, each in headers]
+        else:
+            row += [None if header == REQUEST_HEADER else each for header, each in headers]
+            content += name
+            slot = hash(name) & self._mask
+            newest = self._slots[slot]
+            if newest >= self.first:
+                before, back = self._search(newest, name), number - newest
+            self._slots[slot] = number
+        chunk.backs.append(back)
+        chunk.middles.append(len(content))
+        content += _encode(row)
+        chunk.ends.append(len(content))
+        chunk.offsets.append(offset - chunk.offset)
+        chunk.times.append(timestamp - chunk.time)
         chunk.gains.append(None)
-        chunk.offsets.append(offset)
-        chunk.times.append(timestamp)
-        chunk.content += _encode(row)
-        chunk.ends.append(len(chunk.content))
-        self.end = at + 1
-        return at
+        self.end = number + 1
+        return before
+
+    def _place_for(self, offset: int, timestamp: int) -> _Chunk:
+        """The newest chunk, or a new one."""
+        if len(self) > self._mask:
+            self._widen()
+        chunk = self._chunks[-1] if self._chunks else None
+        if (
+            chunk is not None
+            and len(chunk.ends) < _TOGETHER
+            and offset - chunk.offset < _FAR
+            and -_FAR < timestamp - chunk.time < _FAR
+            and len(chunk.content) < _FAR
+        ):
+            return chunk
+        if chunk is not None:
+            chunk.content = bytes(chunk.content)
+            if self.left == self.end:
+                chunk.shed()
+        chunk = _Chunk(offset, timestamp)
+        self._chunks.append(chunk)
+        self._starts.append(self.end)
+        return chunk
+
+    def find(self, name: Name) -> int | None:
+        """The newest request of a name."""
+        return self._search(self._slots[hash(name) & self._mask], name)
+
+    def _search(self, number: int, name: Name) -> int | None:
+        """The newest of a name in the chain that begins with this one."""
+        while number >= self.first:
+            chunk, at = self._find(number)
+            start = chunk.ends[at - 1] if at else 0
+            if chunk.content[start : chunk.middles[at]] == name:
+                return number
+            back = chunk.backs[at]
+            if not back:
+                break
+            number -= back
+        return None
+
+    def _widen(self) -> None:
+        """Twice the slots, and every request in its new chain."""
+        self._slots = array("q", [-1]) * (2 * len(self._slots))
+        self._mask = len(self._slots) - 1
+        for number in range(self.first, self.end):
+            chunk, at = self._find(number)
+            name = self.name(number)
+            if name is not None:
+                slot = hash(name) & self._mask
+                newest = self._slots[slot]
+                chunk.backs[at] = 0 if newest < 0 else number - newest
+                self._slots[slot] = number
 
     def _shape(self, headers: Headers) -> int | list[str]:
         """The names of the headers: once for all, or of this request alone."""
@@ -117,22 +225,22 @@ class KeptRequests:
     def offset(self, number: int) -> int:
         """Where it lies in its partition."""
         chunk, at = self._find(number)
-        return chunk.offsets[at]
+        return chunk.offset + chunk.offsets[at]
 
     def time(self, number: int) -> int:
         """When it was written."""
         chunk, at = self._find(number)
-        return chunk.times[at]
+        return chunk.time + chunk.times[at]
 
     def name(self, number: int) -> Name | None:
         """Its key and id, where it has a usable one."""
         chunk, at = self._find(number)
-        return chunk.names[at]
+        return bytes(chunk.content[chunk.ends[at - 1] if at else 0 : chunk.middles[at]]) or None
 
-    def gains(self, number: int) -> tuple[float, ...] | None:
-        """What its outcomes said."""
+    def seen(self, number: int) -> tuple[int, tuple[float, ...] | None]:
+        """When it was written, and what its outcomes said."""
         chunk, at = self._find(number)
-        return chunk.gains[at]
+        return chunk.time + chunk.times[at], chunk.gains[at]
 
     def set_gains(self, number: int, gains: tuple[float, ...]) -> None:
         """What its outcomes say from now on."""
@@ -145,39 +253,49 @@ class KeptRequests:
         while number < stop:
             chunk, at = self._find(number)
             part = chunk.times[at : at + stop - number]
-            yield from part
+            for time in part:
+                yield chunk.time + time
             number += len(part)
 
-    def record(self, number: int) -> tuple[Key, list[tuple[str, bytes | None]], Value]:
-        """Key, headers and content of an open one."""
-        chunk, at = self._find(number)
-        start = chunk.ends[at - 1] if at else 0
-        shape, key, value, *contents = _decode(chunk.content[start : chunk.ends[at]])
-        names = shape if isinstance(shape, list) else self._headers[shape]
-        headers = list(zip(names, contents, strict=True))
-        name = chunk.names[at]
-        if name is not None:
-            key, own = _parts(name)
-            place = names.index(REQUEST_HEADER)
-            headers[place] = (REQUEST_HEADER, own)
-        return key, headers, value
+    def record(self, number: int) -> KeptRequest:
+        """All of an open one."""
+        return self._record(*self._find(number))
 
-    def leave(self) -> None:
-        """The oldest open one has left; of what it said only its name is needed now."""
+    def take(self) -> KeptRequest:
+        """The oldest open one, which leaves; of what it said only its name is needed now."""
         chunk, at = self._find(self.left)
+        request = self._record(chunk, at)
         chunk.gains[at] = None
         self.left += 1
-        if at == _TOGETHER - 1:
-            chunk.content = bytearray()
+        if at == len(chunk.ends) - 1 and chunk is not self._chunks[-1]:
+            chunk.shed()
+        return request
+
+    def _record(self, chunk: _Chunk, at: int) -> KeptRequest:
+        start, middle = chunk.ends[at - 1] if at else 0, chunk.middles[at]
+        shape, key, value, *contents = _decode(chunk.content[middle : chunk.ends[at]])
+        names = shape if isinstance(shape, list) else self._headers[shape]
+        headers = list(zip(names, contents, strict=True))
+        if middle > start:
+            key, own = _parts(bytes(chunk.content[start:middle]))
+            headers[names.index(REQUEST_HEADER)] = (REQUEST_HEADER, own)
+        return KeptRequest(
+            chunk.offset + chunk.offsets[at],
+            chunk.time + chunk.times[at],
+            middle > start,
+            key,
+            headers,
+            value,
+            chunk.gains[at],
+        )
 
     def forget(self) -> None:
         """Drop the oldest."""
         self.first += 1
-        if self.first - self._before == _TOGETHER:
-            del self._chunks[0]
-            self._before = self.first
+        if len(self._starts) > 1 and self.first == self._starts[1]:
+            del self._chunks[0], self._starts[0]
 
     def _find(self, number: int) -> tuple[_Chunk, int]:
         """The chunk of a request, and where in it."""
-        chunk, at = divmod(number - self._before, _TOGETHER)
-        return self._chunks[chunk], at
+        chunk = bisect_right(self._starts, number) - 1
+        return self._chunks[chunk], number - self._starts[chunk]

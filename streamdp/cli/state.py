@@ -169,11 +169,12 @@ def _told_assembly(
         "partition": str(place),
         "requests": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
-        "owner": taken.owner,
         "keys_with_counts": len(own),
         "stale_entries": len([at for at in taken.state if at != POINT]) - len(own),
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
+    if taken.owner is not None:  # where the log says it beside the state
+        told["owner"] = taken.owner
     if point is not None:
         told["checkpoint"] = {
             "next_request": int(point.requests),
