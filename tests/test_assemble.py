@@ -132,7 +132,7 @@ def test_is_a_configuration_without_assemblies_refused(shop: Shop, streamdp: Str
     shop.path.write_text(text[: text.index("[assemblies.clicks]")])
     told = streamdp("assemble", "--config", str(shop.path))
     assert told.code == 2
-    assert "expected a table [assemblies.NAME], got nothing" in told.err
+    assert "expected at least one table [assemblies.NAME], got none" in told.err
 
 
 def test_does_a_halted_assembly_end_the_process_if_told_to(shop: Shop, streamdp: Streamdp) -> None:
