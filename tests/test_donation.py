@@ -19,6 +19,7 @@ from streamdp.core.engine.machine import Engine
 from streamdp.core.events import DONATED, After, Carried, Key, LossBatch, Releases
 from streamdp.core.evidence.crowd import named
 from streamdp.core.evidence.donation import NEWEST, NewestVotes, pool_schedule, shortest_kept
+from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import donating
 from streamdp.core.regret import bound_of
 from tests.crowded import Outsider, crowded
@@ -342,8 +343,9 @@ def test_does_a_name_say_what_is_donated() -> None:
     assert named(crowd.name) == crowd
     assert named(replace(crowd, donates=0).name).donates == 0
     assert "donating" not in replace(crowd, donates=0).name
-    with pytest.raises(sd.InvalidConfig, match="no crowd"):
-        replace(crowd, donates=-1)
+    for change in ({"donates": -1}, {"groups": Groups.of({"de-": "europe", "us-": "america"})}):
+        with pytest.raises(sd.InvalidConfig, match="no crowd"):
+            replace(crowd, **change)
 
 
 def test_are_blocks_below_two_over_epsilon_short() -> None:

@@ -18,6 +18,10 @@ KeysOption = Annotated[
 
 ActionsOption = Annotated[int, typer.Option(help="With --keys: of how many actions.")]
 
+DonateOption = Annotated[
+    bool, typer.Option("--donate", help="With --keys: blocks shorter than 2/ε go to a pool.")
+]
+
 RUNS = 3
 """Of each kind, one for each structure of costs: a run plays thousands of keys."""
 
@@ -41,6 +45,7 @@ class CrowdSize:
     runs: int | None
     slots: int | None
     seed: int
+    donate: bool = False
 
 
 def crowds(
@@ -83,6 +88,7 @@ def crowds(
             horizon=HORIZON if asked.slots is None else asked.slots,
             runs=RUNS if asked.runs is None else asked.runs,
             seed=asked.seed,
+            donation="short blocks" if asked.donate else "none",
             worlds=each,
         )
         for each in (SETS if worlds is None else [worlds])

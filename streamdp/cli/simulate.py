@@ -12,6 +12,7 @@ import typer
 from streamdp.cli._crowds import (
     ActionsOption,
     CrowdSize,
+    DonateOption,
     KeysOption,
     crowd_tables,
     crowd_told,
@@ -89,6 +90,7 @@ def simulate(
     report: ReportOption = None,
     keys: KeysOption = None,
     actions: ActionsOption = 20,
+    donate: DonateOption = False,
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
@@ -101,12 +103,11 @@ def simulate(
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
     from streamdp.cli._written import write_page
-    from streamdp.core.errors import InvalidConfig, complaint
 
     count = RUNS if runs is None else runs
     if keys is not None:
         only_losses(observes)
-        asked = CrowdSize(keys, actions=actions, runs=runs, slots=slots, seed=seed)
+        asked = CrowdSize(keys, actions=actions, runs=runs, slots=slots, seed=seed, donate=donate)
         crowd = crowds(learners, epsilon, asked, worlds=worlds, only=only)
         told, tables = [crowd_told(outcome) for outcome in crowd], crowd_tables(crowd)
     elif observes == "feedback":
@@ -120,13 +121,19 @@ def simulate(
         )
         told, tables = [_told(outcome) for outcome in found], _tables(found)
     else:
-        raise InvalidConfig(
-            complaint("--observes", "unknown", expected="losses | feedback", got=observes)
-        )
+        raise _unknown(observes)
     if as_json:
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:
         _show(tables, how="markdown" if markdown else "drawn")
+
+
+def _unknown(observes: str) -> Exception:
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    return InvalidConfig(
+        complaint("--observes", "unknown", expected="losses | feedback", got=observes)
+    )
 
 
 def _show(tables: Iterable[Table], *, how: str) -> None:

@@ -1,6 +1,6 @@
 """What keys gain by learning from each other: a learner with a crowd beside itself without one.
 
-Blocks are played, not slots, as in `simulate`: sums are binomial, selections are the shipped
+BlocksOfKeys are played, not slots, as in `simulate`: sums are binomial, selections are the shipped
 mechanism under seeded bits, regret is that of the mean losses. Both play the same losses with the
 same bits, so their ratio is sharper than their means. Priors are made where the engine makes them:
 behind the vote with which they are due, in the order in which the keys' blocks end.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp, sqrt
+from typing import Literal
 
 import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
@@ -23,15 +24,19 @@ from streamdp.core.evidence import Standing
 from streamdp.core.evidence.crowd import WIDTH, cast, due, newest
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
-from streamdp.core.learners.leader import crowded
+from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind, World
+from streamdp.replay.gifts import BlocksOfKeys, Gifts
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 HORIZON = 20_000
 """Slots of each key."""
+
+Donation = Literal["none", "short blocks"]
+"""What keys donate: nothing, or blocks of fewer than 2/ε slots."""
 
 _STREAM = "crowd"
 _STRUCTURES = 3
@@ -47,6 +52,7 @@ class Size:
     runs: int = 4
     seed: int = 1
     worlds: str = "wide"  # which of `SETS`
+    donation: Donation = "none"
 
     def __post_init__(self) -> None:
         """Refuse what gives no crowd or no standard error."""
@@ -116,6 +122,8 @@ def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[f
         scale=SETS[size.worlds],
     )
     together = crowded(alone, groups=world.known)
+    if size.donation != "none" and together.crowd is not None and world.known.count == 1:
+        together = donating(together)
     found = [_Play.of(world, each, seeds).regret() for each in (alone, together)]
     return [
         *(float(each.sum()) for each in found),
@@ -139,6 +147,7 @@ class _Play:
     lost: Floats  # N
     gaps: Floats  # P × N × K
     borders: Ints  # P × N: how many slots each key has had when each phase ends
+    gifts: Gifts | None = None  # what keys donate
     priors: dict[int, CrowdPrior] = field(default_factory=dict)
     votes: int = 0
 
@@ -156,12 +165,14 @@ class _Play:
         for inside, means in zip(inside_phases, world.means, strict=True):
             sums += generator.binomial(inside[:, :, None], means[:, None, :]) * UNIT
         randomness = SeededRandomness(int(generator.integers(1 << 32)))
-        tags = b"".join(randomness.tag(_STREAM, 0, b"%d" % key, 1, 0) for key in range(keys))
+        names = [*(b"%d" % key for key in range(keys)), b"pool"]
+        tags = b"".join(randomness.tag(_STREAM, 0, name, 1, 0) for name in names)
         remembered = np.zeros((keys, learner.memory.width), dtype=np.int64)
         return cls(
-            world, learner, randomness, np.frombuffer(tags, np.uint8).reshape(keys, 16),
+            world, learner, randomness, np.frombuffer(tags, np.uint8).reshape(keys + 1, 16),
             sums, lengths, ends, Standing(np.zeros(keys, np.int64), remembered),
             np.zeros((keys, WIDTH), np.int64), np.zeros(keys), world.gaps, borders,
+            _gifts(world, learner, sums, lengths, seeds),
         )  # fmt: skip
 
     def regret(self) -> Floats:
@@ -179,7 +190,10 @@ class _Play:
                 stop = min(stop, first + int(np.searchsorted(ended, wanted)) + 1)
             self._until(keys[first:stop], blocks[first:stop])
             if crowd is not None and self.votes >= due(self._told.after):
-                made = crowd.made(newest(self.kept), self.priors, after=self.votes)
+                kept = self.kept
+                if self.gifts is not None:
+                    kept = np.concatenate([kept, self.gifts.kept])
+                made = crowd.made(newest(kept), self.priors, after=self.votes)
                 self.priors[made.number] = made
             first = stop
         return self.lost
@@ -193,13 +207,23 @@ class _Play:
         return (self._told, self.world.groups[keys]) if self.priors else None
 
     def _events(self) -> tuple[Ints, Ints]:
-        """Keys as they open (block −1) and end a block, in the order of time."""
-        world, keys = self.world, np.arange(len(self.lost))
+        """Keys as they open (block −1) and end a block, in the order of time.
+
+        A donated block's end is none; the pool is the key behind the others.
+        """
+        world, keys, gifts = self.world, np.arange(len(self.lost)), self.gifts
         inside = self.ends[None, :] < world.slots[:, None]
+        if gifts is not None:
+            inside &= ~gifts.gives
         key, block = np.nonzero(inside)
         when = world.starts[key] + self.ends[block] / world.pace[key]
         key, block = np.append(keys, key), np.append(np.full(len(keys), -1), block)
-        order = np.lexsort((block, key, np.append(world.starts, when)))
+        when = np.append(world.starts, when)
+        if gifts is not None:
+            pool = np.arange(len(gifts.ends))
+            key, block = np.append(key, np.full_like(pool, len(keys))), np.append(block, pool)
+            when = np.append(when, gifts.ends)
+        order = np.lexsort((block, key, when))
         return key[order], block[order]
 
     def _until(self, keys: Ints, blocks: Ints) -> None:
@@ -215,6 +239,10 @@ class _Play:
             if opens.any():
                 self._open(keys[opens])
             ends = now & (blocks >= 0)
+            pool = ends & (keys == len(self.lost))
+            if pool.any():
+                self._end_of_pool(blocks[pool])
+                ends &= ~pool
             if ends.any():
                 self._end(keys[ends], blocks[ends])
         self.votes += int(np.count_nonzero(blocks >= 0))
@@ -246,9 +274,18 @@ class _Play:
         self.known.in_force[keys], self.known.remembered[keys] = now.in_force, now.remembered
         self._lose(keys, blocks + 1)
 
+    def _end_of_pool(self, blocks: Ints) -> None:
+        """A vote of the pool, which is told nothing and nobody is shown."""
+        assert self.gifts is not None
+        assert self.learner.crowd is not None
+        bits = self._bits(np.full_like(blocks, len(self.lost)), Purpose.SELECTION, blocks)
+        votes = self.learner.choose.select(self.gifts.sums[blocks], bits, None)
+        self.gifts.note(self.learner.crowd, votes, blocks)
+
     def _lose(self, keys: Ints, blocks: Ints) -> None:
-        """What the action in force costs until these blocks end."""
-        begins, ends = self.ends[blocks] - self.lengths[blocks], self.ends[blocks]
+        """What the action in force costs until the next one is drawn."""
+        begins = self.ends[blocks] - self.lengths[blocks]
+        ends = (self.ends if self.gifts is None else self.gifts.until)[blocks]
         for inside, gaps in zip(
             _inside(self.borders[:, keys], begins, ends), self.gaps, strict=True
         ):
@@ -256,6 +293,16 @@ class _Play:
 
     def _bits(self, keys: Ints, purpose: int, indices: Ints) -> Bits:
         return self.randomness.bits(_STREAM, purpose, self.tags[keys], indices)
+
+
+def _gifts(
+    world: World, learner: Leader, sums: Ints, lengths: Ints, seeds: tuple[int, ...]
+) -> Gifts | None:
+    """What keys donate, if they do."""
+    if learner.crowd is None or not learner.crowd.donates:
+        return None
+    blocks = BlocksOfKeys(sums, lengths, world.slots, world.starts, world.pace)
+    return Gifts.of(blocks, shortest=learner.crowd.donates, generator=default_rng((*seeds, 2)))
 
 
 def _inside(borders: Ints, begins: Ints, ends: Ints) -> Iterator[Ints]:

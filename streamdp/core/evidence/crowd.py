@@ -170,14 +170,15 @@ class Crowd:
     def __post_init__(self) -> None:
         """Refuse what gives no bounded prior, and a bonus that the grid does not hold."""
         on_grid = (self.bonus * (1 << POINT)).denominator == 1
-        sound = self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1 and self.donates >= 0
+        sound = self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1
+        sound &= self.donates == 0 or (self.donates > 0 and self.groups.count == 1)
         if not (sound and on_grid):
             raise InvalidConfig(
                 complaint(
                     "crowd",
                     "no crowd",
                     expected="2 actions or more, a rate above 0, a floor of 0 < λ ≤ 1 and"
-                    " a bonus in units of 2**-20, and a length of blocks that is not below 0",
+                    " a bonus in units of 2**-20, and no donation where keys are in groups",
                     got=self.name,
                 )
             )

@@ -1,0 +1,91 @@
+"""What keys of a simulated crowd donate, as the blocks of their pool (`core.evidence.donation`).
+
+Blocks are played as sums. A donated block's slots go to the pool one by one, in the order of time,
+so its sums are taken apart again: given the sum of 0s and 1s, each order of them is equally likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
+from numpy.typing import NDArray
+
+from streamdp.core.evidence.crowd import WIDTH, Crowd, cast
+from streamdp.core.evidence.donation import NEWEST, pool_schedule
+from streamdp.core.grid import UNIT
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksOfKeys:
+    """The blocks of N keys, and when their slots come."""
+
+    sums: Ints  # N × B × K
+    lengths: Ints  # B
+    slots: Ints  # N
+    starts: Floats  # N
+    pace: Floats  # N
+
+    def when(self, slots: Ints) -> Floats:
+        """When each key has had so many slots: N × as many as are asked for."""
+        return np.asarray(self.starts[:, None] + slots / self.pace[:, None])
+
+
+@dataclass(slots=True)
+class Gifts:
+    """The pool of a simulated crowd."""
+
+    gives: NDArray[np.bool_]  # B: which blocks of keys are donated
+    until: Ints  # B: behind which slot a key that is in this block draws next
+    sums: Ints  # P × K, of the pool's blocks
+    lengths: Ints  # P
+    ends: Floats  # P: when each ends
+    kept: Ints  # its newest votes, the last one first, × WIDTH
+
+    @classmethod
+    def of(cls, blocks: BlocksOfKeys, *, shortest: int, generator: Generator) -> Gifts:
+        """What keys give that donate blocks of fewer slots."""
+        gives, ends = blocks.lengths < shortest, np.cumsum(blocks.lengths)
+        following = np.where(gives, len(ends) - 1, np.arange(len(ends)))
+        until = ends[np.minimum.accumulate(following[::-1])[::-1]]
+        whens, slots = zip(*_slots(blocks, gives, generator), strict=True)
+        when, slot = np.concatenate(whens), np.concatenate(slots)
+        order = np.argsort(when, kind="stable")
+        when, slot = when[order], slot[order]
+        schedule = pool_schedule(shortest)
+        lengths = schedule.lengths(np.arange(schedule.block_of(len(when) + 1)))
+        last = np.cumsum(lengths)
+        added = np.concatenate([np.zeros_like(slot[:1]), np.cumsum(slot, axis=0)])
+        sums = (added[last] - added[last - lengths]) * UNIT
+        return cls(gives, until, sums, lengths, when[last - 1], np.zeros((0, WIDTH), np.int64))
+
+    def note(self, crowd: Crowd, votes: Ints, blocks: Ints) -> None:
+        """The pool's votes at the end of these blocks of it."""
+        nothing = np.zeros_like(votes)
+        new = cast(
+            crowd, prior=nothing, stayed=nothing > 0, vote=votes, length=self.lengths[blocks],
+            group=nothing,
+        )  # fmt: skip
+        self.kept = np.concatenate([new[::-1], self.kept])[:NEWEST]
+
+
+def _slots(
+    blocks: BlocksOfKeys, gives: NDArray[np.bool_], generator: Generator
+) -> Iterator[tuple[Floats, Ints]]:
+    """When donated slots come, and what they cost: n, and n × K of 0 and 1."""
+    yield np.zeros(0), np.zeros((0, blocks.sums.shape[2]), dtype=np.int64)
+    before = np.cumsum(blocks.lengths) - blocks.lengths
+    for block in np.flatnonzero(gives).tolist():
+        length = int(blocks.lengths[block])
+        number = before[block] + 1 + np.arange(length)
+        comes = number <= blocks.slots[:, None]
+        turn = generator.random((len(blocks.slots), length, blocks.sums.shape[2]))
+        turn[~comes] = 1  # behind the slots that come, which are those that the sums are of
+        rank = turn.argsort(axis=1).argsort(axis=1)
+        ones = (rank < blocks.sums[:, block, None] // UNIT).astype(np.int64)
+        yield blocks.when(number[None])[comes], ones[comes]
