@@ -133,6 +133,8 @@ def fits(window: Browser, scheme: str, name: str, width: int) -> None:
         params={"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
     )  # fmt: skip
     window.until(lambda: bool(window.run("return innerWidth === arguments[0]", width)))
+    chart = "return document.querySelector('#chart svg').viewBox.baseVal.width"
+    window.until(lambda: (window.run(chart) < 600) == (width < 600))
     narrow = "return document.documentElement.scrollWidth <= innerWidth"
     window.until(lambda: bool(window.run(narrow)))
     script = CONTRAST.partition("const found")[0]
