@@ -54,7 +54,7 @@ def eventually(holds: Callable[[], bool], *, within: float = PATIENCE) -> bool:
     while not holds():
         if monotonic() > deadline:
             return False
-        pause.wait(0.1)
+        pause.wait(0.25)  # it scrapes and judges every half second
     return True
 
 

@@ -112,10 +112,11 @@ class Place:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait for what another process brings about."""
-    deadline = time.monotonic() + PATIENCE
+    deadline, pause = time.monotonic() + PATIENCE, 0.05
     while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(0.25, pause * 1.1)  # asking takes from the time of who is waited for
 
 
 def children(process: subprocess.Popen[bytes]) -> list[int]:
