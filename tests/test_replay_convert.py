@@ -157,7 +157,7 @@ def test_does_it_matter_how_often(tmp_path: Path, ending: str, kind: str) -> Non
 
 
 def test_are_segments_one_parquet_file(tmp_path: Path) -> None:
-    """Offsets that a moved footer tells are where the pages are; any reader's statistics hold."""
+    """Any reader finds all row groups of the segments in one file, and nothing else beside it."""
     log = open_log(_log(tmp_path))
     convert(log, tmp_path / "log.parquet")
     with pq.ParquetFile(tmp_path / "log.parquet") as file:
@@ -166,6 +166,33 @@ def test_are_segments_one_parquet_file(tmp_path: Path) -> None:
         assert metadata.num_rows == SLOTS
     assert places == sorted(set(places))
     assert logged(open_log(tmp_path / "log.parquet")) == logged(log)
+    assert len(list(tmp_path.iterdir())) == 2  # the source and the file
+
+
+def test_is_a_death_before_the_finished_file_has_its_name_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segments are joined; the process dies; the same command makes the same file."""
+    source, target, whole = _log(tmp_path), tmp_path / "log.parquet", tmp_path / "whole.parquet"
+
+    rename = Path.replace
+
+    def dies(self: Path, to: Path) -> Path:
+        if to == target:
+            raise _Stop
+        return rename(self, to)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "replace", dies)
+        with pytest.raises(_Stop):
+            convert(open_log(source), target)
+    assert not target.exists()
+    seen: list[int] = []
+    assert convert(open_log(source), target, progress=seen.append) == SLOTS
+    assert seen[0] > 3000  # it did not begin anew
+    convert(open_log(source), whole)
+    assert target.read_bytes() == whole.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {source.name, target.name, whole.name}
 
 
 def test_is_another_conversion_refused(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 """Parquet and Arrow IPC files that a log is written to, so that writing can stop and go on.
 
-Both kinds end in a footer that says where everything is, and neither can be appended to by
-pyarrow. A Parquet file is therefore written in segments, each complete up to a mark, and closed
-with one footer of them all (`parquet_footer`): the segments' own footers stay between them, some
-kilobytes that nobody reads. Of an IPC file that was interrupted the batches up to the mark are
-copied into a new one, at the speed of the disk.
+Both kinds end in a footer that says where everything is, and pyarrow can append to neither. A
+Parquet file is therefore written in segments, each a Parquet file that is complete up to a mark,
+one behind the other in the partial file; at the end their row groups are copied into one file. Of
+an IPC file that was interrupted the batches up to the mark are copied into a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,11 +24,8 @@ import pyarrow.parquet as pq
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.replay.chunks import Chunk
 from streamdp.replay.journal import Mark
-from streamdp.replay.parquet_footer import moved
 from streamdp.replay.targets import durable, reopened
 
-_MAGIC = b"PAR1"
-_TAIL = 8  # bytes: the length of the footer, and the magic
 _IPC_HEAD = 8  # bytes before the stream in an IPC file
 
 
@@ -55,6 +51,7 @@ def _record_batch(schema: Any, chunk: Chunk) -> Any:
 class ArrowTarget:
     """An Arrow IPC file."""
 
+    path: Path
     file: IO[bytes]
     schema: Any
     writer: Any
@@ -66,7 +63,7 @@ class ArrowTarget:
         schema = _schema(actions)
         new = path.with_name(path.name + ".new") if mark else path
         file = new.open("wb")
-        target = cls(file, schema, pyarrow.ipc.new_file(file, schema))
+        target = cls(path, file, schema, pyarrow.ipc.new_file(file, schema))
         if mark:
             target._copy(path, mark["batches"])
             durable(file)
@@ -96,10 +93,11 @@ class ArrowTarget:
         durable(self.file)
         return {"batches": self.batches}
 
-    def finish(self) -> None:
+    def finish(self) -> Path:
         """The footer."""
         self.writer.close()
         durable(self.file)
+        return self.path
 
     def close(self) -> None:
         """As it is."""
@@ -143,14 +141,16 @@ class ParquetTarget:
         durable(self.file)
         return {"ends": self.ends}
 
-    def finish(self) -> None:
-        """One footer of all segments; a single segment has it already."""
+    def finish(self) -> Path:
+        """One file of all segments' row groups; a single segment is that file already.
+
+        The segments stay until the finished file has its name: a death in between costs the copy.
+        """
         if not self.ends:
             self._begun()
         self.mark()
-        if len(self.ends) > 1:
-            self.file.write(self._footer())
-            durable(self.file)
+        path = Path(self.file.name)
+        return path if len(self.ends) == 1 else self._joined(path)
 
     def close(self) -> None:
         """As it is."""
@@ -162,29 +162,18 @@ class ParquetTarget:
             self._segment = _Segment(held, pq.ParquetWriter(held, self.schema))
         return self._segment
 
-    def _footer(self) -> bytes:
-        """The segments' footers as one, with the row groups where they are in this file."""
-        whole: Any = None
-        for begin, end in zip([0, *self.ends], self.ends, strict=False):
-            part = _metadata(self._thrift(end), by=begin)
-            if whole is None:
-                whole = part
-            else:
-                whole.append_row_groups(part)
-        out = BytesIO()
-        whole.write_metadata_file(out)
-        return out.getvalue()[len(_MAGIC) :]
-
-    def _thrift(self, end: int) -> bytes:
-        """The footer of the segment that ends there."""
-        with Path(self.file.name).open("rb") as file:
-            file.seek(end - _TAIL)
-            length = int.from_bytes(file.read(4), "little")
-            file.seek(end - _TAIL - length)
-            return file.read(length)
-
-
-def _metadata(thrift: bytes, *, by: int) -> Any:
-    footer = moved(thrift, by)
-    tail = len(footer).to_bytes(4, "little") + _MAGIC
-    return pq.read_metadata(pa.BufferReader(_MAGIC + footer + tail))
+    def _joined(self, path: Path) -> Path:
+        joined = path.with_name(path.name + ".new")
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        segments = pa.py_buffer(mapped)
+        with joined.open("wb") as out:
+            with pq.ParquetWriter(out, self.schema) as writer:
+                for begin, end in pairwise([0, *self.ends]):
+                    reader = pa.BufferReader(segments.slice(begin, end - begin))
+                    with pq.ParquetFile(reader) as segment:
+                        for number in range(segment.num_row_groups):
+                            group = segment.read_row_group(number)
+                            writer.write_table(group, row_group_size=group.num_rows)
+            durable(out)
+        return joined

@@ -60,11 +60,13 @@ def convert(
     try:
         with closing(open_target(part, log.actions, start.mark)) as file:
             slots = _write(log, file, journal, start, progress=progress)
+            finished = file.finish()
     except InvalidConfig:
         part.unlink(missing_ok=True)
         journal.remove()
         raise
-    part.replace(target)
+    finished.replace(target)
+    part.unlink(missing_ok=True)
     journal.remove()
     return slots
 
@@ -87,7 +89,6 @@ def _write(
                 journal.save(Milestone(chunk.after, slots, mark))
         if progress is not None:
             progress(slots)
-    file.finish()
     return slots
 
 

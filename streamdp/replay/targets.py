@@ -52,8 +52,8 @@ class Target(Protocol):
         """Make durable what is written; where to go on (None: this one cannot)."""
         ...
 
-    def finish(self) -> None:
-        """Write what makes it a file of its kind."""
+    def finish(self) -> Path:
+        """Write what makes it a file of its kind; where the finished file is."""
         ...
 
     def close(self) -> None:
@@ -126,9 +126,10 @@ class LinesTarget:
         """Its length."""
         return {"bytes": durable(self.file)}
 
-    def finish(self) -> None:
+    def finish(self) -> Path:
         """Finish the file: every row was added."""
         durable(self.file)
+        return Path(self.file.name)
 
     def close(self) -> None:
         """As it is."""
@@ -177,12 +178,13 @@ class NpyTarget:
         """Its length."""
         return {"bytes": durable(self.file)}
 
-    def finish(self) -> None:
+    def finish(self) -> Path:
         """The header says how many rows there are."""
         rows = (self.file.tell() - _HEADER_BYTES) // (4 * self.columns)
         self.file.seek(0)
         self.file.write(npy_header(rows, self.columns))
         durable(self.file)
+        return Path(self.file.name)
 
     def close(self) -> None:
         """As it is."""
@@ -219,7 +221,7 @@ class NpzTarget:
         """This target cannot be resumed."""
         return
 
-    def finish(self) -> None:
+    def finish(self) -> Path:
         """Write it all."""
         keys = [key for chunk in self.chunks for key in chunk.keys]
         places = [np.full(len(chunk), chunk.partition, dtype=np.int64) for chunk in self.chunks]
@@ -239,6 +241,7 @@ class NpzTarget:
         with self.path.open("wb") as file:
             np.savez(file, **arrays)
             durable(file)
+        return self.path
 
     def close(self) -> None:
         """Close nothing: no file is open."""
