@@ -98,6 +98,14 @@ def test_is_every_internal_that_is_touched_listed() -> None:
     assert {name for tree in sources() for name in private(tree)} == TOUCHED
 
 
+def test_does_one_module_touch_them_all() -> None:
+    """Who upgrades the library reads one file, and every other one keeps to its documentation."""
+    folder = ROOT / "adapters" / "streamdp_adapters" / "kafka"
+    trees = {path.stem: ast.parse(path.read_text()) for path in folder.glob("*.py")}
+    touching = {name for name, tree in trees.items() if TOUCHED & set(private(tree))}
+    assert touching == {"internals"}
+
+
 def test_is_every_undocumented_module_listed() -> None:
     """And nothing is listed that is not used."""
     used = {

@@ -10,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
 from streamdp.testing.broker import Borrowed
-from streamdp_adapters.kafka.lean import lean
+from streamdp_adapters.kafka.internals import lean
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

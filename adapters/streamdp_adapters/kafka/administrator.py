@@ -19,6 +19,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Finding, Partition, Records, StreamTopics, Taken, Verdict
 from streamdp_adapters.kafka import doctor, reading
+from streamdp_adapters.kafka.internals import ask_any_node
 from streamdp_adapters.kafka.requests import AlterSettings
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
@@ -251,7 +252,7 @@ async def _mend(
     if not names:
         return {}
     request = AlterSettings(topic.name, {name: topic.bounds[name] for name in names})
-    answer = await client._client.send(client._client.get_random_node(), request)
+    answer = await ask_any_node(client, request)
     for code, message, *_ in answer.resources:
         error = for_code(code)
         if error is not NoError:

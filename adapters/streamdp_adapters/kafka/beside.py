@@ -23,7 +23,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.core.errors import StateMismatch, TransportLost, complaint
 from streamdp.ports import Partition, Records, StreamTopics, beyond
 from streamdp_adapters.kafka import troubles
-from streamdp_adapters.kafka.lean import lean
+from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.reading import (
     BATCH,
     FETCH_BYTES,

@@ -18,13 +18,13 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.client import CoordinationType
 from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import Finding, StreamTopics, Verdict
 from streamdp_adapters.kafka import reading, troubles
+from streamdp_adapters.kafka.internals import add_to_transaction, ask_transaction_coordinator
 from streamdp_adapters.kafka.owner import group, transactional_id
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import administration, seen_shapes, wanted
@@ -118,7 +118,7 @@ async def _write(settings: KafkaSettings, stream: StreamTopics, topic: str | Non
         await producer.begin_transaction()
         if topic is not None:
             await producer.partitions_for(topic)
-            producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, 0))
+            add_to_transaction(producer, TopicPartition(topic, 0))
         else:
             position = {TopicPartition(stream.input, 0): OffsetAndMetadata(0, "")}
             await producer.send_offsets_to_transaction(position, group(stream))
@@ -133,6 +133,6 @@ async def _look_up(settings: KafkaSettings, name: str) -> None:
     async with administration(settings) as client:
         while True:
             with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):
-                await client._client.coordinator_lookup(CoordinationType.TRANSACTION, name)
+                await ask_transaction_coordinator(client, name)
                 return
             await asyncio.sleep(_AGAIN_SECONDS)

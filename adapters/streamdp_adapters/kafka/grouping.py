@@ -27,6 +27,7 @@ from aiokafka.structs import TopicPartition
 
 from streamdp.ports import StreamTopics
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.internals import client_of
 from streamdp_adapters.kafka.namesakes import Name
 from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -68,11 +69,11 @@ class Group:
             self._name.hold()
         await troubles.start(self._consumer, self._settings)
         if self._name is not None:
-            await self._name.succeed(self._consumer._client)
+            await self._name.succeed(client_of(self._consumer))
         self._consumer.subscribe([self._topics.input], listener=_Callbacks(self))
         if self._name is not None:
             await self._end_watch()
-            self._watching = asyncio.create_task(self._name.watch(self._consumer._client))
+            self._watching = asyncio.create_task(self._name.watch(client_of(self._consumer)))
 
     async def stop(self) -> None:
         """Leave the group, within a bounded time."""

@@ -51,7 +51,7 @@ from streamdp.core.errors import (
 from streamdp.ports import Listener, Namesakes, Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.grouping import Group
-from streamdp_adapters.kafka.lean import lean, to_the_end, waits
+from streamdp_adapters.kafka.internals import lean, to_the_end, waits
 from streamdp_adapters.kafka.namesakes import Name
 from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.reading import columns

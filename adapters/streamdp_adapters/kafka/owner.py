@@ -30,7 +30,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.ports import Commit, Partition, Reached, StreamTopics
 from streamdp_adapters.kafka import troubles
-from streamdp_adapters.kafka.abandoning import abandon_producer
+from streamdp_adapters.kafka.internals import abandon_producer, sender_error
 from streamdp_adapters.kafka.sending import BATCH_BYTES, RECORD_ROOM, Outbox, compacted_key
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -204,9 +204,9 @@ class PartitionOwner:
         try:
             yield
         except troubles.CLIENTS as error:
-            sender = self._producer._sender.sender_task
-            if sender is not None and sender.done() and not sender.cancelled():
-                raise sender.exception() or error from error
+            cause = sender_error(self._producer)
+            if cause is not None:
+                raise cause from error
             raise
 
     @contextmanager

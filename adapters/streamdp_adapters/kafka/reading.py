@@ -21,7 +21,7 @@ from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
 from streamdp.ports import Partition, Reached, Records, StreamTopics, Taken, no_fault
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.identity import topic_ids
-from streamdp_adapters.kafka.lean import lean
+from streamdp_adapters.kafka.internals import client_of, committed, know_topics, lean
 from streamdp_adapters.kafka.owner import OWNER_KEY, group
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -103,8 +103,7 @@ class PartitionReader:
     ) -> dict[int, OffsetAndMetadata]:
         """What the group remembers of a topic's partitions."""
         places = [TopicPartition(topic, number) for number in partitions]
-        # The client's own question for one offset drops what stands beside it.
-        found = await self.consumer._coordinator.fetch_committed_offsets(places)
+        found = await committed(self.consumer, places)
         return {place.partition: kept for place, kept in found.items() if kept.offset >= 0}
 
     async def last_value(self, place: TopicPartition) -> bytes | None:
@@ -139,8 +138,7 @@ async def reader(
         )
         async with troubles.started(consumer, settings):
             lean(consumer)
-            # Asked for at once: the client would wait before it asks again for each topic.
-            await consumer._client.set_topics(topics)
+            await know_topics(consumer, topics)
             yield PartitionReader(consumer, where)
 
 
@@ -166,7 +164,7 @@ async def durable(
     where = f"partition {partition}"
     async with reader(settings, names, where=where, group_id=group(topics)) as look:
         source = TopicPartition(topics.input, number)
-        ids = await topic_ids(look.consumer._client, [topics.input, *seconds])
+        ids = await topic_ids(client_of(look.consumer), [topics.input, *seconds])
         first = await look.first(source)
         reached("take: first", partition)
         partitions = look.consumer.partitions_for_topic(topics.input) or ()

@@ -35,7 +35,12 @@ from streamdp.core.errors import (
     TransportLost,
     complaint,
 )
-from streamdp_adapters.kafka.abandoning import abandon_consumer, abandon_producer
+from streamdp_adapters.kafka.internals import (
+    abandon_consumer,
+    abandon_producer,
+    abort,
+    knows_a_broker,
+)
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 _USERS = (
@@ -138,7 +143,7 @@ async def start(client: Startable, settings: KafkaSettings) -> None:
     """Connect a client, or say why that cannot be; it is stopped again if it fails."""
     try:
         await client.start()
-        if isinstance(client, AIOKafkaConsumer) and not client._client.cluster.brokers():
+        if isinstance(client, AIOKafkaConsumer) and not knows_a_broker(client):
             raise kafka.NodeNotReadyError("no broker is known")
     except BaseException as error:
         await stop(client)
@@ -207,10 +212,7 @@ async def reach(settings: KafkaSettings) -> None:
 
 
 async def _try_connection(host: str, port: int, arguments: Mapping[str, object]) -> None:
-    """Connect, authenticate and ask for the brokers, and leave nothing open.
-
-    The client leaves a refused TLS connection to be closed by the other side.
-    """
+    """Connect, authenticate and ask for the brokers, and leave nothing open."""
     connection = AIOKafkaConnection(host, port, **arguments)
     try:
         await connection.connect()
@@ -219,9 +221,7 @@ async def _try_connection(host: str, port: int, arguments: Mapping[str, object])
             raise kafka.SaslAuthenticationFailed("refused, or expired")
     finally:
         closed = connection.close()
-        protocol = connection._protocol
-        if protocol is not None and protocol._transport is not None:
-            protocol._transport.abort()
+        if abort(connection):
             await asyncio.wait([closed], timeout=_STOP_SECONDS)
 
 
