@@ -10,9 +10,9 @@ from streamdp.service.allocation import YOUNG_OBJECTS
 
 PROBE = """
 import gc, json
-from streamdp.service.allocation import settle
+from streamdp.service.allocation import set_up_memory
 looks = []
-settle()
+set_up_memory()
 gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
 batch = [[at] for at in range(20_000)]
 without = len(looks)

@@ -80,7 +80,7 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
     assert spec.topics.actions == "shop.home.actions"
     assert spec.learner == sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2")
     assert spec.earlier == sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2")
-    assert (spec.budget, spec.charge, spec.epoch) == (Fraction(1, 2), Fraction(1, 2), 1)
+    assert (spec.share, spec.charge, spec.epoch) == (Fraction(1, 2), Fraction(1, 2), 1)
     assert (spec.start, spec.randomness.seeded) == (Start.EARLIEST, False)
     assert found.modes() == {"home": Mode.LIVE}
     assert found.loop_settings() == LoopSettings()
@@ -205,7 +205,7 @@ def test_is_a_budget_met_to_the_last_fraction(tmp_path: Path) -> None:
     streams = [second(f"s{n}", epsilon='"0.05"') for n in range(10)]
     found = Configuration.load(shop(tmp_path, *streams), {})
     assert found.charged("feedback") == 1
-    assert [spec.budget for spec in found.specs()] == [Fraction(1, 2)] + [Fraction(1, 20)] * 10
+    assert [spec.share for spec in found.specs()] == [Fraction(1, 2)] + [Fraction(1, 20)] * 10
     told = refused(shop(tmp_path, *streams, second("more", epsilon='"0.000001"')))
     assert "got 1000001/1000000" in told
 

@@ -150,7 +150,7 @@ async def observed(content: bytes) -> tuple[Sequence[Mapping[str, object]], list
         exact = ExactTotals(len(ACTIONS))
         made = stream(exact)
         view = await worked(log, made, lines)
-        about = About(HOME, made.learner, ESTIMATES, made.budget, 1, seeded=True, fallback="a")
+        about = About(HOME, made.learner, ESTIMATES, made.share, 1, seeded=True, fallback="a")
         asked = [*((target, b"") for target in TARGETS), BATCH]
         shown.append(await seen(log, about, view, lines, asked))
         operator += exact.lines()

@@ -121,7 +121,7 @@ def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> Stre
         format=configure("json", actions=list(learner.actions))
         if feedback is None
         else configure_feedback("json", feedback=feedback),
-        budget=learner.charge or Fraction(0),
+        share=learner.charge or Fraction(0),
         epoch=1,
         start=Start.EARLIEST,
         randomness=SystemRandomness(),

@@ -81,12 +81,12 @@ def _geometric(
     for row, at in np.argwhere(~settled).tolist():
         word = int(words[row, at])
         digits = Digits.of_word(bits, row=row, position=position + at, word=word)
-        out[row, at] = _settle(scale, bits, digits)
+        out[row, at] = _draw_exactly(scale, bits, digits)
     return out
 
 
-def _settle(scale: Fraction, bits: Bits, digits: Digits) -> int:
-    """The same, by enclosures that shrink until they hold no integer's edge."""
+def _draw_exactly(scale: Fraction, bits: Bits, digits: Digits) -> int:
+    """The draw, by enclosures that shrink until they hold no integer's edge."""
     while True:
         precision = Precision.of_bits(digits.size)
         tail = precision.logarithm(precision.fraction(digits.numerator, digits.size))

@@ -31,7 +31,7 @@ LARGE_BYTES = 32 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
-def settle() -> None:
+def set_up_memory() -> None:
     """Call once, when everything was imported and before the work begins."""
     gc.collect()
     gc.freeze()

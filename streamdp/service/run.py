@@ -24,7 +24,7 @@ from typing import TypeVar
 from streamdp import __version__
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Namesakes, Technology
-from streamdp.service.allocation import settle
+from streamdp.service.allocation import set_up_memory
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.logs import set_up, watch_loop
@@ -121,7 +121,7 @@ def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
     else:
         factory = uvloop.new_event_loop
 
-    settle()
+    set_up_memory()
 
     async def watched() -> T:
         watch_loop(asyncio.get_running_loop(), log)

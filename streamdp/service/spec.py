@@ -42,7 +42,7 @@ class StreamSpec:
     learner: Learner
     estimates: tuple[Estimate, ...]
     format: Format | FeedbackFormat
-    budget: Fraction  # this stream's share of the input topic's
+    share: Fraction  # of the input topic's budget
     epoch: int
     start: Start
     randomness: Randomness
@@ -230,7 +230,7 @@ class StreamSpec:
             stream=self.name,
             partition=partition,
             learner=self.learner,
-            budget=self.budget,
+            budget=self.share,
             randomness=self.randomness,
             epoch=self.epoch_of(partition),
             estimates=self.estimates,

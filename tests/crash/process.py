@@ -108,7 +108,7 @@ class Place:
         return replace(
             feedback_spec(learner=learner, randomness=randomness),
             topics=StreamTopics(self.app, "shown", self.input, headers=True),
-            budget=Fraction(1),
+            share=Fraction(1),
         )
 
     def _spec(self, name: str, learner: sd.Leader, randomness: Randomness) -> StreamSpec:
@@ -117,7 +117,7 @@ class Place:
             learner=learner,
             estimates=(sd.estimate("block_regret", epsilon="1/4", min_length=3),),
             format=configure("json", actions=list(learner.actions), options={"layout": "mapping"}),
-            budget=Fraction(1),
+            share=Fraction(1),
             epoch=1,
             start=Start.EARLIEST,
             randomness=randomness,

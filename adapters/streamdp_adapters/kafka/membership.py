@@ -300,7 +300,7 @@ class Membership:
             self._silence = None
         return accepted
 
-    def settle(self, outcome: asyncio.Task[Fetched]) -> list[Records]:
+    def accept_or_blame(self, outcome: asyncio.Task[Fetched]) -> list[Records]:
         """Accept what a `wait` found, or blame what it raised."""
         error = outcome.exception()
         if error is None:

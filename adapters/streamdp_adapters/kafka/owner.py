@@ -120,7 +120,7 @@ class PartitionOwner:
         value = json.dumps({"owner": self._worker}).encode()
         with self._outbox() as out:
             await out.put(self._topics.state, self._number, [(OWNER_KEY, value)])
-            (record,) = await out.settle()
+            (record,) = await out.acknowledged()
         await self._producer.commit_transaction()
         return int(record.offset)
 
@@ -193,7 +193,9 @@ class PartitionOwner:
                 written = [(key, value) for key, value, _ in commit.records]
                 headers = [pairs for _, _, pairs in commit.records]
                 await out.put(topics.output, self._number, written, headers)
-            await out.settle(self._producer.send_offsets_to_transaction(position, group(topics)))
+            await out.acknowledged(
+                self._producer.send_offsets_to_transaction(position, group(topics))
+            )
         self._reached("commit: sent", self._partition)
         await self._producer.commit_transaction()
         self._reached("commit: decided", self._partition)

@@ -58,7 +58,7 @@ class KafkaProducer:
                 async with asyncio.timeout(SEND_SECONDS):
                     shares = _shares(homes, records, headers).items()
                     await asyncio.gather(*(out.put(topic, n, *own) for n, own in shares))
-                    await out.settle()
+                    await out.acknowledged()
             finally:
                 out.drop()
 

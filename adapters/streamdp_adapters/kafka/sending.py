@@ -91,7 +91,7 @@ class Outbox:
             await self._producer.send_batch(batch, topic, partition=partition)
         )
 
-    async def settle(self, *others: Awaitable[None]) -> list[RecordMetadata]:
+    async def acknowledged(self, *others: Awaitable[None]) -> list[RecordMetadata]:
         """Wait for every acknowledgement, and for what goes on beside; raise the first failure."""
         outcomes = await asyncio.gather(*self._acknowledgements, *others, return_exceptions=True)
         for outcome in outcomes:

@@ -321,7 +321,7 @@ async def _first(members: Sequence[Membership], max_records: int, timeout: float
         for task, member in list(tasks.items()):
             if task.done() and not delivered:
                 del tasks[task]
-                delivered = member.settle(task)
+                delivered = member.accept_or_blame(task)
     finally:
         await _call_off(tasks)
     return delivered

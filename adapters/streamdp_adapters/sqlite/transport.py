@@ -154,7 +154,7 @@ class SqliteTransport:
             pair.published.publish(topics, number, waiting)
         self._reached("take: drained", partition)
         seen = pair.published.witness(topics, number)
-        pair.trusted.settle(topics, number, owner, seen)
+        pair.trusted.forget_published(topics, number, owner, seen)
         self._reached("take: settled", partition)
         durable = pair.trusted.durable(topics, number, owner=owner)
         return Tenure(owner, seen.sequence), as_taken(durable, seen)

@@ -212,7 +212,7 @@ class TrustedFile:
             found.setdefault(sequence, Publication(sequence, position, *both))
         return list(found.values())
 
-    def settle(
+    def forget_published(
         self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark
     ) -> None:
         """Forget what is published, and never again give a number that the published file knows.

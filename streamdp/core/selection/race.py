@@ -106,7 +106,7 @@ class Race:
                 )
                 winners = np.fromiter(one_by_one, np.int64, rows)
             for row in np.flatnonzero(winners < 0).tolist():
-                winners[row] = _settle(noise, self.rate, sums, bits, prior, row)
+                winners[row] = _winner_by_bounds(noise, self.rate, sums, bits, prior, row)
         return winners
 
     def select_exactly(
@@ -234,7 +234,7 @@ def _leaders(
     return np.where(decided, leaders // rows, -1)
 
 
-def _settle(
+def _winner_by_bounds(
     noise: Noise,
     rate: Fraction,
     sums: NDArray[np.int64],

@@ -136,7 +136,7 @@ class Configuration:
                 learner=learner,
                 estimates=estimates,
                 format=format_,
-                budget=full_charge(learner, estimates),
+                share=full_charge(learner, estimates),
                 epoch=stream.epoch,
                 partition_epochs=stream.partition_epochs,
                 start=stream.start,
