@@ -237,7 +237,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     other.execute("CREATE TABLE precious (a)")
     other.close()
     (tmp_path / "trusted.db").chmod(0o600)
-    with pytest.raises(InvalidConfig, match="something else"):
+    with pytest.raises(InvalidConfig, match="another kind of file"):
         asyncio.run(joined(settings(tmp_path)))
     other = sqlite3.connect(tmp_path / "trusted.db")
     assert other.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (1,)
