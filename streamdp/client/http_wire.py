@@ -117,15 +117,15 @@ def chosen(stream: str, key: Key, request: str, choice: Choice) -> ChoiceTold:
     )
 
 
-def chosen_by(told: ChoiceTold) -> Choice:
+def chosen_by(line: ChoiceTold) -> Choice:
     """The choice that the service sent."""
-    if told.release is None:
-        return Choice(told.action, told.probability, told.source)
-    where = told.release
+    if line.release is None:
+        return Choice(line.action, line.probability, line.source)
+    where = line.release
     return Choice(
-        told.action,
-        told.probability,
-        told.source,
+        line.action,
+        line.probability,
+        line.source,
         where.partition,
         where.epoch,
         where.born,
@@ -146,14 +146,14 @@ def in_force(answer: Answer) -> InForce | None:
     return InForce(answer.partition, answer.epoch, answer.born, answer.block, answer.slots)
 
 
-def heard(told: HttpAnswer, *, now: float) -> Answer:
+def heard(answer: HttpAnswer, *, now: float) -> Answer:
     """The answer that the service sent."""
-    if told.release is None:
-        return Answer(told.action, told.source, heard=now)
-    force = told.release
+    if answer.release is None:
+        return Answer(answer.action, answer.source, heard=now)
+    force = answer.release
     return Answer(
-        told.action,
-        told.source,
+        answer.action,
+        answer.source,
         force.partition,
         force.epoch,
         force.born,

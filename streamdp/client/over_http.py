@@ -121,10 +121,10 @@ class HttpActions:
         """Ask the service now, and wait. Raises `TransportLost`."""
         if stream not in self._streams:
             raise InvalidConfig(unknown_stream(stream, self._streams))
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for start in range(0, len(keys), http_wire.MOST_KEYS_A_BATCH):
-            found += self._ask(stream, keys[start : start + http_wire.MOST_KEYS_A_BATCH])
-        return found
+            answers += self._ask(stream, keys[start : start + http_wire.MOST_KEYS_A_BATCH])
+        return answers
 
     def choose(self, stream: str, key: Key, request: str) -> Choice:
         """Have the action for a request of a feedback stream drawn; waits for the service."""
@@ -135,16 +135,16 @@ class HttpActions:
         """The same for many requests, a thousand in one question. Never raises `TransportLost`."""
         if stream not in self._streams:
             raise InvalidConfig(unknown_stream(stream, self._streams))
-        found: list[Choice] = []
+        choices: list[Choice] = []
         for start in range(0, len(requests), http_wire.MOST_KEYS_A_BATCH):
             some = requests[start : start + http_wire.MOST_KEYS_A_BATCH]
             try:
-                found += self._asked(partial(self._wire.choose, stream, some))
+                choices += self._asked(partial(self._wire.choose, stream, some))
             except TransportLost as error:
                 self.trouble = str(error)
                 fallback = self._streams[stream].stale
-                found += [Choice(fallback.action, 1.0, fallback.why)] * len(some)
-        return found
+                choices += [Choice(fallback.action, 1.0, fallback.why)] * len(some)
+        return choices
 
     async def choose_async(self, stream: str, key: Key, request: str) -> Choice:
         """`choose` for programs with an event loop: a thread of its own does the waiting."""
@@ -189,19 +189,19 @@ class HttpActions:
         """The service's answer; one question at a time."""
         with self._asking:
             try:
-                told = question()
+                answer = question()
             except TransportLost:
                 if self._lost_at is None:
                     self._lost_at = self._clock()
                 raise
             self._lost_at, self.trouble = None, ""
-            return told
+            return answer
 
     def _ask(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
-        told = self._asked(partial(self._wire.ask, stream, keys))
+        heard = self._asked(partial(self._wire.ask, stream, keys))
         with self._asking:
             now, known = self._clock(), self._streams[stream]
-            answers = [http_wire.heard(each, now=now) for each in told]
+            answers = [http_wire.heard(answer, now=now) for answer in heard]
             for key, after in zip(keys, answers, strict=True):
                 self._put(stream, known, key, after)
         return answers
@@ -251,12 +251,12 @@ class _Wire:
         asked = http_wire.Asked([http_wire.written_key(key) for key in keys])
         answer = self._answer(stream, "actions", asked)
         try:
-            told = http_wire.all_told_decoder.decode(answer).answers
+            answers = http_wire.all_told_decoder.decode(answer).answers
         except msgspec.MsgspecError:
             raise self._lost("something else") from None
-        if len(told) != len(asked.keys):
-            raise self._lost(f"{len(told)} for {len(asked.keys)} keys")
-        return told
+        if len(answers) != len(asked.keys):
+            raise self._lost(f"{len(answers)} for {len(asked.keys)} keys")
+        return answers
 
     def choose(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Choice]:
         """The choices for a batch of requests."""
@@ -265,14 +265,14 @@ class _Wire:
         )
         answer = self._answer(stream, "choices", asked)
         try:
-            told = http_wire.all_chosen_decoder.decode(answer).choices
+            choices = http_wire.all_chosen_decoder.decode(answer).choices
         except msgspec.MsgspecError:
             raise self._lost("something else") from None
-        if [(each.key, each.request) for each in told] != [
-            (each.key, each.request) for each in asked.requests
+        if [(choice.key, choice.request) for choice in choices] != [
+            (choice.key, choice.request) for choice in asked.requests
         ]:
-            raise self._lost(f"{len(told)} choices of other requests")
-        return [http_wire.chosen_by(each) for each in told]
+            raise self._lost(f"{len(choices)} choices of other requests")
+        return [http_wire.chosen_by(choice) for choice in choices]
 
     def _answer(self, stream: str, what: str, asked: object) -> bytes:
         """The body of an answer; a connection that was closed meanwhile is opened once more."""

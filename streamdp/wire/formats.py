@@ -123,17 +123,17 @@ def factory_of(name: str) -> FormatFactory:
 
 def checked_actions(actions: Iterable[str]) -> tuple[str, ...]:
     """The actions as a tuple, if they are at least two different, non-empty names."""
-    found = tuple(actions)
-    if len(found) < 2 or len(set(found)) < len(found) or not all(found):
+    given = tuple(actions)
+    if len(given) < 2 or len(set(given)) < len(given) or not all(given):
         raise InvalidConfig(
             complaint(
                 "actions",
                 "not a list of actions",
                 expected="at least two different names",
-                got=f"{len(found)} names, {len(set(found) - {''})} different ones",
+                got=f"{len(given)} names, {len(set(given) - {''})} different ones",
             )
         )
-    return found
+    return given
 
 
 def checked_option(value: object, *, where: str, allowed: tuple[Setting, ...]) -> None:

@@ -109,11 +109,11 @@ class Histories:
 
     def id_of(self, node: Node) -> int:
         """The number of a node, made if there was none."""
-        found = self._ids.get(node)
-        if found is None:
-            found = self._ids[node] = len(self.nodes)
+        number = self._ids.get(node)
+        if number is None:
+            number = self._ids[node] = len(self.nodes)
             self.nodes.append(node)
-        return found
+        return number
 
     def ids_of(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers of many nodes (rows of their four fields), of which few differ."""
