@@ -548,3 +548,28 @@ def test_is_what_the_transport_refuses_exit_code_3(tmp_path: Path, streamdp: Str
     told = streamdp("watch", "-c", str(written(tmp_path)), "--once")
     assert told.code == 3
     assert "shop.published.db: is missing" in told.err
+
+
+def test_does_a_crowd_go_from_the_configuration_to_a_proof(
+    tmp_path: Path, streamdp: Streamdp
+) -> None:
+    """Switched on in the file: the service learns, its ledger has priors, and they are proven."""
+    path = written(tmp_path)
+    crowd = 'crowd = "partition"\ncontrol = "1/2"\n'
+    path.write_text(path.read_text().replace('start = "', crowd + 'start = "', 1))
+    learned(path)
+    config = ("-c", str(path))
+    assert "crowd = partition: keys learn from each other's votes" in streamdp("check", *config).out
+    assert streamdp("check", *config, "--json").json["streams"][0]["crowd"] == "partition"
+    assert re.search(r"prior 3 after 3 votes of epoch 1", streamdp("ledger", "show", *config).out)
+    told = streamdp("ledger", "verify", *config)
+    assert told.code == 0
+    assert ": kept\nshop.home: how many plain votes" in told.out
+    assert re.search(r"the control group +\d+\.\d%.* of \d+ votes of \d keys", told.out)
+    (sides,) = streamdp("ledger", "verify", *config, "--json").json["control"]
+    assert sides["stream"] == "shop.home"
+    assert sides["with_crowd"]["votes"] + sides["control"]["votes"] > 0
+    (first, second) = streamdp("state", "inspect", *config, "--json").json
+    for point in (first["checkpoint"], second["checkpoint"]):
+        assert point["priors"] >= 10
+        assert point["votes"] >= point["priors"]

@@ -95,6 +95,11 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     assert spec.learner == crowded(sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2"))
     assert spec.earlier is None
     assert spec.digest != alone.digest
+    text = 'start = "earliest"\ncrowd = "partition"\ncontrol = "0.05"'
+    path = shop(tmp_path, instead=('start = "earliest"', text))
+    group = Configuration.load(path, {}).spec("home")
+    assert group.lines.crowd.endswith("control 1/20")
+    assert len({alone.digest, spec.digest, group.digest}) == 3
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
 
@@ -147,6 +152,12 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
         (('start = "earliest"', 'start = "latest"\nepoch = true'), "epoch: not usable; expect"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "stream"'),
          "streams.home.crowd: not usable; expected 'off' or 'partition'"),
+        (('start = "earliest"', 'start = "latest"\ncontrol = "0.05"'),
+         'home.control: a control group of no crowd; expected crowd = "partition", got 1/20'),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncontrol = "0.6"'),
+         "streams.home.control: no share of keys; expected 0 … 1/2, got 3/5"),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncontrol = 0.05'),
+         "streams.home.control: not exact"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\nmode = "shadow"'),
          'home.crowd: needs votes that readers see: nobody could compute priors from others;'
          ' expected mode = "live" or "fallback", got mode = "shadow"'),

@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.audit.transcripts import TOLERANCE
-from streamdp.core.engine.crowding import PartitionCrowd
+from streamdp.core.engine.crowding import PartitionCrowd, Side
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Batch, Plan
 from streamdp.core.events import CrowdPrior, LossBatch
 from streamdp.core.evidence import crowd
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import POINT, cast, newest
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.grid import UNIT
+from streamdp.core.learners.leader import crowded as with_control
 from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, Prior
 from tests.crowded import crowded
@@ -36,6 +38,8 @@ Ints = NDArray[np.int64]
 
 EPSILON = Fraction(2)
 TWO = ("a", "b")
+NAMES = (b"x", b"y")
+CONTROL = NO_CONTROL
 VERTICES = np.array(list(product((0, 1), repeat=2)), np.float32)
 BASE = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 1]], np.float32)
 """Records of the keys in turn. The blocks are 1, 2, 2 slots: five votes, and an open block."""
@@ -84,14 +88,14 @@ def forced(
 ) -> list[float]:
     """The log-probabilities of a run's draws."""
     plain = sd.incumbent_leader(actions=TWO, epsilon=EPSILON, schedule="capped 2")
-    learner = crowded(plain, groups=groups)
+    learner = with_control(plain, groups=groups, control=CONTROL)
     choose = Forced(learner.choose, script)
     machine = Engine(
         stream="home", partition=0, learner=replace(learner, choose=choose),
         budget="2", randomness=sd.SeededRandomness(1),
     )  # fmt: skip
     for at, vector in enumerate(losses):
-        key = [b"x", b"y"][at % 2]
+        key = NAMES[at % 2]
         machine.apply_batch(LossBatch([key], np.zeros(1, np.int64), vector[None], np.array([at])))
     assert len(choose.logs) == len(script)
     return choose.logs
@@ -134,6 +138,20 @@ def test_does_an_event_of_any_key_cost_its_charge_at_most(varied: int, groups: G
     assert (ratio > 0.5) == (varied < 6)  # the last one lies in a block that is still open
 
 
+@pytest.mark.parametrize("names", [(b"y", b"w"), (b"y", b"apart")])
+def test_does_a_control_group_cost_nothing(
+    names: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which draws are told nothing follows from names: an event costs its charge all the same."""
+    control = Control(Fraction(1, 2))
+    assert [control.holds(name) for name in (b"y", b"w", b"apart")] == [True, False, False]
+    assert control.plain(b"apart", 1, 0)
+    monkeypatch.setattr("tests.test_crowd_audit.NAMES", names)
+    monkeypatch.setattr("tests.test_crowd_audit.CONTROL", control)
+    for varied in (2, 3):
+        assert 0.5 < worst(varied, transcripts()) <= EPSILON + TOLERANCE
+
+
 def from_open_sums(patch: pytest.MonkeyPatch) -> None:
     """Mutant: the prior counts, beside votes, what is ahead in the open blocks."""
 
@@ -173,9 +191,9 @@ def by_open_sums(patch: pytest.MonkeyPatch) -> None:
     """Mutant: what is ahead in the newest key's block decides which group's prior a key is told."""
     plain = PartitionCrowd.told
 
-    def told(self: PartitionCrowd, rows: Ints) -> tuple[CrowdPrior, Ints]:
+    def told(self: PartitionCrowd, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
         ahead = int(self.bank.sums[len(self.bank) - 1].argmin())
-        return plain(self, rows)[0], np.full(len(rows), 1 + ahead)
+        return plain(self, rows, side)[0], np.full(len(rows), 1 + ahead)
 
     patch.setattr(PartitionCrowd, "told", told)
 

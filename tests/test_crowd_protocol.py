@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 
 import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
+from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.core.bank import Bank
 from streamdp.core.engine import CrowdStanding
+from streamdp.core.engine.crowding import PartitionCrowd, Side
+from streamdp.core.engine.draws import Fresh
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.control import Control
+from streamdp.core.learners.leader import crowded as with_control
 from streamdp.service import protocol
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.spec import StreamSpec
@@ -37,6 +44,7 @@ from tests.crowded import crowded
 from tests.protocol_model import Store, evidence, fold, restore, settle
 
 LEADERS = [leader, remembers]
+HALF = Control(Fraction(1, 2))
 
 
 def lines_of(store: Store) -> list[Charge | PriorLine]:
@@ -63,11 +71,13 @@ def test_does_each_draw_name_the_newest_prior_on_the_ledger(make) -> None:  # ty
     assert verified(store, of) == []
 
 
-@pytest.mark.parametrize("make", LEADERS)
-@pytest.mark.parametrize("seed", range(4))
-def test_is_a_life_with_crashes_the_life_without(make, seed: int) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("make", "seed", "control"),
+    [(leader, 0, None), (leader, 1, HALF), (remembers, 2, None), (remembers, 3, HALF)],
+)
+def test_is_a_life_with_crashes_the_life_without(make, seed: int, control) -> None:  # type: ignore[no-untyped-def]
     """Whatever is lost: the same priors, the same releases, each line once."""
-    learner = crowded(make())
+    learner = crowded(make()) if control is None else with_control(make(), control=control)
     calm, stormy, of = store_of(learner), store_of(learner), stream(learner)
     live(calm, of, 120)
     assert through_crashes(stormy, of, seed) > 0
@@ -218,6 +228,22 @@ def test_are_a_ledger_s_draws_held_against_its_priors() -> None:
     assert "is missing, due behind record" in found(drop=priors[3])
 
 
+def test_is_a_control_group_that_is_told_priors_a_violation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mutant: the hash is not asked where draws are told priors. Its lines say so themselves."""
+
+    def everybody(self: PartitionCrowd, rows: NDArray[np.int64], kind: str):  # type: ignore[no-untyped-def]
+        yield Side.TOLD, np.arange(len(rows))
+
+    monkeypatch.setattr(PartitionCrowd, "sides", everybody)
+    learner = with_control(leader(), control=HALF)
+    store, of = store_of(learner), stream(learner)
+    live(store, of, 120)
+    assert "where 0 was due" in verified(store, of)[0]
+    assert "is the newest" in judge(evidence(store))[0]
+
+
 def changed(store: Store, of: StreamSpec, at: int, **change: object) -> list[str]:
     """What is wrong with the ledger once a field of the at-th prior's line is another."""
     verification = Verification()
@@ -264,3 +290,69 @@ def test_does_an_epoch_begin_with_a_crowd_of_its_own(carry: bool) -> None:
     assert verified(store, stream(learner, epoch=2, carry=carry)) == []
     priors = [entry for entry in store.state if b'"prior"' in entry]
     assert len(priors) == len(of_each[1])
+
+
+def scripted(patch: pytest.MonkeyPatch, script: int) -> None:
+    """Draws that follow from names alone; estimates there are none."""
+
+    def values(self: Fresh, bank: Bank, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (bank.block[rows] * (1 + script) + bank.born[rows] + script) % 3
+
+    patch.setattr(Fresh, "actions", values)
+    patch.setattr(Fresh, "openings", values)
+
+
+def seen(count: int, changed: int | None, crash: bool) -> tuple[list[object], list[int]]:
+    """All that a life lets be seen, and the sizes of all that it saves."""
+    learner = crowded(leader())
+    store, of = store_of(learner, count), stream(learner)
+    if changed is not None:
+        store.input[changed] = (store.input[changed][0], b"garbage")
+    sizes = []
+    work = restore(store, of)
+    for start in range(0, count, 9):
+        work.absorb([store.records(start, start + 9)], mode=Mode.LIVE)
+        commit = work.cut(now=start, pace=Pace()).commit
+        sizes += [len(value or b"") for _, value in commit.state]
+        store.decide(commit)
+        if crash:
+            work = restore(store, of)
+    settle(store, work)
+    return [[each.value for each in topic] for topic in (store.ledger, store.actions)], sizes
+
+
+def reads_sums(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the newest votes weigh less where a block's sum is large."""
+    plain = PartitionCrowd.note
+
+    def note(self: PartitionCrowd, rows, votes, *, priors, lengths) -> None:  # type: ignore[no-untyped-def]
+        lengths = lengths + self.bank.sums[rows, 0] % 5
+        plain(self, rows, votes, priors=priors, lengths=lengths)
+
+    patch.setattr(PartitionCrowd, "note", note)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_is_all_that_a_crowd_lets_be_seen_the_same_for_neighbours(
+    crash: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record's content changes: the same lines and sizes, where draws are the same."""
+    scripted(monkeypatch, 0)
+    plain = seen(90, None, crash)
+    for changed in (3, 20, 50, 88):
+        assert seen(90, changed, crash) == plain
+    reads_sums(monkeypatch)
+    assert any(seen(90, changed, crash) != seen(90, None, crash) for changed in (3, 20, 50))
+
+
+def test_is_nothing_of_a_crowd_larger_for_one_vote_than_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit must not fail for one outcome and not for another (P5)."""
+    sizes = []
+    for script in (0, 1):
+        with monkeypatch.context() as patch:
+            scripted(patch, script)
+            sizes.append(seen(90, None, False))
+    assert sizes[0][0] != sizes[1][0]
+    assert sizes[0][1] == sizes[1][1]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
+from streamdp.core.evidence.control import Control
 from streamdp.core.learners.leader import crowded
 from streamdp.ports import Published
+from streamdp.service.about import About
 from streamdp.service.history import ACTIONS_A_KEY, Acted, StreamReleases
 from streamdp.service.http.shown import _crowd
+from streamdp.service.verification import Verification
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
-from tests.carrying import leader
+from tests.carrying import charges, leader, live, mapped, stream
+from tests.protocol_model import Store
 from tests.showing import ABOUT, prior
 from tests.streams import spec
 from tests.test_partition_epochs import lived
@@ -83,13 +88,68 @@ def test_is_what_the_crowd_believes_told_by_action() -> None:
     learner = crowded(leader())
     told, about = StreamReleases(), replace(ABOUT, learner=learner)
     assert _crowd(ABOUT, told) is None
-    assert _crowd(about, told) == []
+    assert best(about, told) == []
     told.apply([prior(learner, 4, after=9, bonuses=[1, 0, -1])])
-    (found,) = _crowd(about, told) or []
+    (found,) = best(about, told)
     assert (found["partition"], found["prior"], found["votes"]) == (0, 4, 9)
     assert [each["action"] for each in found["best"]] == ["a", "b", "c"]
     assert [round(each["share"], 2) for each in found["best"]] == [0.91, 0.33, 0.12]
     told.apply([prior(learner, 5, after=10, bonuses=[1, 0])])
-    (found,) = _crowd(about, told) or []
+    (found,) = best(about, told)
     assert found["best"] == []
-    assert _crowd(replace(about, epoch=2), told) == []
+    assert best(replace(about, epoch=2), told) == []
+
+
+def best(about: About, told: StreamReleases) -> list[Any]:
+    """What is shown of priors; nothing of a control group that there is not."""
+    shown = _crowd(about, told)
+    assert shown is not None
+    assert shown["control"] is None
+    nothing = {"keys": 0, "votes": 0, "rate": None, "error": None}
+    assert shown["agreement"] == {"control": nothing, "with_crowd": nothing}
+    found = shown["priors"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_is_a_control_group_compared_by_plain_votes() -> None:
+    """From the lines of a real ledger; as `ledger verify` counts them from the same lines."""
+    control = Control(Fraction(1, 2))
+    learner = crowded(leader(), control=control)
+    keys = [b"%d" % number for number in range(24)]
+    store, of = Store(mapped(1500, keys=keys)), stream(learner)
+    live(store, of, 1500)
+    told = StreamReleases()
+    told.apply(store.ledger)
+    shown = _crowd(replace(ABOUT, learner=learner), told)
+    assert shown is not None
+    assert shown["control"] == "1/2"
+    verification = Verification()
+    verification.read(of.topics, store.ledger)
+    assert verification.violations == []
+    (sides,) = verification.agreements().values()
+    in_force: dict[object, int] = {}
+    wanted = {True: [0, 0], False: [0, 0]}
+    for line in charges(store):
+        key = line.identity.key
+        assert isinstance(line.index, int)
+        if line.kind == "action" and control.plain(key, line.born, line.block):
+            wanted[control.holds(key)][0] += 1
+            wanted[control.holds(key)][1] += line.index == in_force[key]
+        in_force[key] = line.index
+    for held, side, name in ((True, sides.alone, "control"), (False, sides.together, "with_crowd")):
+        assert [side.votes, side.agreed] == wanted[held]
+        assert shown["agreement"][name] == {
+            "keys": side.keys, "votes": side.votes, "rate": side.rate, "error": side.error
+        }  # fmt: skip
+        assert side.votes > 5
+    late = StreamReleases()
+    late.apply(store.ledger[300:])
+    assert 0 < late.partitions[0].agreements.together.votes < sides.together.votes
+
+
+def test_is_a_crowd_that_nobody_can_read_no_control_group() -> None:
+    """The ledger is read, not trusted."""
+    told = StreamReleases()
+    told.apply([_line(1, crowd="crowd of none", prior=0), _line(2, crowd="x", prior=0)])
+    assert told.partitions[0].agreements.together.votes == 0

@@ -12,12 +12,14 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from struct import unpack
 
 import pytest
 
 import streamdp as sd
+from streamdp.core.evidence.control import Control
 from streamdp.core.learners.leader import crowded
 from streamdp.ports import Published
 from streamdp.service.http.guard import Limits
@@ -243,7 +245,7 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
     """Shadow mode, a seed and a crowd are said; the budget adds up over the streams of a topic."""
     ready, stop, address = threading.Event(), threading.Event(), []
     assert isinstance(ABOUT.learner, sd.Leader)
-    learner = crowded(ABOUT.learner)
+    learner = crowded(ABOUT.learner, control=Control(Fraction(1, 20)))
     other = replace(
         ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True, learner=learner
     )
@@ -278,6 +280,7 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
             found.until(lambda: "What keys know" in found.text("#crowdCard"))
             said = found.text("#priors").split()
             assert said[:5] == ["0", "7", "9", "a", "91"]
+            assert "1/20 of the keys never use this" in found.text("#control")
             keep("streams", found.screenshot())
     finally:
         stop.set()

@@ -130,6 +130,7 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "actions": len(spec.learner.actions),
         "learner": str(spec.learner),
         "crowd": configuration.stream(spec.name).crowd,
+        "control": str(configuration.stream(spec.name).control),
         "format": dict(spec.format.settings()),
         "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
         "charge": str(spec.charge),
@@ -227,7 +228,8 @@ def _print(told: dict[str, Any]) -> None:
             f" {stream['row_bytes']} bytes, a value at most {stream['largest_value_bytes']}"
         )
         if stream["crowd"] != "off":
-            typer.echo(f"    crowd = {stream['crowd']}: keys learn from each other's votes")
+            apart = f"; {stream['control']} of them never do" if stream["control"] != "0" else ""
+            typer.echo(f"    crowd = {stream['crowd']}: keys learn from each other's votes{apart}")
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")
     for assembly in told["assemblies"]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamdp.ports import StreamTopics, Technology
+    from streamdp.service.agreements import Agreements
     from streamdp.service.assembled import PersonsClaim
     from streamdp.service.config import Configuration
     from streamdp.service.verification import TopicVerdict, Verification
@@ -161,7 +162,9 @@ def verify(
         )
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
-    _report(verdicts, violations, [each.ledger for each in retired], held, claims, as_json)
+    sides = [_sides(*each) for each in verification.agreements().items()]
+    ledgers = [each.ledger for each in retired]
+    _report(verdicts, violations, ledgers, held, claims, sides, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -252,6 +255,7 @@ def _report(
     retired: list[str],
     compared: dict[str, Any],
     claims: Sequence[PersonsClaim],
+    sides: Sequence[dict[str, Any]],
     as_json: bool,
 ) -> None:
     """Print the verification, as JSON or as text."""
@@ -263,6 +267,7 @@ def _report(
                 "not_configured": retired,
                 "compared": compared,
                 "persons": [_claim_as_dict(each) for each in claims],
+                "control": sides,
             }
         )
         return
@@ -283,6 +288,32 @@ def _report(
 
     for claim in claims:
         typer.echo(_claimed(claim))
+    for both in sides:
+        _tell_sides(both)
+
+
+def _sides(name: tuple[str, str], found: Agreements) -> dict[str, Any]:
+    """A control group and all other keys, by what no bonus has steered."""
+    return {
+        "stream": ".".join(name),
+        **{
+            side: {"keys": of.keys, "votes": of.votes, "rate": of.rate, "error": of.error}
+            for side, of in (("with_crowd", found.together), ("control", found.alone))
+        },
+    }
+
+
+def _tell_sides(told: dict[str, Any]) -> None:
+    """The same in words."""
+    typer.echo(
+        f"{told['stream']}: how many plain votes, which nothing has steered, were for the action in"
+        " force (higher: it fits fresh events better; no loss is measured):"
+    )
+    for side, name in (("with_crowd", "keys with the crowd"), ("control", "the control group")):
+        of = told[side]
+        error = "" if of["error"] is None else f" ± {of['error']:.1%}"
+        rate = "none yet" if of["rate"] is None else f"{of['rate']:.1%}{error}"
+        typer.echo(f"  {name:<20} {rate} of {of['votes']} votes of {of['keys']} keys")
 
 
 def _claimed(claim: PersonsClaim) -> str:

@@ -4,7 +4,8 @@ A ledger of a stream with a crowd has a line for each prior, behind the lines of
 which it became due and before the first draw that was told it. Here:
 
 1. Each opening and vote names the newest prior (0 before the first; an opening that was carried
-   over was not drawn, and names 0), and the crowd that all lines of the epoch name.
+   over was not drawn, and names 0; so does what a control group keeps apart), and the crowd that
+   all lines of the epoch name.
 2. A prior comes when it is due, not before and not later, and says after how many votes.
 3. It is what the newest votes of all keys make of it (`Crowd.follows`).
 """
@@ -21,6 +22,7 @@ from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key
 from streamdp.core.evidence.crowd import Crowd, cast, due, named, newest
+from streamdp.service.agreements import Agreements
 from streamdp.wire.lines import CarriedOver, Charge, PriorLine
 
 
@@ -35,6 +37,7 @@ class CrowdLines:
     priors: dict[int, CrowdPrior] = field(default_factory=dict)
     kept: dict[Key, Ints] = field(default_factory=dict)
     in_force: dict[Key, int] = field(default_factory=dict)
+    agreements: Agreements = field(default_factory=Agreements)
 
     def read(self, line: Charge) -> Iterator[str]:
         """What is wrong with the line of an opening or a vote, given those before it."""
@@ -46,14 +49,17 @@ class CrowdLines:
             if line.prior is not UNSET:
                 yield f"block {line.block}: a prior, but no crowd that says why"
             return
-        carried = isinstance(line.carried, CarriedOver)
-        told = 0 if carried else len(self.priors) - 1
+        control, identity = self.crowd.control, line.identity
+        plain = line.kind == ACTION and control.plain(identity.key, identity.born, identity.block)
+        none = plain or control.holds(identity.key) or isinstance(line.carried, CarriedOver)
+        told = 0 if none else len(self.priors) - 1
         if line.prior != told:
             yield f"block {line.block} was drawn under prior {line.prior} where {told} was due"
         if 0 <= self.late < line.last_offset:
             yield f"prior {len(self.priors)} is missing, due behind record {self.late}"
             self.late = -1
-        yield from self._voted(self.crowd, line)
+        yield from self._voted(self.crowd, line, plain=plain)
+        self.agreements.read(line)
 
     def told(self, line: PriorLine) -> Iterator[str]:
         """What is wrong with a prior's line."""
@@ -89,7 +95,7 @@ class CrowdLines:
         if name != self.name:
             yield f"another crowd than before: {name[:80]!r}, not {self.name[:80]!r}"
 
-    def _voted(self, crowd: Crowd, line: Charge) -> Iterator[str]:
+    def _voted(self, crowd: Crowd, line: Charge, *, plain: bool) -> Iterator[str]:
         key = line.identity.key
         if not isinstance(line.index, int) or not 0 <= line.index < crowd.actions:
             yield f"block {line.block} ({line.kind}) does not say what was drawn"
@@ -102,7 +108,7 @@ class CrowdLines:
             self.kept[key] = cast(
                 crowd,
                 prior=np.array([min(number, len(self.priors) - 1)]),
-                stayed=np.array([self.in_force.get(key) == line.index]),
+                stayed=np.array([self.in_force.get(key) == line.index and not plain]),
                 vote=np.array([line.index]),
                 length=np.array([line.stop - line.start]),
                 group=crowd.groups.numbers([key]),

@@ -32,6 +32,7 @@ from streamdp.core.events import OPENING, CrowdPrior, Key
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
+from streamdp.service.agreements import Agreements
 from streamdp.service.policy_history import MOST_BLOCKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, PriorLine
 from streamdp.wire.published import decode_ledger
@@ -144,6 +145,7 @@ class PartitionHistory:
     curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
     whole: bool = True  # whether the first line heard was the ledger's first
     prior: CrowdPrior | None = None  # the newest that was heard, where the stream has a crowd
+    agreements: Agreements = field(default_factory=Agreements)
 
 
 class StreamReleases:
@@ -238,6 +240,7 @@ class StreamReleases:
             part.curves.clear()
             part.latest.clear()
             part.highest_now, part.prior = Fraction(0), None
+            part.agreements = Agreements()
             part.blocks = part.longest_block = part.last_slot = 0
         part.epoch = epoch
 
@@ -269,6 +272,8 @@ class StreamReleases:
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
         _note_action(history, line)
+        if line.epoch == part.epoch:
+            part.agreements.read(line)
         if line.kind in ENDS_BLOCK:
             self._sums(history, line)
             finished = line.block + 1  # blocks are numbered from 0

@@ -40,6 +40,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
+from streamdp.service.agreements import Agreements, of_all
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
 from streamdp.service.crowd_lines import CrowdLines
 from streamdp.service.standings import Follower
@@ -216,6 +217,14 @@ class Verification:
             policies=sum(each.policies for each in parts),
             unjudged=sum(each.unjudged for each in parts),
         )
+
+    def agreements(self) -> dict[tuple[str, str], Agreements]:
+        """Of each stream with a control group, by application and name, in its newest epochs."""
+        parts: defaultdict[tuple[str, str], list[Agreements]] = defaultdict(list)
+        for (app, stream, _), part in self._parts.items():
+            if part.crowd.crowd is not None and part.crowd.crowd.control.share:
+                parts[app, stream].append(part.crowd.agreements)
+        return {name: of_all(each) for name, each in parts.items()}
 
     def finish(self) -> None:
         """Finish: a published action or policy that no ledger line confirms is a violation."""

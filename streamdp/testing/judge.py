@@ -15,7 +15,8 @@ input with an engine of its own. What it holds against a partition:
 6. Each policy of a feedback stream is the one that follows from the released sums before it.
 7. Whatever was drawn, a feedback stream's counts are those of the input's headers, block by block.
 8. With a crowd priors have the numbers 1, 2, 3 … in each epoch, each draw was told the newest that
-   stands before it, and nobody ever saw two different priors of one number.
+   stands before it (of the control group, and plain votes: none), and nobody ever saw two different
+   priors of one number.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from msgspec import UNSET
 
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
-from streamdp.core.events import OPENING, CrowdPrior, Identity, Release
+from streamdp.core.events import ACTION, OPENING, CrowdPrior, Identity, Release
+from streamdp.core.evidence.crowd import named
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
     ENDS_BLOCK,
@@ -246,8 +248,16 @@ def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:
             if line.number != newest + 1:
                 yield f"prior {line.number} where {newest + 1} was due"
             newest = line.number
-        elif line.prior is not UNSET and line.prior != (0 if line.carried else newest):
+        elif line.prior is not UNSET and line.prior != (0 if _is_told_nothing(line) else newest):
             yield f"{line.identity}: drawn under prior {line.prior}, where {newest} is the newest"
+
+
+def _is_told_nothing(line: Charge) -> bool:
+    """Whether a draw of a crowd was told no prior: of the control group, plain, or no draw."""
+    control = named(str(line.crowd)).control
+    identity = line.identity
+    plain = line.kind == ACTION and control.plain(identity.key, identity.born, identity.block)
+    return plain or control.holds(identity.key) or isinstance(line.carried, CarriedOver)
 
 
 def _one_face(lines: Iterable[bytes]) -> Iterator[str]:

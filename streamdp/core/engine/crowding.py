@@ -11,6 +11,9 @@ Everything here follows from the partition's own releases in the order of its lo
 3. *How long.* A prior stays as long as a later one is computed: votes drawn under it may still be
    the newest of their keys.
 
+A control group's draws are told prior 0, and plain votes not even which action is in force; see
+`evidence.control`. In the crowd plain votes count as what they are: drawn under no bonus.
+
 What was drawn and lost in a crash was seen by nobody, and is drawn anew, priors and all. What was
 recorded is read back: a rebuild makes no prior.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,13 +31,22 @@ from numpy.typing import NDArray
 from streamdp.core.bank import Bank
 from streamdp.core.engine.plan import Batch, Plan, part_of
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import CrowdPrior, Key
+from streamdp.core.events import ACTION, CrowdPrior, Key
 from streamdp.core.evidence.crowd import WIDTH, Crowd, cast, due, newest
 
 if TYPE_CHECKING:
     from streamdp.core.engine.pooling import Pool
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Side(Enum):
+    """What a draw is told beforehand."""
+
+    TOLD = "told"  # the newest prior, and the action in force
+    ALONE = "alone"  # the action in force: of a key of the control group
+    PLAIN = "plain"  # nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +78,36 @@ class PartitionCrowd:
         """What draws are told now."""
         return self.priors[len(self.priors) - 1]
 
-    def told(self, rows: Ints) -> tuple[CrowdPrior, Ints]:
+    def told(self, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
         """What draws of these rows are told now, and the groups of their keys."""
-        return self.current, self._groups(rows)
+        return self.current if side is Side.TOLD else self.crowd.nothing, self._groups(rows)
 
     def _groups(self, rows: Ints) -> Ints:
         if self.crowd.groups.count == 1:
             return np.zeros_like(rows)
         return self.crowd.groups.numbers([self.bank.keys[row] for row in rows.tolist()])
+
+    def sides(self, rows: Ints, kind: str) -> Iterator[tuple[Side, Ints]]:
+        """The places among these rows whose draws are told alike."""
+        control = self.crowd.control
+        if not control.share:
+            yield Side.TOLD, np.arange(len(rows))
+            return
+        apart = np.array([control.holds(self.bank.keys[row]) for row in rows.tolist()], bool)
+        plain = self._plain(rows) if kind == ACTION else np.zeros_like(apart)
+        for side, which in (
+            (Side.TOLD, ~(apart | plain)), (Side.ALONE, apart & ~plain), (Side.PLAIN, plain),
+        ):  # fmt: skip
+            places = np.flatnonzero(which)
+            if len(places):
+                yield side, places
+
+    def _plain(self, rows: Ints) -> Bools:
+        """Which of these rows' blocks end in plain votes."""
+        bank, plain = self.bank, self.crowd.control.plain
+        columns = (rows, bank.born[rows], bank.block[rows])
+        of = zip(*(each.tolist() for each in columns), strict=True)
+        return np.array([plain(bank.keys[row], born, block) for row, born, block in of], bool)
 
     @property
     def due(self) -> int:
@@ -147,7 +182,7 @@ class PartitionCrowd:
         kept = cast(
             self.crowd,
             prior=priors,
-            stayed=votes == self.bank.action[rows],
+            stayed=(votes == self.bank.action[rows]) & ~self._plain(rows),
             vote=votes,
             length=lengths,
             group=self._groups(rows),

@@ -7,7 +7,7 @@ that the engine's steps are the same code in life and in rebuilding.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine.crowding import PartitionCrowd
+from streamdp.core.engine.crowding import PartitionCrowd, Side
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Carried, Key, Release
 from streamdp.core.learners import Leader, Learner, PolicyLearner
@@ -136,26 +136,56 @@ class Fresh:
 
         With a crowd: the private choice on no losses at all, under the prior.
         """
-        learner, actions = self.learner, len(self.learner.actions)
-        if isinstance(learner, PolicyLearner):
+        if isinstance(self.learner, PolicyLearner):
             return np.zeros(len(rows), dtype=np.int64)
+        if self.crowd is not None:
+            return self._by_side(bank, rows, OPENING, self._opening)
         bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
-        if self.crowd is None:
-            return uniform_integers(bits, np.full(len(rows), actions))
-        nothing = np.zeros((len(rows), actions), dtype=np.int64)
-        return learner.choose.select(nothing, bits, learner.opening_prior(self.crowd.told(rows)))
+        return uniform_integers(bits, np.full(len(rows), len(self.learner.actions)))
+
+    def _opening(self, bank: Bank, rows: Ints, side: Side) -> Ints:
+        """Openings of a crowd, whose draws are told alike."""
+        assert isinstance(self.learner, Leader)
+        assert self.crowd is not None
+        bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
+        told = self.crowd.told(rows, side)
+        sums = np.zeros((len(rows), len(self.learner.actions)), dtype=np.int64)
+        return self.learner.choose.select(sums, bits, self.learner.opening_prior(told))
 
     def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
-        """The current one for all."""
-        return None if self.crowd is None else np.full(len(rows), self.crowd.current.number)
+        """The current one for all, but for those that a control group keeps apart."""
+        if self.crowd is None:
+            return None
+        numbers = np.zeros(len(rows), dtype=np.int64)
+        for side, places in self.crowd.sides(rows, kind):
+            numbers[places] = self.crowd.current.number if side is Side.TOLD else 0
+        return numbers
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The learner's private choice from the window's sums."""
+        if self.crowd is not None:
+            return self._by_side(bank, rows, ACTION, self._vote)
+        return self._vote(bank, rows, Side.ALONE)
+
+    def _vote(self, bank: Bank, rows: Ints, side: Side) -> Ints:
+        """Votes whose draws are told alike."""
         assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
-        told = None if self.crowd is None else self.crowd.told(rows)
+        told = None if self.crowd is None else self.crowd.told(rows, side)
         prior = self.learner.prior(bank.action[rows].astype(np.int64), told)
-        return self.learner.choose.select(bank.sums[rows], bits, prior)
+        return self.learner.choose.select(
+            bank.sums[rows], bits, None if side is Side.PLAIN else prior
+        )
+
+    def _by_side(
+        self, bank: Bank, rows: Ints, kind: str, draw: Callable[[Bank, Ints, Side], Ints]
+    ) -> Ints:
+        """Each side of a crowd's rows in its own way."""
+        assert self.crowd is not None
+        drawn = np.zeros(len(rows), dtype=np.int64)
+        for side, places in self.crowd.sides(rows, kind):
+            drawn[places] = draw(bank, rows[places], side)
+        return drawn
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
         """The statistic plus discrete Laplace noise on the grid."""

@@ -54,6 +54,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.evidence.groups import named as groups_named
 
@@ -90,6 +91,9 @@ RELATED = (3.0, 30.0, 300.0)
 _GROUP = 21
 """Bits of what a vote was, below the group: twice an action of 10**6 or fewer, plus one."""
 
+MOST_BONUS = 100
+"""Noise units: e to this power is a float, and no vote that is steered more says anything."""
+
 _ROUNDS = 40
 """Of expectation–maximisation. Fixed, so that no comparison of floats decides when to stop."""
 
@@ -100,7 +104,7 @@ _EXACT = r"(\d{1,30}(?:/[1-9]\d{0,29})?)"
 
 _NAME = re.compile(
     rf"crowd of (\d{{1,7}}) actions at rate {_EXACT} bonus {_EXACT} floor {_EXACT}"
-    r"(?: donating below (\d{1,13}))?"
+    rf"(?: control {_EXACT})?(?: donating below (\d{{1,13}}))?"
     r"(?: groups ([0-9a-f,;]+))?",
     re.ASCII,
 )
@@ -166,19 +170,22 @@ class Crowd:
     floor: Fraction  # λ
     donates: int = 0  # blocks of fewer slots are donated (`evidence.donation`); 0: none
     groups: Groups = NO_GROUPS
+    control: Control = NO_CONTROL
 
     def __post_init__(self) -> None:
         """Refuse what gives no bounded prior, and a bonus that the grid does not hold."""
-        on_grid = (self.bonus * (1 << POINT)).denominator == 1
+        on_grid = (self.bonus * (1 << POINT)).denominator == 1 and self.bonus <= MOST_BONUS
         sound = self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1
-        sound &= self.donates == 0 or (self.donates > 0 and self.groups.count == 1)
+        whole = self.groups.count == 1 and not self.control.share  # whose keys would donate too
+        sound &= self.donates == 0 or (self.donates > 0 and whole)
         if not (sound and on_grid):
             raise InvalidConfig(
                 complaint(
                     "crowd",
                     "no crowd",
                     expected="2 actions or more, a rate above 0, a floor of 0 < λ ≤ 1 and"
-                    " a bonus in units of 2**-20, and no donation where keys are in groups",
+                    f" a bonus of at most {MOST_BONUS} in units of 2**-20, and no donation where"
+                    " keys are in groups or in a control group",
                     got=self.name,
                 )
             )
@@ -186,9 +193,10 @@ class Crowd:
     @property
     def name(self) -> str:
         """What the ledger calls it; `named` makes it again."""
+        apart = f" control {self.control.share}" if self.control.share else ""
         told = (
             f"crowd of {self.actions} actions at rate {self.rate} bonus {self.bonus}"
-            f" floor {self.floor}"
+            f" floor {self.floor}{apart}"
         )
         if self.donates:
             told += f" donating below {self.donates}"
@@ -304,9 +312,10 @@ def named(name: str) -> Crowd:
         raise InvalidConfig(
             complaint("crowd", "unknown", expected="a name that this version writes", got=name)
         )
-    rate, bonus, floor = (Fraction(each) for each in found.groups()[1:4])
-    groups = groups_named(found[6] or "")
-    return Crowd(int(found[1]), rate, bonus, floor, int(found[5] or 0), groups)
+    rate, bonus, floor, control = (Fraction(each or 0) for each in found.groups()[1:5])
+    groups = groups_named(found[7] or "")
+    donates = int(found[6] or 0)
+    return Crowd(int(found[1]), rate, bonus, floor, donates, groups, Control(control))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import POINT, Crowd
 from streamdp.core.evidence.donation import NewestVotes, pool_schedule, shortest_kept
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
@@ -216,9 +217,16 @@ FLOOR = Fraction(1, 20)
 """λ: the share of every prior that is even, where nothing else is asked for."""
 
 
-def crowded(learner: Leader, floor: Fraction = FLOOR, groups: Groups = NO_GROUPS) -> Leader:
+def crowded(
+    learner: Leader,
+    floor: Fraction = FLOOR,
+    groups: Groups = NO_GROUPS,
+    *,
+    control: Control = NO_CONTROL,
+) -> Leader:
     """The learner with this crowd, whose keys are in these groups."""
-    crowd = Crowd(len(learner.actions), learner.choose.rate, learner.bonus, floor, groups=groups)
+    actions, rate = len(learner.actions), learner.choose.rate
+    crowd = Crowd(actions, rate, learner.bonus, floor, groups=groups, control=control)
     return replace(learner, crowd=crowd)
 
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.control import Control
 from streamdp.core.learners import Leader, Learner, PolicyLearner, earlier_learner_of, learner_of
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.leader import crowded
@@ -184,7 +185,9 @@ class Configuration:
         with self._within(name):
             if stream.observes == "losses":
                 learner = learner_of(_options(stream.learner), actions=actions)
-                return learner if stream.crowd == "off" else crowded(learner)
+                if stream.crowd == "off":
+                    return learner
+                return crowded(learner, control=Control(stream.control))
             # here: streams of losses need not load the papers' bandit learners
             from streamdp.core.learners.bandits import refuse_in_blocks
 
@@ -308,6 +311,7 @@ class Configuration:
         """Refuse crowds whose priors nobody could compute again."""
         for name, stream in self.tables.streams.items():
             if stream.crowd == "off":
+                self._check_no_control(name)
                 continue
             if stream.observes != "losses":
                 what, expected = "is for votes", 'observes = "losses"'
@@ -319,6 +323,12 @@ class Configuration:
                 continue
             where = self._where(name, "crowd")
             raise InvalidConfig(complaint(where, what, expected=expected, got=got))
+
+    def _check_no_control(self, name: str) -> None:
+        if self.stream(name).control:
+            where, got = self._where(name, "control"), self.stream(name).control
+            what = "a control group of no crowd"
+            raise InvalidConfig(complaint(where, what, expected='crowd = "partition"', got=got))
 
     def check_budgets(self) -> None:
         """Refuse streams that together charge a topic more than its budget."""

@@ -41,6 +41,11 @@ def _exact(value: object) -> Fraction:
     return parse_epsilon(value, "")
 
 
+def _share(value: object) -> object:
+    """A part of the keys; "0" for none."""
+    return Fraction(0) if value in (0, "0") else _exact(value)
+
+
 def _as_table(value: object) -> object:
     """``format = "json"`` is short for a table with that name alone."""
     return {"name": value} if isinstance(value, str) else value
@@ -237,6 +242,9 @@ class StreamTable(BaseModel):
     )
     crowd: Literal["off", "partition"] = Field(
         default="off", description="whether the keys of a partition learn from each other's votes"
+    )
+    control: Annotated[Fraction, BeforeValidator(_share)] = Field(
+        default=Fraction(0), description='the part of the keys that never use the crowd, as "0.05"'
     )
     mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
     fallback_action: str | None = Field(

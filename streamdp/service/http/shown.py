@@ -19,6 +19,7 @@ from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.control import Agreement
 from streamdp.core.evidence.crowd import Crowd
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
@@ -26,6 +27,7 @@ from streamdp.core.learners import Leader
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
 from streamdp.service.about import NO_FALLBACK, About
+from streamdp.service.agreements import of_all
 from streamdp.service.history import KeyHistory, NoisyMean, StreamReleases
 from streamdp.service.http.knowledge import Knowledge
 from streamdp.service.metrics import is_up
@@ -141,7 +143,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
     }
 
 
-def _crowd(about: About, told: StreamReleases) -> list[dict[str, Any]] | None:
+def _crowd(about: About, told: StreamReleases) -> dict[str, Any] | None:
     """What the keys of each partition know of new ones; None of a stream without a crowd.
 
     Only priors among the lines that were read: after a start of a very long ledger that may be
@@ -151,16 +153,31 @@ def _crowd(about: About, told: StreamReleases) -> list[dict[str, Any]] | None:
     crowd = learner.crowd if isinstance(learner, Leader) else None
     if crowd is None:
         return None
-    return [
-        {
-            "partition": number,
-            "prior": part.prior.number,
-            "votes": part.prior.after,
-            "best": _best(learner.actions, crowd, part.prior),
-        }
+    parts = [
+        (number, part)
         for number, part in sorted(told.partitions.items())
-        if part.prior is not None and part.epoch == about.epoch_of(number)
+        if part.epoch == about.epoch_of(number)
     ]
+    both = of_all(part.agreements for _, part in parts)
+    return {
+        "priors": [
+            {
+                "partition": number,
+                "prior": part.prior.number,
+                "votes": part.prior.after,
+                "best": _best(learner.actions, crowd, part.prior),
+            }
+            for number, part in parts
+            if part.prior is not None
+        ],
+        "control": str(crowd.control.share) if crowd.control.share else None,
+        "agreement": {"control": _agreement(both.alone), "with_crowd": _agreement(both.together)},
+    }
+
+
+def _agreement(of: Agreement) -> dict[str, Any]:
+    """How many plain votes were for the action in force, of one side."""
+    return {"keys": of.keys, "votes": of.votes, "rate": of.rate, "error": of.error}
 
 
 def _best(actions: Sequence[str], crowd: Crowd, prior: CrowdPrior) -> list[dict[str, Any]]:
