@@ -88,7 +88,7 @@ def audit(
         chosen = product(_chosen(recipe), sizes, epsilon or ["0.1", "1", "3"])
         audits = list(_of_recipes(chosen, samples, randomness, outside, fewest=min(sizes)))
     else:
-        _refuse_beside_config(recipe, epsilon, actions)
+        _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions)
         audits = list(_of_configuration(config, samples, randomness, outside))
     _print_json(audits) if as_json else _print_table(audits)
     if not all(found.passed for found in audits):
@@ -179,14 +179,15 @@ def _flaws_of_choices() -> tuple[str, ...]:
     return tuple(flaws_of_choosing(partial(choosing.chosen_arm, salt="audit")))
 
 
-def _refuse_beside_config(*given: object) -> None:
+def _refuse_beside_config(**options: object) -> None:
     """A configuration says its recipes, ε and actions itself."""
     from streamdp.core.errors import InvalidConfig, complaint
 
-    if any(given):
-        expected = "no --recipe, --epsilon and --actions beside it: the configuration says them"
-        what = ", ".join(str(option) for option in given if option)
-        raise InvalidConfig(complaint("--config", "says it all", expected=expected, got=what))
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        expected = "none of --recipe, --epsilon and --actions, which the configuration says"
+        got = " and ".join(given)
+        raise InvalidConfig(complaint("--config", "not alone", expected=expected, got=got))
 
 
 def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:

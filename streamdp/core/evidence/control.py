@@ -41,7 +41,7 @@ _BITS = 64
 class Control:
     """Which keys never use the crowd, and which blocks end in plain votes.
 
-    >>> Control(Fraction(1, 2)).holds(b"fr"), Control(Fraction(1, 2)).holds(b"de")
+    >>> Control(Fraction(1, 2)).holds(b"de"), Control(Fraction(1, 2)).holds(b"us")
     (True, False)
     >>> NO_CONTROL.holds(b"fr"), NO_CONTROL.plain(b"fr", 0, 7)
     (False, False)
