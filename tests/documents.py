@@ -217,7 +217,8 @@ class Story:
             if told.keys() & {"item", "categories", "truth"}:
                 jsonschema.validate(told, schema("outcome"))
                 continue
-            kinds = {"charge": "ledger", "epoch": "ledger", "action": "action", "policy": "policy"}
+            kinds = {"action": "action", "policy": "policy"}
+            kinds |= dict.fromkeys(("charge", "epoch", "prior"), "ledger")
             jsonschema.validate(told, schema(kinds.get(told.get("type"), f"event-{layout}")))
 
     # -- doing -----------------------------------------------------------------------------------
