@@ -13,7 +13,7 @@ has committed, what the system counts for the processes, the second half of a ru
   exactly one event for each request, in their order, at one length, and a ledger. Theirs keep what
   is open in changelogs too; ours reads it again.
 - *memory*: the most that was resident when a million requests were open and a quarter of them had
-  an outcome, with the smallest heaps with which the peer came to the end.
+  an outcome: of the peer as it comes, and with the smallest heaps with which it came to the end.
 - *delay*: from a request's deadline to its event in the hands of a reader of committed records,
   under a steady load. The grace is a part of it.
 """
@@ -58,8 +58,9 @@ DELAY_MS = 100.0
 _FAST = Times(window=1000, grace=1000)
 _ALL_OPEN = Times(window=7_200_000, grace=1000)
 _SHARP = Times(window=1000, grace=20)
-_HEAPS = {"rocksdb": "-Xmx256m", "memory": "-Xmx1g"}
-"""Of a million open requests: with less it runs out of memory, or does nothing but collect."""
+_HEAPS = (("rocksdb", ""), ("rocksdb", "-Xmx256m"), ("memory", "-Xmx1g"))
+"""As it comes (a quarter of the machine's memory at most), and the smallest heaps for a million
+open requests: with less it runs out of memory, or does nothing but collect."""
 _ROOMY = "-Xmx2g"
 _PATIENCE = 600.0  # seconds for a million requests to be read
 
@@ -110,7 +111,7 @@ class Bench:
             runs += [
                 (f"Kafka Streams, {stores}", theirs, self._kafka_streams(_FAST, stores, _ROOMY),
                  sizes.kafka_streams)
-                for stores in _HEAPS
+                for stores in ("rocksdb", "memory")
             ]  # fmt: skip
         if self.with_quix:
             quix: Make = partial(joining.quix, times=_FAST, folder=self.folder)
@@ -159,7 +160,7 @@ class Bench:
         found = {"streamdp": await self._resident(candidate, partial(_open_requests, port))}
         if self.with_kafka_streams:
             await theirs.fill(self.sizes.open)
-            for stores, heap in _HEAPS.items():
+            for stores, heap in _HEAPS:
                 candidate = await self._kafka_streams(_ALL_OPEN, stores, heap)(theirs)
                 asked = committed(self.bootstrap, candidate.group, theirs.requests)
                 async with asked as positions:
@@ -167,7 +168,8 @@ class Bench:
                     async def read() -> int:
                         return sum(await positions())
 
-                    found[f"Kafka Streams, {stores}"] = await self._resident(candidate, read)
+                    who = f"Kafka Streams, {stores} {heap}".strip()
+                    found[who] = await self._resident(candidate, read)
         for who, mebibytes in found.items():
             row = {"open": self.sizes.open, "MiB": round(mebibytes)}
             self._tell("memory", who, row)

@@ -204,7 +204,7 @@ async def kafka_streams(
     await create(logs.bootstrap, f"{group}-events")
     target = ROOT / "tests" / "bench" / "kafka_streams" / "target"
     command = [
-        java_of(), heap, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        java_of(), *heap.split(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-cp", f"{target}/running-sums.jar:{target}/libraries/*", "WindowedLeftJoin",
         logs.bootstrap, group, logs.requests, logs.outcomes, f"{group}-events",
         str(times.window), str(times.grace), stores, str(folder / group),
