@@ -76,14 +76,7 @@ def _milliseconds(value: object) -> object:
     >>> _milliseconds("90s"), _milliseconds("30d")
     (90000, 2592000000)
     """
-    found = _LENGTH.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        raise InvalidConfig(
-            complaint(
-                "", "no length of time", expected='such as "90s", "12h" or "30d"', got=shown(value)
-            )
-        )
-    return int(found[1]) * _UNITS[found[2]]
+    return _length(value, _LENGTH, such_as='"90s", "12h" or "30d"')
 
 
 def _brief(value: object) -> object:
@@ -92,12 +85,15 @@ def _brief(value: object) -> object:
     >>> _brief("50ms"), _brief("30m")
     (50, 1800000)
     """
-    found = _BRIEF.fullmatch(value) if isinstance(value, str) else None
+    return _length(value, _BRIEF, such_as='"50ms", "2s" or "30m"')
+
+
+def _length(value: object, written: re.Pattern[str], *, such_as: str) -> int:
+    """Milliseconds of a length of time, written as a number and a unit."""
+    found = written.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise InvalidConfig(
-            complaint(
-                "", "no length of time", expected='such as "50ms", "2s" or "30m"', got=shown(value)
-            )
+            complaint("", "no length of time", expected=f"such as {such_as}", got=shown(value))
         )
     return int(found[1]) * _UNITS[found[2]]
 
