@@ -14,7 +14,12 @@ import pytest
 
 import streamdp
 
-pytest_plugins = ("pytester", "tests.left_out", "tests.untraced", "tests.calling")
+pytest_plugins = (
+    "pytester",
+    "tests.support.left_out",
+    "tests.support.untraced",
+    "tests.support.calling",
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""

@@ -17,10 +17,10 @@ import pytest
 
 from streamdp.ports import Headers
 from streamdp.service.config import Configuration
-from tests.asking import free_port
-from tests.assembling_shop import Shop, configured, killed
-from tests.calling import Streamdp
-from tests.processes import until
+from tests.support.asking import free_port
+from tests.support.assembling_shop import Shop, configured, killed
+from tests.support.calling import Streamdp
+from tests.support.processes import until
 
 pytestmark = pytest.mark.slow
 

@@ -41,7 +41,7 @@ from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.sqlite import Sqlite
-from tests.assembly_model import (
+from tests.support.assembly_model import (
     GRACE,
     SECRET,
     WINDOW,

@@ -20,8 +20,8 @@ from streamdp.service.view import Reason, Status, View
 from streamdp.testing.faults import Dice
 from streamdp.testing.memory import MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
-from tests.assembly_model import GRACE, WINDOW, Logs, expected_events, random_logs
-from tests.services import Lines
+from tests.support.assembly_model import GRACE, WINDOW, Logs, expected_events, random_logs
+from tests.support.services import Lines
 from tests.test_assembling import RULES, SPEC, TOPICS
 
 PARTITIONS = 3

@@ -15,7 +15,7 @@ from streamdp.assembly.persons import DAY, Cap, Persons
 from streamdp.assembly.recipes import Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import StateMismatch
-from tests.assembly_model import (
+from tests.support.assembly_model import (
     GRACE,
     SECRET,
     WINDOW,
@@ -25,7 +25,7 @@ from tests.assembly_model import (
     expected_events,
     random_logs,
 )
-from tests.assembly_mutants import DAY_MUTANTS, MUTANTS, PERSON_MUTANTS, CapsWhatCame
+from tests.support.assembly_mutants import DAY_MUTANTS, MUTANTS, PERSON_MUTANTS, CapsWhatCame
 
 RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
 CAP = Cap(2, 5, SECRET)

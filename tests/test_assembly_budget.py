@@ -29,8 +29,8 @@ from streamdp.service.verification import Verification
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import Mode, decode_assembled, encode_assembled
-from tests.assembly_model import random_logs
-from tests.streams import spec
+from tests.support.assembly_model import random_logs
+from tests.support.streams import spec
 from tests.test_assembling import _NOWHERE, AT, SPEC, TAKEN, _live, _point
 
 HALF = Fraction(1, 2)

@@ -17,7 +17,7 @@ from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration, Tables
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.json_format import JsonFormat
-from tests.calling import Streamdp
+from tests.support.calling import Streamdp
 from tests.test_config import second, shop
 
 PAIR = """

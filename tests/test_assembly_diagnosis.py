@@ -19,7 +19,7 @@ from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from tests.showing import partition
+from tests.support.showing import partition
 from tests.test_assembling import SPEC, TAKEN, TOPICS
 
 AT = Partition(SPEC.name, 0)

@@ -18,8 +18,8 @@ from streamdp.cli.audit import _flaws_of_choices
 from streamdp.client import choosing
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
-from tests.feedback_mutants import CHOOSING, MUTANTS, made
 from tests.golden_engine import POLICIES
+from tests.support.feedback_mutants import CHOOSING, MUTANTS, made
 
 pytestmark = pytest.mark.slow
 

@@ -32,7 +32,7 @@ from streamdp.service import protocol
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.feedback import Content, FeedbackFormat, Headers
-from tests.feedback_mutants import MUTANTS
+from tests.support.feedback_mutants import MUTANTS
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.regret import estimate
-from tests.leaks import compresses_rows
+from tests.support.leaks import compresses_rows
 
 pytestmark = pytest.mark.slow
 

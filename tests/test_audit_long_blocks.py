@@ -27,8 +27,8 @@ from streamdp.cli.audit import SHIPPED
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import SystemRandomness
-from tests.engine_mutants import INCUMBENT, MUTANTS, Mutant
-from tests.remembering import remembering
+from tests.support.engine_mutants import INCUMBENT, MUTANTS, Mutant
+from tests.support.remembering import remembering
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from streamdp.core.engine.bandit import BanditEngine
 from streamdp.core.learners.bandits import BANDIT_RECIPES
 from streamdp.core.learners.bandits.lazy_ucb import Optimism
 from streamdp.core.randomness import SeededRandomness
-from tests.law_of_actions import Law, worst_of_actions
+from tests.support.law_of_actions import Law, worst_of_actions
 
 
 def law(epsilon: float, *, steps: int, noise: float = 1.0) -> Law:

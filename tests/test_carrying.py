@@ -32,7 +32,7 @@ from streamdp.wire.lines import CarriedOver, EpochMark
 from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import read_state
 from tests.bench.bench_carrying import World, compared
-from tests.carrying import (
+from tests.support.carrying import (
     ALL,
     LEADERS,
     MORE,
@@ -48,8 +48,8 @@ from tests.carrying import (
     through_crashes,
     verified,
 )
-from tests.protocol_model import Store, evidence, restore, settle
-from tests.streams import ACTIONS, spec
+from tests.support.protocol_model import Store, evidence, restore, settle
+from tests.support.streams import ACTIONS, spec
 
 
 @pytest.mark.parametrize("made", LEADERS)

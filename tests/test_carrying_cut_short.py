@@ -19,7 +19,7 @@ from streamdp.service.protocol import Pace, PartitionWork
 from streamdp.wire.entries import Entries
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_learner
-from tests.carrying import (
+from tests.support.carrying import (
     ALL,
     LEADERS,
     MORE,
@@ -30,7 +30,7 @@ from tests.carrying import (
     stream,
     verified,
 )
-from tests.protocol_model import Store, restore
+from tests.support.protocol_model import Store, restore
 from tests.test_idle import dated, idles, openings_of
 
 

@@ -21,7 +21,7 @@ from streamdp.core.evidence.carrying import Passage
 from streamdp.service import carrying
 from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
-from tests.carrying import (
+from tests.support.carrying import (
     MORE,
     last_open,
     leader,

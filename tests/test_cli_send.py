@@ -15,7 +15,7 @@ from streamdp.cli._events import Event, events
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition
 from streamdp.service.config import Configuration
-from tests.calling import Streamdp, written
+from tests.support.calling import Streamdp, written
 
 ACTIONS = ("a", "b", "c")
 Sent = list[tuple[bytes | None, bytes | None]]

@@ -15,8 +15,8 @@ from streamdp.client import Choice, Chosen, Lists, Predictions, Request, Right, 
 from streamdp.client.requests import Record, outcome_record, request_record
 from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration
-from tests.assembling_shop import configured
-from tests.calling import Streamdp
+from tests.support.assembling_shop import configured
+from tests.support.calling import Streamdp
 from tests.test_loop_client import rows
 
 ACTIONS = ("grid", "list")

@@ -29,12 +29,12 @@ from streamdp.service.run import Running, run, run_service
 from streamdp.testing.certificates import write_certificates
 from streamdp.wire.published import decode_action
 from streamdp.wire.unprotected import LABEL, MEMBER
-from tests.asking import free_port
-from tests.calling import Streamdp, written
 from tests.conftest import ROOT
-from tests.publishing import action, release
-from tests.services import Lines
-from tests.streams import events
+from tests.support.asking import free_port
+from tests.support.calling import Streamdp, written
+from tests.support.publishing import action, release
+from tests.support.services import Lines
+from tests.support.streams import events
 
 KEYS = (b"fr", b"de", b"it", None)
 

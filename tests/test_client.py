@@ -17,7 +17,7 @@ from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.events import Release
 from streamdp.ports import Published
 from streamdp.wire.published import Mode
-from tests.publishing import HOME, Reader, Topic, action, release
+from tests.support.publishing import HOME, Reader, Topic, action, release
 
 SOURCE = Source(HOME, "z")
 BRIEF = (0.001,)

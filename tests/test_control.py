@@ -20,7 +20,7 @@ from streamdp.core.events import ACTION, OPENING, LossBatch
 from streamdp.core.evidence.control import NO_CONTROL, PLAIN_ONE_IN, Agreement, Control
 from streamdp.core.evidence.crowd import Crowd, named
 from streamdp.core.learners.leader import crowded
-from tests.strategies import cut
+from tests.support.strategies import cut
 from tests.test_rebuild import Recorder
 
 HALF = Control(Fraction(1, 2))

@@ -31,8 +31,8 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners.leader import crowded as with_control
 from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, Prior
-from tests.crowded import crowded
-from tests.strategies import cut
+from tests.support.crowded import crowded
+from tests.support.strategies import cut
 
 Ints = NDArray[np.int64]
 

@@ -18,9 +18,9 @@ from streamdp.core.engine.machine import Engine
 from streamdp.core.events import OPENING, After, Carried, LossBatch
 from streamdp.core.evidence.crowd import POINT
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
-from tests.crowded import Outsider, crowded
-from tests.remembering import remembering
-from tests.strategies import ACTIONS, cut, logs, part
+from tests.support.crowded import Outsider, crowded
+from tests.support.remembering import remembering
+from tests.support.strategies import ACTIONS, cut, logs, part
 from tests.test_rebuild import Recorder, charged
 
 ONE = 1 << POINT

@@ -30,7 +30,7 @@ from streamdp.wire import state_version
 from streamdp.wire.lines import Charge, PriorLine
 from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import SavedState, read_state
-from tests.carrying import (
+from tests.support.carrying import (
     leader,
     live,
     openings,
@@ -40,8 +40,8 @@ from tests.carrying import (
     through_crashes,
     verified,
 )
-from tests.crowded import crowded
-from tests.protocol_model import Store, evidence, fold, restore, settle
+from tests.support.crowded import crowded
+from tests.support.protocol_model import Store, evidence, fold, restore, settle
 
 LEADERS = [leader, remembers]
 HALF = Control(Fraction(1, 2))

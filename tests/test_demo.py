@@ -18,7 +18,7 @@ from streamdp.service.config import Configuration
 from streamdp.service.demo import screen
 from streamdp.service.demo.show import configuration
 from streamdp.service.demo.world import BANNERS, CLICK_RATES, SEGMENTS, SHELVES, ShopWorld
-from tests.asking import free_port
+from tests.support.asking import free_port
 
 pytestmark = pytest.mark.slow
 

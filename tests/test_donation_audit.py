@@ -27,7 +27,7 @@ from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.pooling import Pool
 from streamdp.core.events import DONATED, Key, LossBatch
-from tests.crowded import crowded
+from tests.support.crowded import crowded
 from tests.test_crowd_audit import Forced
 from tests.test_rebuild import Recorder
 

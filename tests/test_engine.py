@@ -17,7 +17,7 @@ from streamdp.core.events import Key, LossBatch
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import LAST_SLOT
-from tests.strategies import ACTIONS, cut, learners, logs
+from tests.support.strategies import ACTIONS, cut, learners, logs
 
 REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import streamdp as sd
 from streamdp.core.events import LossBatch, Releases
 from streamdp.core.evidence import NEWEST, Ints, Memory, Standing, VoteFilter, named
-from tests.remembering import TwiceInARow, remembering
-from tests.strategies import ACTIONS, cut, logs
+from tests.support.remembering import TwiceInARow, remembering
+from tests.support.strategies import ACTIONS, cut, logs
 
 PLAIN = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 2")
 

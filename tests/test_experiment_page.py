@@ -17,10 +17,10 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.service.http.guard import Limits
 from streamdp.wire.published import Lines
-from tests.asking import Face, listening
-from tests.browser import Browser, browser
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
-from tests.publishing import Topic, action, charge
+from tests.support.asking import Face, listening
+from tests.support.browser import Browser, browser
+from tests.support.publishing import Topic, action, charge
 from tests.test_http_choices import CLICKS, LEARNER
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")

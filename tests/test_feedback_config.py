@@ -14,7 +14,7 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.config import Configuration
 from streamdp.service.http.setup import about_of
 from streamdp.wire.feedback import FeedbackFormat
-from tests.streams import ACTIONS, feedback_spec, spec
+from tests.support.streams import ACTIONS, feedback_spec, spec
 
 SHOP = """
 app = "shop"

@@ -25,9 +25,9 @@ from streamdp.testing.judge import Evidence, judge, judge_counts
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite
-from tests.feedback_served import differences, stream
-from tests.services import Room
-from tests.streams import feedback_spec, shown
+from tests.support.feedback_served import differences, stream
+from tests.support.services import Room
+from tests.support.streams import feedback_spec, shown
 
 pytestmark = pytest.mark.slow
 

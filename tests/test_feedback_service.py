@@ -25,8 +25,8 @@ from streamdp.testing.faults import Dice
 from streamdp.wire.feedback import Headers
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import Mode, decode_in_force, decode_ledger
-from tests.services import Room
-from tests.streams import ACTIONS, feedback_spec, shown, spec
+from tests.support.services import Room
+from tests.support.streams import ACTIONS, feedback_spec, shown, spec
 
 KEYS = tuple(f"key {n}".encode() for n in range(6))
 CLICKS = Partition("clicks", 0)

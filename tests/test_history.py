@@ -16,10 +16,10 @@ from streamdp.service.http.shown import _crowd
 from streamdp.service.verification import Verification
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
-from tests.carrying import charges, leader, live, mapped, stream
-from tests.protocol_model import Store
-from tests.showing import ABOUT, prior
-from tests.streams import spec
+from tests.support.carrying import charges, leader, live, mapped, stream
+from tests.support.protocol_model import Store
+from tests.support.showing import ABOUT, prior
+from tests.support.streams import spec
 from tests.test_partition_epochs import lived
 
 

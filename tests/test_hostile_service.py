@@ -24,7 +24,7 @@ from streamdp.testing.judge import Evidence, judge_fold
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.streams import events, spec
+from tests.support.streams import events, spec
 
 pytestmark = pytest.mark.slow
 

@@ -29,9 +29,9 @@ from streamdp.service.http.knowledge import SILENT_SECONDS, Role
 from streamdp.service.http.server import MOST_HEAD_BYTES, bound
 from streamdp.service.status import ProcessStatus, StreamStatus
 from streamdp.wire.published import Mode
-from tests.asking import Answer, Face, listening, raw
-from tests.publishing import Topic, action, charge, release
-from tests.showing import ABOUT, LINES, block, partition, process
+from tests.support.asking import Answer, Face, listening, raw
+from tests.support.publishing import Topic, action, charge, release
+from tests.support.showing import ABOUT, LINES, block, partition, process
 
 BYTES = b"\xff/..\x00"
 ROOMY = Limits(most_connections=100, request_seconds=5)

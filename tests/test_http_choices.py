@@ -23,10 +23,10 @@ from streamdp.ports import Key
 from streamdp.service.about import About
 from streamdp.service.http.app import description
 from streamdp.service.http.guard import Limits
-from tests.asking import Answer, Face, free_port, listening
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
-from tests.publishing import Topic, action, charge
-from tests.showing import ABOUT
+from tests.support.asking import Answer, Face, free_port, listening
+from tests.support.publishing import Topic, action, charge
+from tests.support.showing import ABOUT
 
 T = TypeVar("T")
 

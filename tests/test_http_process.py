@@ -15,10 +15,10 @@ import pytest
 from streamdp.client import Change, HttpActions, Why
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.testing.certificates import write_certificates
-from tests.asking import free_port
-from tests.first_action import readers_disagree
-from tests.running import Place, children, until
-from tests.streams import events
+from tests.support.asking import free_port
+from tests.support.first_action import readers_disagree
+from tests.support.running import Place, children, until
+from tests.support.streams import events
 
 pytestmark = pytest.mark.slow
 

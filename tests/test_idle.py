@@ -39,8 +39,8 @@ from streamdp.wire.lines import CarriedOver, Charge
 from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.calling import CONFIG
-from tests.carrying import (
+from tests.support.calling import CONFIG
+from tests.support.carrying import (
     ALL,
     LEADERS,
     MORE,
@@ -54,10 +54,10 @@ from tests.carrying import (
     through_crashes,
     verified,
 )  # fmt: skip
-from tests.idle_on import leave_and_return
-from tests.protocol_model import Store, evidence, restore, settle
-from tests.services import Room
-from tests.streams import ACTIONS
+from tests.support.idle_on import leave_and_return
+from tests.support.protocol_model import Store, evidence, restore, settle
+from tests.support.services import Room
+from tests.support.streams import ACTIONS
 
 HOUR = 3_600_000
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))

@@ -15,7 +15,7 @@ def outcome(pytester: pytest.Pytester, body: str, *options: str) -> pytest.RunRe
     """One ordinary test, and the body beside it, in a session of their own."""
     pytester.makeini("[pytest]\nmarkers = system(program): needs it")
     pytester.makepyfile(f"import pytest\n\ndef test_that_runs(): pass\n\n{body}\n")
-    return pytester.runpytest_inprocess("-p", "tests.left_out", *options)
+    return pytester.runpytest_inprocess("-p", "tests.support.left_out", *options)
 
 
 @pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT.keys())

@@ -36,7 +36,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.schemas import schema
 from streamdp_adapters.sqlite import Sqlite
-from tests.assembly_model import encode
+from tests.support.assembly_model import encode
 
 TOPICS = LoopTopics("requests", "outcomes")
 PAIR = StreamTopics("shop", "clicks", "requests", headers=True, beside="outcomes", output="events")

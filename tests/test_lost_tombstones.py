@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from streamdp.ports import Commit, Taken
-from tests.protocol_model import Store, Story, finish, restore
+from tests.support.protocol_model import Store, Story, finish, restore
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 

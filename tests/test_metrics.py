@@ -19,9 +19,9 @@ from streamdp.service.history import StreamHistory, StreamReleases
 from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.status import BUCKETS, ProcessStatus
 from streamdp.service.view import PartitionView, Reason, Status, View
-from tests.publishing import charge, release
-from tests.showing import ABOUT, LINES, block, facts, partition, process, told
-from tests.streams import spec
+from tests.support.publishing import charge, release
+from tests.support.showing import ABOUT, LINES, block, facts, partition, process, told
+from tests.support.streams import spec
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

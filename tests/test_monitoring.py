@@ -19,9 +19,9 @@ from streamdp.service.history import StreamReleases
 from streamdp.service.http.operator import metrics
 from streamdp.service.metrics import CONTENT_TYPE, Facts, MetricsPage
 from streamdp.service.status import ASSEMBLES, StreamStatus
-from tests.prometheus_server import PrometheusServer, eventually, prometheus
-from tests.publishing import charge, release
-from tests.showing import ABOUT, facts, partition
+from tests.support.prometheus_server import PrometheusServer, eventually, prometheus
+from tests.support.publishing import charge, release
+from tests.support.showing import ABOUT, facts, partition
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"

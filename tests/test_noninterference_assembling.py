@@ -27,8 +27,8 @@ from streamdp.service.past import alone
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTransport
-from tests.assembly_model import GRACE, SECRET, WINDOW
-from tests.services import Lines
+from tests.support.assembly_model import GRACE, SECRET, WINDOW
+from tests.support.services import Lines
 from tests.test_assembling import CAP, SPEC, TOPICS
 from tests.test_assembling_loop import SETTINGS, Group
 

@@ -29,8 +29,8 @@ from streamdp.wire.published import Lines, Mode, decode_ledger
 from streamdp.wire.recording import Entry, record_all
 from streamdp.wire.state import _FirstCheckpoint, read_state
 from tests.golden_wire import SHOWN
-from tests.protocol_model import Store, evidence, finish, fold, restore
-from tests.streams import ACTIONS, events, feedback_spec, shown, spec
+from tests.support.protocol_model import Store, evidence, finish, fold, restore
+from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec
 
 SCHEMA_1 = Path(__file__).parent / "golden" / "wire" / "schema1"
 

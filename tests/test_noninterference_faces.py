@@ -31,9 +31,9 @@ from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from tests.asking import Face
-from tests.publishing import HOME
-from tests.streams import ACTIONS, spec
+from tests.support.asking import Face
+from tests.support.publishing import HOME
+from tests.support.streams import ACTIONS, spec
 
 KEYS = [key_of(run) for run in range(3)]
 RECORDS, BLOCKS, CHANGED = 60, 12, 47

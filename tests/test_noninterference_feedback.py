@@ -1,11 +1,11 @@
 """Does anything of a feedback stream's service, but the charged sums, depend on content?
 
 Layer 4 of the audit on the whole service, for streams that see the shown action's loss only
-(`tests.neighbours` tells what a life is and what is seen of it). Inputs that differ in one record's
-content must be the same to the byte in everything: policies, ledger, sizes and order of commits,
-logs, the view, how it ends, errors, reprs, warnings, files; and in what HTTP answers, choices and
-the experiment page among it. And two lives with other sums must have commits of the same sizes and
-order (P5).
+(`tests.support.neighbours` tells what a life is and what is seen of it). Inputs that differ in one
+record's content must be the same to the byte in everything: policies, ledger, sizes and order of
+commits, logs, the view, how it ends, errors, reprs, warnings, files; and in what HTTP answers,
+choices and the experiment page among it. And two lives with other sums must have commits of the
+same sizes and order (P5).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from streamdp.core.engine.draws import Fresh
 from streamdp.core.events import FeedbackBatch
 from streamdp.ports import Records, Value
 from streamdp.service.protocol import PartitionWork
-from tests.feedback_mutants import MUTANTS
-from tests.feedback_neighbours import FeedbackCourse, sums_by_script
-from tests.leaks import (
+from tests.support.feedback_mutants import MUTANTS
+from tests.support.feedback_neighbours import FeedbackCourse, sums_by_script
+from tests.support.leaks import (
     compresses_rows,
     expect_caught,
     halts_on_bad_records,
@@ -31,7 +31,7 @@ from tests.leaks import (
     redecode,
     saves_losers_first,
 )
-from tests.neighbours import differences, on_memory, on_sqlite
+from tests.support.neighbours import differences, on_memory, on_sqlite
 from tests.test_noninterference_service import EARLY, LAST, LATE, OPEN, shape
 
 pytestmark = pytest.mark.slow

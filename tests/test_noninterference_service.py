@@ -1,9 +1,9 @@
 """Does anything that the service lets be seen, but a charged release, depend on content?
 
-Layer 4 of the audit on the whole service (`tests.neighbours` tells what a life is and what is seen
-of it). Two inputs that differ in one record must be the same to the byte in everything: actions,
-ledger, sizes and order of commits, logs, the view, how it ends, errors, reprs, warnings, files.
-And two lives that draw different actions must have commits of the same sizes and order (P5).
+Layer 4 of the audit on the whole service (`tests.support.neighbours` tells what a life is and what
+is seen of it). Two inputs that differ in one record must be the same to the byte in everything:
+actions, ledger, sizes and order of commits, logs, the view, how it ends, errors, reprs, warnings,
+files. And two lives that draw different actions must have commits of the same sizes and order (P5).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamdp.service.view import View
 from streamdp.service.worker import Worker
 from streamdp.wire import published, recording
 from streamdp.wire.published import Mode
-from tests.leaks import (
+from tests.support.leaks import (
     bad_slots,
     compresses_rows,
     expect_caught,
@@ -39,8 +39,8 @@ from tests.leaks import (
     redecode,
     saves_losers_first,
 )
-from tests.neighbours import Course, Observed, differences, on_memory, on_sqlite
-from tests.services import Lines
+from tests.support.neighbours import Course, Observed, differences, on_memory, on_sqlite
+from tests.support.services import Lines
 
 pytestmark = pytest.mark.slow
 

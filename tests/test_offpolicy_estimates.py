@@ -18,7 +18,7 @@ from streamdp.replay.offpolicy.intervals import bounds, reach
 from streamdp.replay.offpolicy.policies import drawn
 from streamdp.replay.offpolicy.weighted import cut, fixed, weigh
 from tests.conftest import ROOT
-from tests.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
+from tests.support.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
 
 OBP = json.loads((ROOT / "tests" / "golden" / "obp.json").read_text())
 ONE = Fraction(1)

@@ -30,11 +30,11 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
-from tests.replayed import Pieces
-from tests.services import Room
-from tests.shown_logs import ACTIONS, MEANS, made_up
-from tests.streams import ACTIONS as SERVED
-from tests.streams import feedback_spec, shown
+from tests.support.replayed import Pieces
+from tests.support.services import Room
+from tests.support.shown_logs import ACTIONS, MEANS, made_up
+from tests.support.streams import ACTIONS as SERVED
+from tests.support.streams import feedback_spec, shown
 
 HALF = Fraction(1, 2)
 TEXTS = (

@@ -31,7 +31,7 @@ from streamdp.replay.offpolicy.question import (
 )
 from streamdp.replay.offpolicy.told import as_json
 from streamdp.replay.sources import ReadOptions, open_log
-from tests.shown_logs import ACTIONS, MEANS, made_up
+from tests.support.shown_logs import ACTIONS, MEANS, made_up
 
 ONE = Fraction(1)
 EVEN = np.full(3, 1 / 3)

@@ -28,7 +28,7 @@ from streamdp.replay.offpolicy.told import as_json, summary
 from streamdp.replay.sources import ReadOptions
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
-from tests.shown_logs import ACTIONS, made_up, without_propensities
+from tests.support.shown_logs import ACTIONS, made_up, without_propensities
 
 ONE = Fraction(1)
 EVEN = np.full(3, 1 / 3)

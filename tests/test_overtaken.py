@@ -18,8 +18,8 @@ from streamdp.ports import Partition, Records, StreamTopics, Transport
 from streamdp.service.protocol import Pace
 from streamdp.service.view import Status
 from streamdp.testing.memory_log import MemoryLog
-from tests.services import QUICK, Between, Room
-from tests.streams import events, spec
+from tests.support.services import QUICK, Between, Room
+from tests.support.streams import events, spec
 
 KEYS = tuple(b"key %d" % number for number in range(12))
 HOME0 = Partition("home", 0)

@@ -25,9 +25,9 @@ from streamdp.testing.judge import judge
 from streamdp.wire.lines import Charge, EpochMark
 from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Checkpoint, read_state
-from tests.calling import CONFIG
-from tests.protocol_model import HOME, Store, evidence, finish, restore
-from tests.streams import events, spec
+from tests.support.calling import CONFIG
+from tests.support.protocol_model import HOME, Store, evidence, finish, restore
+from tests.support.streams import events, spec
 
 
 def lived(stream: StreamSpec, *, records: int = 40, of: int = 60) -> Store:

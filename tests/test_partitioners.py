@@ -12,7 +12,7 @@ from streamdp.service.diagnosis import in_several_partitions
 from streamdp_adapters.kafka.partitioners import PARTITIONERS
 from streamdp_adapters.kafka.producer import _homes
 from streamdp_adapters.kafka.settings import KafkaSettings
-from tests.publishing import action, release
+from tests.support.publishing import action, release
 
 KEYS = [b"", b"fr", b"de", b"\xff\x00", "é".encode(), *(b"key-%d" % n for n in range(500))]
 

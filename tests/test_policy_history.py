@@ -20,9 +20,9 @@ from streamdp.service.policy_history import MOST_BLOCKS, MOST_POINTS
 from streamdp.testing.judge import Evidence
 from streamdp.wire.lines import PolicyLine, from_base64, key_bytes
 from streamdp.wire.published import Mode, decode_in_force
-from tests.carrying import MORE, live, openings, policies, store_of, stream
-from tests.services import Room
-from tests.streams import ACTIONS, feedback_spec, shown
+from tests.support.carrying import MORE, live, openings, policies, store_of, stream
+from tests.support.services import Room
+from tests.support.streams import ACTIONS, feedback_spec, shown
 from tests.test_http_choices import CLICKS
 from tests.test_idle import idles, of_two
 

@@ -24,8 +24,8 @@ from streamdp.testing.judge import judge
 from streamdp.wire.lines import EpochMark
 from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Remark, encode_remark
-from tests.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
-from tests.streams import events, spec
+from tests.support.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
+from tests.support.streams import events, spec
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 

@@ -22,8 +22,8 @@ from streamdp.service.opening import Opening
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_checkpoint
-from tests.protocol_model import Story
-from tests.streams import spec
+from tests.support.protocol_model import Story
+from tests.support.streams import spec
 
 pytestmark = pytest.mark.slow
 

@@ -1,8 +1,9 @@
 """Are unusable records set aside, bounded and in order, without anything public noticing?
 
-Layer 4 of the audit with the quarantine on (`tests.neighbours` tells what a life is): inputs that
-differ in one record must be the same to the byte in everything public, whether what is set aside
-can be written, cannot, or hangs. And with the quarantine on, everything public is as without.
+Layer 4 of the audit with the quarantine on (`tests.support.neighbours` tells what a life is):
+inputs that differ in one record must be the same to the byte in everything public, whether what is
+set aside can be written, cannot, or hangs. And with the quarantine on, everything public is as
+without.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
 from streamdp.wire.quarantined import MOST_REASON, MOST_VALUE, Quarantined, read_quarantined
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.neighbours import Course, Observed, differences, on_memory
-from tests.services import Room
-from tests.streams import ACTIONS, events, feedback_spec, spec
+from tests.support.neighbours import Course, Observed, differences, on_memory
+from tests.support.services import Room
+from tests.support.streams import ACTIONS, events, feedback_spec, spec
 
 HOME = Partition("home", 0)
 GOOD, BAD = b'{"losses":[0.1,0.9,0.3]}', b'{"losses":[0.1,"x",0.3]}'

@@ -18,7 +18,7 @@ from streamdp.core.engine import Rebuilding, recorded
 from streamdp.core.engine.quiet import Quiet, QuietFeedback
 from streamdp.core.events import FeedbackBatch, LossBatch
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
-from tests.strategies import ACTIONS, cut, learners, logs
+from tests.support.strategies import ACTIONS, cut, learners, logs
 
 ESTIMATES = [
     sd.estimate("block_regret", epsilon="1/4", min_length=2),

@@ -25,7 +25,7 @@ from streamdp.core.randomness import (
 )
 from streamdp.testing.selection import CoarseBits, chi_square
 from tests import golden_draws
-from tests.scripted_bits import Scripted
+from tests.support.scripted_bits import Scripted
 
 Tags = NDArray[np.uint8]
 

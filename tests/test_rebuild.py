@@ -14,8 +14,8 @@ from streamdp.core import snapshot
 from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
 from streamdp.core.ledger import Run
-from tests.remembering import remembering
-from tests.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
+from tests.support.remembering import remembering
+from tests.support.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
 
 REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
 

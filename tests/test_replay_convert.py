@@ -23,7 +23,7 @@ from streamdp.replay.log import Log
 from streamdp.replay.sending import send_log
 from streamdp.replay.targets import LinesTarget
 from streamdp_adapters.sqlite import Sqlite
-from tests.replayed import Pieces, logged, made_up
+from tests.support.replayed import Pieces, logged, made_up
 
 NAMED = ("left", "right", "up", "down")
 ENDINGS = (".ndjson", ".parquet", ".arrow", ".npy")

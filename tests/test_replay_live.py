@@ -14,10 +14,10 @@ from streamdp.replay.cuts import Bench
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite
-from tests.replay_service import lived, replayed_like
-from tests.replayed import CROWDS, EVERYONE, Pieces, cells, made_up, replayed
-from tests.replayed import lived as engines
-from tests.streams import events
+from tests.support.replay_service import lived, replayed_like
+from tests.support.replayed import CROWDS, EVERYONE, Pieces, cells, made_up, replayed
+from tests.support.replayed import lived as engines
+from tests.support.streams import events
 
 BENCH = Bench((3, 7), stream="home", epoch=2)
 ALONE = [text.replace(":crowd=partition", "") for text in CROWDS]

@@ -22,7 +22,7 @@ from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, costs, replay_log
 from streamdp.replay.running import follow
 from streamdp.replay.sums import StretchSums
-from tests.replayed import EVERYONE, FIRST, Pieces, cells, made_up, summed
+from tests.support.replayed import EVERYONE, FIRST, Pieces, cells, made_up, summed
 
 BENCH = Bench((3, 7), stream="home", epoch=2)
 

@@ -27,7 +27,7 @@ from streamdp.replay.planning import Wish, least_epsilon, plan_for
 from streamdp.replay.planning import as_json as planned
 from streamdp.replay.replaying import Question, replay_log, seeds_of
 from streamdp.replay.simulate import SimulationSize, simulate
-from tests.calling import written
+from tests.support.calling import written
 
 
 @pytest.mark.parametrize("learner", ["incumbent_leader", "prefix_softmax"])

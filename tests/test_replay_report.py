@@ -24,7 +24,7 @@ from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, Replay, costs, replay_log, seeds_of
 from streamdp.replay.summary import _paid, middle, number, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
-from tests.replayed import Pieces
+from tests.support.replayed import Pieces
 
 LEARNERS = "incumbent_leader,prefix_softmax"
 QUESTION = Question(parse_candidates(LEARNERS), parse_epsilons("0.5,2,inf"), seeds_of(20))

@@ -16,7 +16,7 @@ from streamdp.replay import ReadOptions, open_log
 from streamdp.replay.converting import convert
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.sending import send_log
-from tests.replayed import Pieces, logged, made_up
+from tests.support.replayed import Pieces, logged, made_up
 
 NAMED = ("left", "right", "up", "down")
 

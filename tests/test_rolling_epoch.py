@@ -14,8 +14,8 @@ from streamdp.service.view import Reason, Status, View
 from streamdp.service.worker import OnHalt
 from streamdp.wire.lines import EpochMark
 from streamdp.wire.published import decode_ledger
-from tests.services import QUICK, Room
-from tests.streams import events, spec
+from tests.support.services import QUICK, Room
+from tests.support.streams import events, spec
 
 KEYS = tuple(b"key %d" % number for number in range(12))
 PARTITIONS = 4

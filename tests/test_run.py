@@ -27,8 +27,8 @@ from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import read_state
 from tests.conftest import ROOT
-from tests.processes import PROGRAM, Process, ended_at_once, until
-from tests.streams import events
+from tests.support.processes import PROGRAM, Process, ended_at_once, until
+from tests.support.streams import events
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.published import Mode
 from tests.conftest import ROOT
-from tests.protocol_model import HOME, Store, restore
-from tests.streams import events, spec
+from tests.support.protocol_model import HOME, Store, restore
+from tests.support.streams import events, spec
 
 STREAM = spec(epoch=2)
 RUNBOOK = (ROOT / "deploy" / "RUNBOOK.md").read_text()

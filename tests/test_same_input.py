@@ -33,10 +33,10 @@ from streamdp.wire.lines import input_id_of
 from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Checkpoint, LastRecord, decode_checkpoint, encode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.calling import CONFIG
-from tests.protocol_model import HOME, Store, finish, restore
-from tests.services import QUICK, Lines, Room
-from tests.streams import events, feedback_spec, shown, spec
+from tests.support.calling import CONFIG
+from tests.support.protocol_model import HOME, Store, finish, restore
+from tests.support.services import QUICK, Lines, Room
+from tests.support.streams import events, feedback_spec, shown, spec
 
 POINT = Entries("home", 0).checkpoint
 STREAM = spec()

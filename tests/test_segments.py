@@ -14,7 +14,7 @@ import streamdp as sd
 from streamdp.core import grid, segments
 from streamdp.core.grid import quantise
 from streamdp.core.segments import Adder, Segments, cut, group
-from tests.strategies import SCHEDULES
+from tests.support.strategies import SCHEDULES
 
 Ints = NDArray[np.int64]
 

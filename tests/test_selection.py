@@ -29,8 +29,8 @@ from streamdp.core.selection import (
     race,
 )
 from streamdp.testing.selection import CoarseBits, check_selection, chi_square, chi_square_tail
-from tests import laws_by_hand
-from tests.scripted_bits import Scripted
+from tests.support import laws_by_hand
+from tests.support.scripted_bits import Scripted
 
 Ours = Exponential | PermuteAndFlip | NoisyMaxLaplace
 KINDS: tuple[type[Ours], ...] = (Exponential, PermuteAndFlip, NoisyMaxLaplace)

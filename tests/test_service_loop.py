@@ -32,8 +32,8 @@ from streamdp.service.worker import OnHalt
 from streamdp.testing.faults import Dice, FaultPlan
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
-from tests.services import QUICK, Between, Room, Worker
-from tests.streams import events, spec
+from tests.support.services import QUICK, Between, Room, Worker
+from tests.support.streams import events, spec
 
 KEYS = tuple(f"key {n}".encode() for n in range(12))
 HOME0, HOME1 = Partition("home", 0), Partition("home", 1)

@@ -22,7 +22,7 @@ from streamdp.core.errors import (
 from streamdp.ports import Commit, Partition, Taken
 from streamdp_adapters.sqlite import Settings, Sqlite, files
 from streamdp_adapters.sqlite.trusted import TRUSTED
-from tests.sqlite_pair import AT, TOPICS, Ears, joined, ledger, send, settings, step
+from tests.support.sqlite_pair import AT, TOPICS, Ears, joined, ledger, send, settings, step
 
 # --- privacy ------------------------------------------------------------------------------------
 

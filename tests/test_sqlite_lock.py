@@ -16,12 +16,12 @@ import pytest
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp_adapters.sqlite import SqliteTransport, lock
 from tests.conftest import ROOT
-from tests.sqlite_pair import AT, TOPICS, Ears, joined, settings, step
+from tests.support.sqlite_pair import AT, TOPICS, Ears, joined, settings, step
 
 HOLDER = """
 import asyncio, sys, time
 from pathlib import Path
-from tests.sqlite_pair import joined, settings
+from tests.support.sqlite_pair import joined, settings
 
 async def hold():
     await joined(settings(Path(sys.argv[1])), worker="first")

@@ -16,7 +16,7 @@ import pytest
 
 from streamdp.cli import application
 from streamdp.core import engine
-from tests.calling import written
+from tests.support.calling import written
 from tests.test_cli_service import learned
 
 CALL = """

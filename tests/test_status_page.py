@@ -25,10 +25,10 @@ from streamdp.ports import Published
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Role
 from streamdp.service.status import ProcessStatus, StreamStatus
-from tests.asking import Face, listening
-from tests.browser import Browser, browser
-from tests.publishing import Topic, action, charge, release
-from tests.showing import ABOUT, LINES, block, partition, prior, process
+from tests.support.asking import Face, listening
+from tests.support.browser import Browser, browser
+from tests.support.publishing import Topic, action, charge, release
+from tests.support.showing import ABOUT, LINES, block, partition, prior, process
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")
 

@@ -19,7 +19,7 @@ from streamdp.core.errors import (
 from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Technology, Verdict
 from streamdp.testing.transport import CHECKS, PAIRED_CHECKS, Check
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.sqlite_pair import AT, TOPICS, joined, ledger, send, settings, step
+from tests.support.sqlite_pair import AT, TOPICS, joined, ledger, send, settings, step
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from streamdp.ports import Partition, Records, Transport
-from tests.services import QUICK, Between, Room
-from tests.streams import events, spec
+from tests.support.services import QUICK, Between, Room
+from tests.support.streams import events, spec
 
 KEYS = tuple(f"key {n}".encode() for n in range(12))
 HOME0 = Partition("home", 0)

@@ -6,7 +6,7 @@ import pytest
 
 from streamdp.core.evidence import policy_arithmetic
 from streamdp.core.selection import laws
-from tests.untraced import kept
+from tests.support.untraced import kept
 
 
 def test_is_everything_that_core_keeps_forgotten() -> None:
@@ -22,7 +22,7 @@ def test_finds_a_traced_test_nothing_that_an_untraced_one_has_computed(
     pytester: pytest.Pytester,
 ) -> None:
     """Three tests, of which the middle one is not traced and asks first."""
-    pytester.makeconftest('pytest_plugins = ("tests.untraced",)')
+    pytester.makeconftest('pytest_plugins = ("tests.support.untraced",)')
     pytester.makepyfile("""
         import pytest
         from streamdp.core.evidence.policy_arithmetic import _normal_table

@@ -24,8 +24,8 @@ from streamdp.service.protocol import PartitionWork
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
-from tests.protocol_model import HOME, Store, finish, restore
-from tests.streams import ACTIONS, events, spec
+from tests.support.protocol_model import HOME, Store, finish, restore
+from tests.support.streams import ACTIONS, events, spec
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "upgrade" / "incumbent.json").read_text())
 TABLE = {"epsilon": "1/2"}

@@ -16,7 +16,7 @@ from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.verification import MOST_TOLD, Verification, told
 from streamdp.wire.published import Mode
-from tests.streams import spec
+from tests.support.streams import spec
 
 HOME = StreamTopics("shop", "home", "home-losses")
 BUDGET = {"home-losses": Fraction(1)}

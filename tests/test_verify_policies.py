@@ -20,8 +20,8 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Partition, Published
 from streamdp.service.verification import Compared, Verification
 from streamdp.wire.published import Mode, decode_in_force
-from tests.services import Room
-from tests.streams import ACTIONS, events, feedback_spec, shown, spec
+from tests.support.services import Room
+from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec
 
 KEYS = tuple(f"key {n}".encode() for n in range(4))
 CLICKS = Partition("clicks", 0)

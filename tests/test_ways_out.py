@@ -20,8 +20,8 @@ from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
-from tests.protocol_model import HOME, Store, evidence, finish, fold, restore
-from tests.streams import events, spec
+from tests.support.protocol_model import HOME, Store, evidence, finish, fold, restore
+from tests.support.streams import events, spec
 
 EVERY_SLOT = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 1")
 

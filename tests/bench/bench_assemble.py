@@ -40,12 +40,12 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
 from streamdp.testing.broker import THROUGHPUT, borrow_broker
-from tests.asking import free_port
 from tests.bench.peers import joining
 from tests.bench.peers.candidates import build_kafka_streams, has_quix
 from tests.bench.peers.inputs import PARTITIONS
 from tests.bench.peers.joining import CLICKED, Logs, Times
 from tests.bench.peers.processes import Candidate, Measured, committed, measure, median, running
+from tests.support.asking import free_port
 
 TABLES = ("throughput", "memory", "delay")
 PER_CPU = {"Kafka Streams": 1.0, "Quix Streams": 4.0}

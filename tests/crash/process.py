@@ -40,7 +40,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.technology import KafkaTechnology
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.crash.mutants import MUTANTS
-from tests.streams import ACTIONS, feedback_spec, spec
+from tests.support.streams import ACTIONS, feedback_spec, spec
 
 STEPS = {
     "kafka": ("take: fenced", "take: owned", "take: read", "poll", "commit: begun", "commit: sent",

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from streamdp.testing.broker import Borrowed
-from tests.assembling_shop import Shop, configured, killed
-from tests.processes import PROGRAM, until
+from tests.support.assembling_shop import Shop, configured, killed
+from tests.support.processes import PROGRAM, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

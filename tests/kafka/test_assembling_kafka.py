@@ -23,7 +23,7 @@ from streamdp.testing.faults import Dice
 from streamdp.testing.transport_room import Heard, RoomWorker
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
-from tests.assembly_model import SECRET, Logs, encode, expected_events
+from tests.support.assembly_model import SECRET, Logs, encode, expected_events
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

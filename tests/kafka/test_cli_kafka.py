@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streamdp.testing.broker import Borrowed
-from tests.processes import PROGRAM, Process, until
+from tests.support.processes import PROGRAM, Process, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from streamdp.testing.broker import own_broker
-from tests.assembling_shop import Shop, configured, killed
-from tests.processes import ended_at_once
+from tests.support.assembling_shop import Shop, configured, killed
+from tests.support.processes import ended_at_once
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Browser, browser
-from tests.documents import ROOT
+from tests.support.browser import Browser, browser
+from tests.support.documents import ROOT
 from tests.test_status_page import CONTRAST, keep
 
 pytestmark = [pytest.mark.kafka, pytest.mark.system("chromium", "chromedriver")]

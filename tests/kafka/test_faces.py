@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from streamdp.testing.broker import Borrowed, own_broker
-from tests.asking import free_port
-from tests.first_action import readers_disagree
-from tests.prometheus_server import PrometheusServer, eventually, hastened, prometheus
-from tests.running import MAIN, Place, until
-from tests.streams import events
+from tests.support.asking import free_port
+from tests.support.first_action import readers_disagree
+from tests.support.prometheus_server import PrometheusServer, eventually, hastened, prometheus
+from tests.support.running import MAIN, Place, until
+from tests.support.streams import events
 
 pytestmark = pytest.mark.kafka
 

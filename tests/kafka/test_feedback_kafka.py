@@ -9,7 +9,7 @@ import pytest
 
 from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka import KafkaTechnology
-from tests.feedback_served import differences, differences_of_two, stream
+from tests.support.feedback_served import differences, differences_of_two, stream
 
 pytestmark = [pytest.mark.kafka]
 

@@ -23,7 +23,7 @@ from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import QUIET, Heard, RoomWorker, rows, step
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, grouping, namesakes, owner
 from streamdp_adapters.kafka.namesakes import Name
-from tests.processes import Process
+from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

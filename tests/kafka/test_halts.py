@@ -49,8 +49,8 @@ from streamdp.wire.lines import Charge, EpochMark, LedgerLine, ordinal_of
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
-from tests.services import Lines
-from tests.streams import events, spec
+from tests.support.services import Lines
+from tests.support.streams import events, spec
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

@@ -9,7 +9,7 @@ import pytest
 
 from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka import KafkaTechnology
-from tests.idle_on import leave_and_return
+from tests.support.idle_on import leave_and_return
 
 pytestmark = pytest.mark.kafka
 

@@ -9,8 +9,8 @@ import pytest
 
 from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka import KafkaTechnology
-from tests.replay_service import lived, replayed_like
-from tests.streams import events
+from tests.support.replay_service import lived, replayed_like
+from tests.support.streams import events
 
 pytestmark = [pytest.mark.kafka]
 

@@ -27,8 +27,8 @@ from streamdp.wire.published import Mode
 from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.kafka.test_halts import HOME, QUICK, Fresh, Site
-from tests.services import Lines
-from tests.streams import events
+from tests.support.services import Lines
+from tests.support.streams import events
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

@@ -29,7 +29,7 @@ from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from tests.crash.process import Place
 from tests.crash.scenario import Input, Scenario, Shown
-from tests.streams import events
+from tests.support.streams import events
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

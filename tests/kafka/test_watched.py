@@ -22,8 +22,8 @@ import pytest
 
 from streamdp.service.config import Configuration
 from streamdp.testing.broker import Borrowed
-from tests.asking import free_port
-from tests.running import MAIN
+from tests.support.asking import free_port
+from tests.support.running import MAIN
 
 pytestmark = pytest.mark.kafka
 

@@ -16,8 +16,8 @@ from streamdp.service.history import StreamReleases
 from streamdp.service.metrics import Facts
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
 from streamdp.service.traffic import Traffic
-from tests.publishing import HOME, charge, release
-from tests.streams import ACTIONS, spec
+from tests.support.publishing import HOME, charge, release
+from tests.support.streams import ACTIONS, spec
 
 ESTIMATES = (
     sd.estimate("block_regret", epsilon="1/4", min_length=2),

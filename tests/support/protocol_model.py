@@ -18,7 +18,7 @@ from streamdp.service.protocol import Cut, Pace, PartitionWork, Restoring
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.published import Mode
-from tests.streams import events, spec
+from tests.support.streams import events, spec
 
 HOME = Partition("home", 0)
 

@@ -40,7 +40,7 @@ from streamdp.service.config import Tables
 from streamdp.testing.kafka_jars import kafka_jars
 from streamdp.wire.schemas import schema
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240.0  # seconds that anything may take
 STAYS = re.compile(
     r"(?:\w+=\S+ )*(?:streamdp (run|assemble|serve|watch)\b(?!.*--once)|python \S+  # stays)"

@@ -19,8 +19,8 @@ from streamdp.wire.feedback import Feedback, configure_feedback
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
-from tests.protocol_model import Store, Story, restore, settle
-from tests.streams import ACTIONS, feedback_spec, shown, spec
+from tests.support.protocol_model import Store, Story, restore, settle
+from tests.support.streams import ACTIONS, feedback_spec, shown, spec
 
 MORE = ("new", "c", "a", "b")
 """The actions of the second epoch: one more, and in another order."""

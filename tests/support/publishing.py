@@ -10,7 +10,7 @@ from fractions import Fraction
 from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp.wire.published import Lines, Mode
-from tests.streams import spec
+from tests.support.streams import spec
 
 HOME = StreamTopics("shop", "home", "home-losses")
 LINES = spec().lines

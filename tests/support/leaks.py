@@ -18,7 +18,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import FeedbackBatch, LossBatch
 from streamdp.ports import Records
 from streamdp.service import protocol
-from tests.neighbours import Observed, differences
+from tests.support.neighbours import Observed, differences
 
 Patch = pytest.MonkeyPatch
 Leak = Callable[[Patch], None]

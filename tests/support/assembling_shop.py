@@ -19,8 +19,8 @@ from pathlib import Path
 from streamdp.assembly.persons import Cap
 from streamdp.ports import Headers, Key, StreamTopics, Value
 from streamdp.service.config import Configuration
-from tests.assembly_model import Logs, Record, expected_events
-from tests.processes import LONG, Process
+from tests.support.assembly_model import Logs, Record, expected_events
+from tests.support.processes import LONG, Process
 
 CONFIG = """
 app = "{app}"

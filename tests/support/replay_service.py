@@ -19,9 +19,9 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import View
 from streamdp.wire.lines import Charge, key_bytes
 from streamdp.wire.published import decode_ledger
-from tests import replayed
-from tests.services import QUICK, Lines
-from tests.streams import ACTIONS, spec
+from tests.support import replayed
+from tests.support.services import QUICK, Lines
+from tests.support.streams import ACTIONS, spec
 
 SEED, EPOCH = 5, 3
 LEARNERS = (

@@ -42,8 +42,8 @@ from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
 from streamdp_adapters.sqlite import Settings, Sqlite
-from tests.services import Between
-from tests.streams import spec
+from tests.support.services import Between
+from tests.support.streams import spec
 
 T = TypeVar("T")
 

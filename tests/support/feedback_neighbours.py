@@ -1,4 +1,4 @@
-"""The course of a feedback stream for `tests.neighbours`, with releases by a script.
+"""The course of a feedback stream for `tests.support.neighbours`, with releases by a script.
 
 A charged release is a block's sums. What they are comes from a script here, block by block and arm
 by arm, and so do counts that have noise; counts of headers are public and stay what they are.
@@ -22,8 +22,8 @@ from streamdp.ports import Headers, Key, Technology, Value
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, FeedbackFormat, Played, configure_feedback, headers_of
-from tests.neighbours import ACTIONS, RECORDS, RUNS, key_at
-from tests.streams import feedback_spec
+from tests.support.neighbours import ACTIONS, RECORDS, RUNS, key_at
+from tests.support.streams import feedback_spec
 
 Ints = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from streamdp.ports import Key, Value
 from streamdp.service.config import Configuration
-from tests.asking import free_port
+from tests.support.asking import free_port
 
 PATIENCE = 240.0
 MAIN = "from streamdp.cli import main; main()"

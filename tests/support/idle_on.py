@@ -15,8 +15,8 @@ from streamdp.service.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
-from tests.carrying import leader, mapped, stream
-from tests.sqlite_pair import Ears
+from tests.support.carrying import leader, mapped, stream
+from tests.support.sqlite_pair import Ears
 
 HOME = Partition("home", 0)
 SECOND = 1000

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from streamdp.client import ActionsCache, Answer, Change, HttpActions, Source, cached
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
-from tests.running import Place, until
+from tests.support.running import Place, until
 
 LOSSES = b'{"losses": [0, 1, 1]}'
 HOME = Source(StreamTopics(app="shop", stream="home", input="feedback"), "z")

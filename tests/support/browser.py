@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.asking import free_port
+from tests.support.asking import free_port
 
 PATIENCE = 240.0
 """Seconds until what a test waits for is given up."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.events import Key, LossBatch
-from tests.remembering import remembering
+from tests.support.remembering import remembering
 
 ACTIONS = ("a", "b", "c")
 

@@ -16,8 +16,8 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.feedback import Played
-from tests.services import QUICK, Lines
-from tests.streams import ACTIONS, feedback_spec, shown
+from tests.support.services import QUICK, Lines
+from tests.support.streams import ACTIONS, feedback_spec, shown
 
 PARTITIONS = 2
 _LOOKS = 50  # at what was published

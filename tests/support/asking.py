@@ -19,8 +19,8 @@ from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Bounds, Knowledge, Role
 from streamdp.service.http.server import bound, serving
 from streamdp.testing.free_ports import free_ports
-from tests.publishing import Reader, Topic
-from tests.showing import ABOUT
+from tests.support.publishing import Reader, Topic
+from tests.support.showing import ABOUT
 
 
 @dataclass(frozen=True)
