@@ -50,6 +50,9 @@ REMEMBERING = replace(LINES, memory="twice in a row")
 CROWDED = replace(LINES, estimates=(), crowd="crowd of 4 actions at rate 1/4 bonus 1 floor 1/20")
 """The same stream with a crowd: draws are told priors, which have lines of their own."""
 
+GROUPED = replace(CROWDED, crowd=f"{CROWDED.crowd} groups 6465,66;7573")
+"""The same crowd with its keys in groups: a prior has bonuses for each."""
+
 PRIOR = CrowdPrior.of(7, after=9, gap=1, bonuses=np.array([1 << 20, -5, 0, -(1 << 21)]))
 
 FEEDBACK = replace(
@@ -201,6 +204,9 @@ def crowd() -> object:
             told[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
     line = CROWDED.prior(PRIOR, partition=0, epoch=2, last_offset=200, ordinal=10)
     told[Entries("home", 0).prior(7, epoch=2).decode()] = line.decode()
+    for_groups = replace(PRIOR, number=8, told=PRIOR.told + PRIOR.told[::-1] + PRIOR.told)
+    line = GROUPED.prior(for_groups, partition=0, epoch=2, last_offset=200, ordinal=10)
+    told[Entries("home", 0).prior(8, epoch=2).decode()] = line.decode()
     point = with_a_crowd(state.decode_checkpoint(saved()[Entries("home", 0).checkpoint]))
     return {**told, "checkpoint": state.encode_checkpoint(point).decode()}
 

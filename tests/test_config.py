@@ -99,7 +99,10 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     path = shop(tmp_path, instead=('start = "earliest"', text))
     group = Configuration.load(path, {}).spec("home")
     assert group.lines.crowd.endswith("control 1/20")
-    assert len({alone.digest, spec.digest, group.digest}) == 3
+    text = 'start = "earliest"\ncrowd = "partition"\ncrowd_groups = {"d" = "two", "f" = "one"}'
+    grouped = Configuration.load(shop(tmp_path, instead=('start = "earliest"', text)), {})
+    assert grouped.spec("home").lines.crowd.endswith("floor 1/20 groups 66;64")
+    assert len({alone.digest, spec.digest, group.digest, grouped.spec("home").digest}) == 4
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
 
@@ -154,6 +157,12 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
          "streams.home.crowd: not usable; expected 'off' or 'partition'"),
         (('start = "earliest"', 'start = "latest"\ncontrol = "0.05"'),
          'home.control: a control group of no crowd; expected crowd = "partition", got 1/20'),
+        (('start = "earliest"', 'start = "latest"\ncrowd_groups = {"de-" = "europe"}'),
+         'home.crowd_groups: groups of no crowd; expected crowd = "partition", got 1'),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncrowd_groups = {"" = "a"}'),
+         "streams.home.crowd_groups: no groups; expected at most 255 groups, each of one prefix"),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncrowd_groups = {a = ""}'),
+         "streams.home.crowd_groups.a: not usable; expected"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncontrol = "0.6"'),
          "streams.home.control: no share of keys; expected 0 … 1/2, got 3/5"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncontrol = 0.05'),

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.evidence.groups import MOST_GROUPS, NO_GROUPS, Groups, named
+from streamdp.wire.lines import PriorLine
+from streamdp.wire.state import largest_recorded
+from tests.support.carrying import leader, live, store_of, stream, verified
+from tests.support.crowded import crowded
+from tests.test_crowd_protocol import lines_of, scripted, seen
 
 KEYS = st.none() | st.binary(max_size=6)
 PREFIXES = st.lists(
@@ -46,9 +56,9 @@ def test_are_groups_numbered_by_their_names() -> None:
     [
         ((),), ((b"",),), ((b"a",), (b"a",)), ((b"a", b"a"),),
         tuple((b"%d" % n,) for n in range(MOST_GROUPS + 1)),
-        (tuple(b"%d" % n for n in range(10_001)),),
+        (tuple(b"%03d" % n for n in range(334)),),
     ],
-    ids=["no prefix", "empty", "in two groups", "twice", "too many groups", "too many prefixes"],
+    ids=["no prefix", "empty", "in two groups", "twice", "too many groups", "too long"],
 )  # fmt: skip
 def test_are_groups_refused_that_name_no_keys(prefixes: tuple[tuple[bytes, ...], ...]) -> None:
     """A prefix decides for one group, and the number of groups is bounded."""
@@ -59,5 +69,85 @@ def test_are_groups_refused_that_name_no_keys(prefixes: tuple[tuple[bytes, ...],
 @pytest.mark.parametrize("name", ["6", "61;", "zz", "61,,62", " 61", "61;61"])
 def test_is_a_name_refused_that_none_has(name: str) -> None:
     """The ledger's name says all prefixes, in hexadecimal digits."""
-    with pytest.raises(sd.InvalidConfig, match="crowd: groups"):
+    with pytest.raises(sd.InvalidConfig, match="crowd_groups"):
         named(name)
+
+
+FRENCH = Groups.of({"f": "french", "de": "german"})
+
+
+def test_does_a_prior_hold_bonuses_for_each_group() -> None:
+    """On its line and in the state, whose largest entry is known beforehand; without groups: K."""
+    learner = crowded(leader(), groups=FRENCH)
+    store, of = store_of(learner), stream(learner)
+    live(store, of, 120)
+    priors = [line.prior() for line in lines_of(store) if isinstance(line, PriorLine)]
+    assert {len(prior.told) for prior in priors} == {3 * 3 * 8}
+    by_group = priors[-1].bonuses.reshape(3, 3)
+    assert len(np.unique(by_group, axis=0)) == 3
+    assert verified(store, of) == []
+    largest = max(len(entry) + len(value) for entry, value in store.state.items())
+    assert largest < largest_recorded(of.lines, key_bytes=8)
+    many = Groups(tuple((b"%d" % group,) for group in range(60)))
+    of_many = stream(crowded(leader(), groups=many)).lines
+    assert largest_recorded(of_many, key_bytes=8) > 60 * 3 * 8 * 4 // 3
+    plain, without = stream(crowded(leader())), stream(crowded(leader(), groups=NO_GROUPS))
+    assert plain.digest == without.digest != of.digest
+    assert plain.lines.crowd == without.lines.crowd
+
+
+def by_place(self: PartitionCrowd, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Mutant: the group of a key follows from when it came."""
+    return rows % 3
+
+
+def by_sums(self: PartitionCrowd, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Mutant: it follows from the losses of its open block."""
+    return np.asarray(self.bank.sums[rows, 0] % 3)
+
+
+@pytest.mark.parametrize("mutant", [by_place, by_sums])
+def test_are_groups_found_that_do_not_follow_from_the_key(
+    mutant: Callable[..., NDArray[np.int64]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever computes the priors again has the keys alone."""
+    learner = crowded(leader(), groups=FRENCH)
+    store, of = store_of(learner), stream(learner)
+    monkeypatch.setattr(PartitionCrowd, "_groups", mutant)
+    live(store, of, 120)
+    assert "does not follow from the votes" in verified(store, of)[0]
+
+
+def test_is_all_that_groups_let_be_seen_the_same_for_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One record's content changes: the same lines and sizes, where draws are the same."""
+    learner = crowded(leader(), groups=FRENCH)
+    scripted(monkeypatch, 0)
+    plain = seen(90, None, False, learner)
+    for changed in (3, 20, 50):
+        assert seen(90, changed, False, learner) == plain
+    monkeypatch.setattr(PartitionCrowd, "_groups", by_sums)
+    mutated = seen(90, None, False, learner)
+    assert any(seen(90, changed, False, learner) != mutated for changed in (3, 20, 50))
+
+
+def test_does_a_group_s_prior_follow_its_own_keys() -> None:
+    """Keys of two groups with other best actions; a group without votes has that of all keys."""
+    groups = Groups.of({"a": "one", "b": "two"})
+    learner = crowded(sd.incumbent_leader(actions=["x", "y"], epsilon="2"), groups=groups)
+    engine = sd.Engine(
+        stream="home", partition=0, learner=learner, budget="2",
+        randomness=sd.SeededRandomness(5),
+    )  # fmt: skip
+    for number in range(60):
+        for _ in range(11):
+            engine.apply(b"a%d" % number, [0, 1])
+            engine.apply(b"b%d" % number, [1, 0])
+    standing = engine.crowd()
+    assert standing is not None
+    assert learner.crowd is not None
+    others, one, two = learner.crowd.believed(standing.priors[-1]).tolist()
+    assert abs(others[0] - others[1]) < 0.1
+    assert one[0] - one[1] > 0.3
+    assert two[1] - two[0] > 0.3

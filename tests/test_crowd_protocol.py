@@ -20,6 +20,7 @@ from streamdp.core.engine.draws import Fresh
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.control import Control
+from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded as with_control
 from streamdp.service import protocol
 from streamdp.service.protocol import Cut, Pace, PartitionWork
@@ -45,6 +46,7 @@ from tests.support.protocol_model import Store, evidence, fold, restore, settle
 
 LEADERS = [leader, remembers]
 HALF = Control(Fraction(1, 2))
+IN_GROUPS = Groups.of({"f": "french", "de": "german"})
 
 
 def lines_of(store: Store) -> list[Charge | PriorLine]:
@@ -72,12 +74,15 @@ def test_does_each_draw_name_the_newest_prior_on_the_ledger(make) -> None:  # ty
 
 
 @pytest.mark.parametrize(
-    ("make", "seed", "control"),
-    [(leader, 0, None), (leader, 1, HALF), (remembers, 2, None), (remembers, 3, HALF)],
-)
-def test_is_a_life_with_crashes_the_life_without(make, seed: int, control) -> None:  # type: ignore[no-untyped-def]
+    ("make", "seed", "more"),
+    [
+        (leader, 0, {}), (leader, 1, {"control": HALF}), (remembers, 2, {"groups": IN_GROUPS}),
+        (remembers, 3, {"control": HALF, "groups": IN_GROUPS}),
+    ],
+)  # fmt: skip
+def test_is_a_life_with_crashes_the_life_without(make, seed: int, more) -> None:  # type: ignore[no-untyped-def]
     """Whatever is lost: the same priors, the same releases, each line once."""
-    learner = crowded(make()) if control is None else with_control(make(), control=control)
+    learner = with_control(make(), **more)
     calm, stormy, of = store_of(learner), store_of(learner), stream(learner)
     live(calm, of, 120)
     assert through_crashes(stormy, of, seed) > 0
@@ -302,9 +307,11 @@ def scripted(patch: pytest.MonkeyPatch, script: int) -> None:
     patch.setattr(Fresh, "openings", values)
 
 
-def seen(count: int, changed: int | None, crash: bool) -> tuple[list[object], list[int]]:
+def seen(
+    count: int, changed: int | None, crash: bool, learner: sd.Leader | None = None
+) -> tuple[list[object], list[int]]:
     """All that a life lets be seen, and the sizes of all that it saves."""
-    learner = crowded(leader())
+    learner = crowded(leader()) if learner is None else learner
     store, of = store_of(learner, count), stream(learner)
     if changed is not None:
         store.input[changed] = (store.input[changed][0], b"garbage")

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from streamdp.core.evidence.control import Control
+from streamdp.core.evidence.groups import Groups, named
 from streamdp.core.learners.leader import crowded
 from streamdp.ports import Published
 from streamdp.service.about import About
@@ -92,12 +93,26 @@ def test_is_what_the_crowd_believes_told_by_action() -> None:
     told.apply([prior(learner, 4, after=9, bonuses=[1, 0, -1])])
     (found,) = best(about, told)
     assert (found["partition"], found["prior"], found["votes"]) == (0, 4, 9)
+    assert found["group"] is None
     assert [each["action"] for each in found["best"]] == ["a", "b", "c"]
     assert [round(each["share"], 2) for each in found["best"]] == [0.91, 0.33, 0.12]
     told.apply([prior(learner, 5, after=10, bonuses=[1, 0])])
     (found,) = best(about, told)
     assert found["best"] == []
     assert best(replace(about, epoch=2), told) == []
+
+
+def test_is_each_group_s_prior_told() -> None:
+    """By the groups' names, as far as a configuration gives them, and that of all other keys."""
+    groups = Groups.of({"d": "german", "f": "french"})
+    for known, names in ((groups, ["french", "german"]), (named(groups.name), ["f", "d"])):
+        learner = crowded(leader(), groups=known)
+        told, about = StreamReleases(), replace(ABOUT, learner=learner)
+        told.apply([prior(learner, 4, after=9, bonuses=[0, 0, 0, 1, 0, -1, -1, 0, 1])])
+        found = best(about, told)
+        assert [each["group"] for each in found] == ["all other keys", *names]
+        assert [each["best"][0]["action"] for each in found] == ["a", "a", "c"]
+        assert {each["prior"] for each in found} == {4}
 
 
 def best(about: About, told: StreamReleases) -> list[Any]:

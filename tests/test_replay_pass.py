@@ -216,3 +216,8 @@ def test_is_a_crowd_that_nothing_could_have_refused() -> None:
             parse_candidates(text)
     with pytest.raises(InvalidConfig, match="a crowd of other draws"):
         cells(["prefix_softmax:crowd=partition"])
+    for text in ("crowd_groups=a", "crowd=off:crowd_groups=a"):
+        with pytest.raises(InvalidConfig, match="groups of no crowd; expected crowd=partition"):
+            parse_candidates(f"incumbent_leader:{text}")
+    with pytest.raises(InvalidConfig, match="no groups; expected at most 255"):
+        parse_candidates("incumbent_leader:crowd=partition:crowd_groups=a+a")

@@ -131,6 +131,7 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "learner": str(spec.learner),
         "crowd": configuration.stream(spec.name).crowd,
         "control": str(configuration.stream(spec.name).control),
+        "crowd_groups": dict(configuration.stream(spec.name).crowd_groups),
         "format": dict(spec.format.settings()),
         "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
         "charge": str(spec.charge),
@@ -229,7 +230,11 @@ def _print(told: dict[str, Any]) -> None:
         )
         if stream["crowd"] != "off":
             apart = f"; {stream['control']} of them never do" if stream["control"] != "0" else ""
-            typer.echo(f"    crowd = {stream['crowd']}: keys learn from each other's votes{apart}")
+            groups = len(set(stream["crowd_groups"].values()))
+            inside = f", in {groups} groups and one of all other keys" if groups else ""
+            typer.echo(
+                f"    crowd = {stream['crowd']}: keys learn from each other's votes{inside}{apart}"
+            )
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")
     for assembly in told["assemblies"]:

@@ -6,6 +6,9 @@ A candidate is a recipe with options in writing, as on the command line:
     noisy_leader:noise=laplace
     prefix_softmax:cap=none:schedule=capped 512
     remembering_leader:crowd=partition
+    remembering_leader:crowd=partition:crowd_groups=de-+fr-|us-
+
+(groups are parted by `|`, the prefixes of a group by `+`; `%3A` in one stands for a colon.)
 
 A candidate at an ε is a `Leader`, the very value that the live service would run. At ε = inf its
 selection takes the smallest sum (ties broken by fresh uniform bits): what is left when the privacy
@@ -17,9 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from urllib.parse import unquote
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.learners.leader import crowded
 from streamdp.core.schedule import Schedule
@@ -33,6 +38,9 @@ RUNNING = "follow_the_leader:window=running"
 
 CROWD = "crowd"
 """An option that is a stream's in a configuration, and beside a learner's here."""
+
+GROUPS = "crowd_groups"
+"""Another one, of a crowd."""
 
 CROWDS = ("off", "partition")
 
@@ -52,18 +60,18 @@ class Candidate:
 
     def with_schedule(self, schedule: str) -> Candidate:
         """The same with other blocks, of keys that learn alone."""
-        options = [each for each in self.options if each[0] not in ("schedule", CROWD)]
+        options = [each for each in self.options if each[0] not in ("schedule", CROWD, GROUPS)]
         return _candidate(self.recipe, [*options, ("schedule", schedule)])
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner for these actions at this ε."""
         config = {"recipe": self.recipe, **dict(self.options)}
-        crowd = config.pop(CROWD, "off")
+        crowd, groups = config.pop(CROWD, "off"), _groups(config.pop(GROUPS, ""))
         if not self.private:
             return learner_of(config, actions=actions)
         if epsilon is not None:
             learner = learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
-            return learner if crowd == "off" else crowded(learner)
+            return learner if crowd == "off" else crowded(learner, groups=groups)
         finite = learner_of(config | {"epsilon": "1"}, actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))
 
@@ -128,7 +136,27 @@ def parse_candidate(text: str) -> Candidate:
                 )
             )
         options.append((option.strip(), value.strip()))
+    told = dict(options)
+    if GROUPS in told and told.get(CROWD, "off") == "off":
+        raise InvalidConfig(
+            complaint(
+                f"learners: {name}", "groups of no crowd", expected="crowd=partition", got="none"
+            )
+        )
+    _groups(told.get(GROUPS, ""))
     return _candidate(name, options)
+
+
+def _groups(text: str) -> Groups:
+    """Groups in writing.
+
+    >>> _groups("de-+fr-|us%3A").prefixes
+    ((b'de-', b'fr-'), (b'us:',))
+    """
+    listed = text.split("|") if text else []
+    return Groups(
+        tuple(tuple(unquote(prefix).encode() for prefix in each.split("+")) for each in listed)
+    )
 
 
 def parse_candidates(text: str | Sequence[str]) -> tuple[Candidate, ...]:

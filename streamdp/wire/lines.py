@@ -276,7 +276,11 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
     gap: Annotated[int, Meta(ge=0, description="Which of the crowd's gaps fitted best.")]
     bonuses: Annotated[
-        str, Meta(description="base64 of K little-endian int64: noise units in parts of 2^20.")
+        str,
+        Meta(
+            description="base64 of K little-endian int64 for each group of keys: noise units in"
+            " parts of 2^20."
+        ),
     ]
 
     def prior(self) -> CrowdPrior:

@@ -42,6 +42,7 @@ from streamdp.core.events import (
     Key,
     Release,
 )
+from streamdp.core.evidence.crowd import named
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
     ActionLine,
@@ -309,7 +310,7 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     if lines.crowd:
-        told = CrowdPrior(LONG, LONG, LONG, bytes(8 * len(lines.actions)))
+        told = CrowdPrior(LONG, LONG, LONG, bytes(8 * named(lines.crowd).size))
         line = lines.prior(told, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
         sizes.append(len(Entries(lines.stream, LONG).prior(LONG, epoch=LONG)) + len(line))
     return max(sizes)

@@ -29,7 +29,7 @@ LEARNERS = (
     "remembering_leader:schedule=geometric 2 to 8",
     "prefix_softmax",
     "noisy_leader:noise=gumbel:resample=bernoulli",
-    "incumbent_leader:schedule=capped 8:crowd=partition",
+    "incumbent_leader:schedule=capped 8:crowd=partition:crowd_groups=f|d",
 )
 
 Released = dict[tuple[int, Key], list[int]]

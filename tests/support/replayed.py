@@ -38,7 +38,7 @@ EVERYONE = (
 
 CROWDS = (
     "incumbent_leader:schedule=capped 8:crowd=partition",
-    "remembering_leader:schedule=geometric 2 to 8:crowd=partition",
+    "remembering_leader:schedule=geometric 2 to 8:crowd=partition:crowd_groups=k1+k2|k%33",
 )
 
 

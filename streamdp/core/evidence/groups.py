@@ -27,7 +27,8 @@ from streamdp.core.events import Key
 MOST_GROUPS = 255
 """Beside group 0. A prior holds K numbers for each group, and most groups would be too small."""
 
-_MOST_PREFIXES = 10_000
+MOST_PREFIX_BYTES = 1000
+"""Of all prefixes together: each line of the ledger about a draw names them."""
 
 _NAME = re.compile(
     r"(?:[0-9a-f]{2})+(?:,(?:[0-9a-f]{2})+)*(?:;(?:[0-9a-f]{2})+(?:,(?:[0-9a-f]{2})+)*)*"
@@ -46,21 +47,25 @@ class Groups:
     prefixes: tuple[tuple[bytes, ...], ...] = ()
     """Of group 1, of group 2, …"""
 
+    titles: tuple[str, ...] = field(default=(), compare=False)
+    """What a configuration calls group 1, group 2, …; nothing follows from them."""
+
     _of: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a prefix that is in two groups, and groups that hold no key."""
         listed = [prefix for group in self.prefixes for prefix in group]
         whole = all(self.prefixes) and all(listed) and len(set(listed)) == len(listed)
-        if not whole or len(self.prefixes) > MOST_GROUPS or len(listed) > _MOST_PREFIXES:
+        size = sum(map(len, listed))
+        if not whole or len(self.prefixes) > MOST_GROUPS or size > MOST_PREFIX_BYTES:
             raise InvalidConfig(
                 complaint(
-                    "crowd: groups",
+                    "crowd_groups",
                     "no groups",
-                    expected=f"at most {MOST_GROUPS} groups, each of one prefix or more,"
-                    f" {_MOST_PREFIXES} distinct prefixes together, none empty",
+                    expected=f"at most {MOST_GROUPS} groups, each of one prefix or more, none"
+                    f" empty or twice, of {MOST_PREFIX_BYTES} bytes in all",
                     got=f"{len(self.prefixes)} groups of {len(listed)} prefixes,"
-                    f" {len(set(listed) - {b''})} distinct",
+                    f" {len(set(listed) - {b''})} distinct, of {size} bytes",
                 )
             )
         of = {prefix: n for n, group in enumerate(self.prefixes, start=1) for prefix in group}
@@ -74,7 +79,8 @@ class Groups:
             tuple(
                 tuple(sorted(prefix.encode() for prefix, of in groups.items() if of == name))
                 for name in names
-            )
+            ),
+            tuple(names),
         )
 
     @property
@@ -86,6 +92,19 @@ class Groups:
     def name(self) -> str:
         """What the ledger calls them: prefixes as hexadecimal digits, groups parted by `;`."""
         return ";".join(",".join(prefix.hex() for prefix in group) for group in self.prefixes)
+
+    def title(self, number: int) -> str:
+        """What a group is called for people: as configured, else by its prefixes.
+
+        >>> groups = Groups.of({"de-": "europe", "fr-": "europe"})
+        >>> groups.title(1), named(groups.name).title(1), groups.title(0)
+        ('europe', 'de-, fr-', 'all other keys')
+        """
+        if number == 0:
+            return "all other keys"
+        if self.titles:
+            return self.titles[number - 1]
+        return ", ".join(prefix.decode(errors="replace") for prefix in self.prefixes[number - 1])
 
     def numbers(self, keys: Sequence[Key]) -> Ints:
         """The group of each key."""
@@ -117,7 +136,7 @@ def named(name: str) -> Groups:
     if name and _NAME.fullmatch(name) is None:
         raise InvalidConfig(
             complaint(
-                "crowd: groups", "unknown", expected="a name that this version writes", got=name
+                "crowd_groups", "unknown", expected="a name that this version writes", got=name
             )
         )
     parted = name.split(";") if name else []

@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.control import Control
+from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import Leader, Learner, PolicyLearner, earlier_learner_of, learner_of
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.leader import crowded
@@ -187,7 +188,8 @@ class Configuration:
                 learner = learner_of(_options(stream.learner), actions=actions)
                 if stream.crowd == "off":
                     return learner
-                return crowded(learner, control=Control(stream.control))
+                groups = Groups.of(stream.crowd_groups)
+                return crowded(learner, groups=groups, control=Control(stream.control))
             # here: streams of losses need not load the papers' bandit learners
             from streamdp.core.learners.bandits import refuse_in_blocks
 
@@ -311,7 +313,7 @@ class Configuration:
         """Refuse crowds whose priors nobody could compute again."""
         for name, stream in self.tables.streams.items():
             if stream.crowd == "off":
-                self._check_no_control(name)
+                self._check_nothing_of_a_crowd(name)
                 continue
             if stream.observes != "losses":
                 what, expected = "is for votes", 'observes = "losses"'
@@ -324,11 +326,15 @@ class Configuration:
             where = self._where(name, "crowd")
             raise InvalidConfig(complaint(where, what, expected=expected, got=got))
 
-    def _check_no_control(self, name: str) -> None:
-        if self.stream(name).control:
-            where, got = self._where(name, "control"), self.stream(name).control
-            what = "a control group of no crowd"
-            raise InvalidConfig(complaint(where, what, expected='crowd = "partition"', got=got))
+    def _check_nothing_of_a_crowd(self, name: str) -> None:
+        stream = self.stream(name)
+        for key, what, got in (
+            ("control", "a control group of no crowd", stream.control),
+            ("crowd_groups", "groups of no crowd", len(stream.crowd_groups)),
+        ):
+            if got:
+                where, expected = self._where(name, key), 'crowd = "partition"'
+                raise InvalidConfig(complaint(where, what, expected=expected, got=got))
 
     def check_budgets(self) -> None:
         """Refuse streams that together charge a topic more than its budget."""

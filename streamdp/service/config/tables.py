@@ -242,6 +242,10 @@ class StreamTable(BaseModel):
     control: Annotated[Fraction, BeforeValidator(_share)] = Field(
         default=Fraction(0), description='the part of the keys that never use the crowd, as "0.05"'
     )
+    crowd_groups: dict[str, Annotated[str, Field(min_length=1)]] = Field(
+        default={},
+        description="how keys begin, and which group those keys are in: each group has a prior",
+    )
     mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
     fallback_action: str | None = Field(
         default=None, description="what readers use where there is no action"

@@ -6,7 +6,7 @@ error of its noise. Nothing else is here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import isnan
@@ -39,6 +39,9 @@ CONFIDENCE = 0.95
 
 MOST_BEST = 5
 """Actions of a crowd's prior that the page names."""
+
+MOST_GROUPS = 50
+"""Groups of a crowd's keys that the page names."""
 
 MOST_ACTIONS = 100
 """Actions that the page names; of more only those with most keys."""
@@ -165,10 +168,12 @@ def _crowd(about: About, told: StreamReleases) -> dict[str, Any] | None:
                 "partition": number,
                 "prior": part.prior.number,
                 "votes": part.prior.after,
-                "best": _best(learner.actions, crowd, part.prior),
+                "group": crowd.groups.title(group) if crowd.groups.count > 1 else None,
+                "best": best,
             }
             for number, part in parts
             if part.prior is not None
+            for group, best in enumerate(_best(learner.actions, crowd, part.prior))
         ],
         "control": str(crowd.control.share) if crowd.control.share else None,
         "agreement": {"control": _agreement(both.alone), "with_crowd": _agreement(both.together)},
@@ -180,13 +185,16 @@ def _agreement(of: Agreement) -> dict[str, Any]:
     return {"keys": of.keys, "votes": of.votes, "rate": of.rate, "error": of.error}
 
 
-def _best(actions: Sequence[str], crowd: Crowd, prior: CrowdPrior) -> list[dict[str, Any]]:
-    """The actions that are thought the best of most keys, with that share of the keys."""
-    if len(prior.told) != 8 * len(actions):  # the ledger is read, not trusted
-        return []
-    shares = crowd.believed(prior)
-    best = np.argsort(-shares, kind="stable")[:MOST_BEST].tolist()
-    return [{"action": actions[each], "share": float(shares[each])} for each in best]
+def _best(
+    actions: Sequence[str], crowd: Crowd, prior: CrowdPrior
+) -> Iterator[list[dict[str, Any]]]:
+    """Of each group the actions that are thought the best of most of its keys, with that share."""
+    if not crowd.fits(prior):  # the ledger is read, not trusted
+        yield []
+        return
+    for shares in np.atleast_2d(crowd.believed(prior))[:MOST_GROUPS]:
+        best = np.argsort(-shares, kind="stable")[:MOST_BEST].tolist()
+        yield [{"action": actions[each], "share": float(shares[each])} for each in best]
 
 
 def _running(knowledge: Knowledge, about: About) -> dict[str, Any]:
