@@ -51,6 +51,15 @@ def test_are_groups_numbered_by_their_names() -> None:
     assert Groups.of({}) == NO_GROUPS
 
 
+def test_is_a_group_called_as_configured_else_by_how_its_keys_begin() -> None:
+    """The ledger knows no names of groups; equal groups may have others."""
+    groups = Groups.of({"de-": "europe", "us-": "america", "fr-": "europe"})
+    assert [groups.title(number) for number in range(3)] == ["all other keys", "america", "europe"]
+    read = named(groups.name)
+    assert [read.title(number) for number in range(3)] == ["all other keys", "us-", "de-, fr-"]
+    assert read == groups
+
+
 @pytest.mark.parametrize(
     "prefixes",
     [
