@@ -171,6 +171,15 @@ class BlockSums:
         return gains.astype(np.int64, copy=False), shown.astype(np.int64, copy=False)
 
 
+class Adopted(NamedTuple):
+    """A snapshot of another partition's votes, as a prior names it that was made of it."""
+
+    partition: int
+    epoch: int
+    number: int  # of the other partition's prior that was made of the same votes
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class CrowdPrior:
     """A prior over actions for the next draws, from a partition's votes (`core.evidence.crowd`).
@@ -185,6 +194,7 @@ class CrowdPrior:
     after: int  # how many votes the partition had released
     gap: int  # which of the crowd's gaps fitted best
     told: bytes  # K little-endian int64 for each group: bonuses in units of 2**-20 noise units
+    adopted: tuple[Adopted, ...] = ()  # of which votes of other partitions it was made too
 
     @classmethod
     def of(cls, number: int, *, after: int, gap: int, bonuses: NDArray[np.int64]) -> CrowdPrior:

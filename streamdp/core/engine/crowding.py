@@ -11,6 +11,10 @@ Everything here follows from the partition's own releases in the order of its lo
 3. *How long.* A prior stays as long as a later one is computed: votes drawn under it may still be
    the newest of their keys.
 
+4. *Of other partitions*, where the crowd reaches across them, what it adopts when it makes a prior
+   (`evidence.adoption`), and no later: `adopting` is asked once for each prior. What was adopted
+   stands in the checkpoint, so that a rebuild goes on with it.
+
 A control group's draws are told prior 0, and plain votes not even which action is in force; see
 `evidence.control`. In the crowd plain votes count as what they are: drawn under no bonus.
 
@@ -20,8 +24,8 @@ recorded is read back: a rebuild makes no prior.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -32,7 +36,8 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine.plan import Batch, Plan, part_of
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, CrowdPrior, Key
-from streamdp.core.evidence.crowd import WIDTH, Crowd, cast, due, newest
+from streamdp.core.evidence.adoption import Adopting, CrowdSnapshot, together
+from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, cast, due, newest
 
 if TYPE_CHECKING:
     from streamdp.core.engine.pooling import Pool
@@ -56,6 +61,8 @@ class CrowdStanding:
     votes: int  # how many were released
     priors: tuple[CrowdPrior, ...]  # all, by number from 1 on
     pool: bytes = field(default=b"", repr=False)  # its row, where keys donate; NOT PRIVATE
+    adopted: tuple[CrowdSnapshot, ...] = ()  # what the newest prior was made of, of others
+    snapshot: CrowdSnapshot | None = None  # its own votes, as the newest prior counts them
 
 
 @dataclass(slots=True)
@@ -68,6 +75,10 @@ class PartitionCrowd:
     votes: int = 0
     priors: dict[int, CrowdPrior] = field(default_factory=dict, repr=False)
     away: dict[Key, Ints] = field(default_factory=dict, repr=False)  # newest votes of dropped rows
+    at: tuple[int, int] = (0, 1)  # partition and epoch
+    adopting: Adopting | None = None  # decides what is adopted of other partitions
+    adopted: Mapping[int, CrowdSnapshot] = field(default_factory=dict)
+    snapshot: CrowdSnapshot | None = None
 
     def __post_init__(self) -> None:
         """Prior 0 favours nothing."""
@@ -117,7 +128,8 @@ class PartitionCrowd:
     def standing(self, position: int) -> CrowdStanding:
         """For a checkpoint at this position."""
         pool = b"" if self.pool is None else self.pool.standing(position)
-        return CrowdStanding(self.votes, tuple(self.priors.values())[1:], pool)
+        priors, adopted = tuple(self.priors.values())[1:], tuple(self.adopted.values())
+        return CrowdStanding(self.votes, priors, pool, adopted, self.snapshot)
 
     def begin(self, standing: CrowdStanding) -> None:
         """Go on from a checkpoint."""
@@ -145,6 +157,23 @@ class PartitionCrowd:
                     got=f"{self.votes} votes and {self.current.number} priors",
                 )
             )
+        self._go_on(standing)
+
+    def _go_on(self, standing: CrowdStanding) -> None:
+        """Go on with what was adopted: what the newest prior says."""
+        names = tuple(each.name for each in standing.adopted)
+        if names != self.current.adopted:
+            raise StateMismatch(
+                complaint(
+                    "crowd",
+                    "what was adopted of other partitions",
+                    expected=f"the {len(self.current.adopted)} snapshots that prior"
+                    f" {self.current.number} names",
+                    got=f"{len(names)} others",
+                )
+            )
+        self.adopted = {each.partition: each for each in standing.adopted}
+        self.snapshot = standing.snapshot
 
     def parts(self, batch: Batch, plan: Plan) -> Iterator[Batch]:
         """The batch cut behind the records with which priors are due."""
@@ -173,9 +202,33 @@ class PartitionCrowd:
             kept = np.concatenate([kept, np.stack(list(self.away.values()))])
         if self.pool is not None:
             kept = np.concatenate([kept, self.pool.votes()])
-        made = self.crowd.made(newest(kept), self.priors, after=self.votes)
+        made = self._made(newest(kept))
         self.priors[made.number] = made
+        if self.crowd.reach == "stream":
+            self.snapshot = self._counted(kept)
         return (made,)
+
+    def _made(self, votes: Votes) -> CrowdPrior:
+        """The next prior, of these votes and of what is adopted now."""
+        if self.adopting is not None:
+            self.adopted = self.adopting(self.current.number + 1, self.adopted)
+        others, size = self.adopted.values(), self.crowd.size
+        counted, priors = together(votes, self.priors, others, size=size)
+        made = self.crowd.made(counted, priors, after=self.votes)
+        return replace(made, adopted=tuple(each.name for each in others)) if others else made
+
+    def _counted(self, kept: Ints) -> CrowdSnapshot:
+        """What others are told of these newest votes: without the control group's."""
+        partition, epoch = self.at
+        if self.crowd.control.share:
+            keys = [*self.bank.keys[: len(self.bank)], *self.away]
+            told_nothing = np.flatnonzero(kept[:, 0] == 1).tolist()
+            apart = [at for at in told_nothing if self.crowd.control.holds(keys[at])]
+            kept = np.delete(kept, apart, axis=0)
+        return CrowdSnapshot.of(
+            self.crowd, newest(kept), self.priors,
+            partition=partition, epoch=epoch, number=self.current.number,
+        )  # fmt: skip
 
     def note(self, rows: Ints, votes: Ints, *, priors: Ints, lengths: Ints) -> None:
         """These rows cast votes; the actions in force are still those that were."""

@@ -45,6 +45,7 @@ from streamdp.core.engine.releasing import Releasing
 from streamdp.core.engine.waves import BLOCK_CODE, Applier, Blocks, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import NO_ARM, Carried, FeedbackBatch, Key, LossBatch, Releases
+from streamdp.core.evidence.adoption import Adopting
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_float32, as_vector, centred_gains
 from streamdp.core.learners import Leader, Learner, PolicyLearner
@@ -128,7 +129,9 @@ class Engine:
         )  # fmt: skip
         self._pool = self._pool_of(learner, budget=share, randomness=randomness)
         crowd = learner.crowd if isinstance(learner, Leader) else None
-        self._crowd = None if crowd is None else PartitionCrowd(crowd, self._bank, self._pool)
+        self._crowd = None
+        if crowd is not None:
+            self._crowd = PartitionCrowd(crowd, self._bank, self._pool, at=(partition, epoch))
         self._fresh = Fresh(
             stream, partition, epoch, learner, self.estimates, randomness,
             self._heritage, withheld, self._crowd,
@@ -390,6 +393,11 @@ class Engine:
     def crowd(self) -> CrowdStanding | None:
         """How far the crowd is, for a checkpoint; None without one."""
         return None if self._crowd is None else self._crowd.standing(self.position)
+
+    def adopt(self, adopting: Adopting) -> None:
+        """Make priors of other partitions' votes too, where the crowd reaches across partitions."""
+        if self._crowd is not None and self._crowd.crowd.reach == "stream":
+            self._crowd.adopting = adopting
 
     def reach(self, time: int) -> None:
         """Let time reach this: of records that are in no batch, for their keys get no learner."""

@@ -47,7 +47,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, fsum, lgamma, log
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,9 @@ from streamdp.core.evidence.groups import named as groups_named
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+Reach = Literal["partition", "stream"]
+"""Whose newest votes priors are made of: the partition's own keys', or other partitions' too."""
 
 POINT = 20
 """Bits after the point of a bonus in noise units: finer than any difference that could matter."""
@@ -105,7 +108,8 @@ _EXACT = r"(\d{1,30}(?:/[1-9]\d{0,29})?)"
 _NAME = re.compile(
     rf"crowd of (\d{{1,7}}) actions at rate {_EXACT} bonus {_EXACT} floor {_EXACT}"
     rf"(?: control {_EXACT})?(?: donating below (\d{{1,13}}))?"
-    r"(?: groups ([0-9a-f,;]+))?",
+    r"(?P<across> across partitions)?"
+    r"(?: groups (?P<groups>[0-9a-f,;]+))?",
     re.ASCII,
 )
 
@@ -171,6 +175,7 @@ class Crowd:
     donates: int = 0  # blocks of fewer slots are donated (`evidence.donation`); 0: none
     groups: Groups = NO_GROUPS
     control: Control = NO_CONTROL
+    reach: Reach = "partition"  # whose votes count: `adoption` has those of other partitions
 
     def __post_init__(self) -> None:
         """Refuse what gives no bounded prior, and a bonus that the grid does not hold."""
@@ -200,6 +205,8 @@ class Crowd:
         )
         if self.donates:
             told += f" donating below {self.donates}"
+        if self.reach == "stream":
+            told += " across partitions"
         return f"{told} groups {self.groups.name}" if self.groups.name else told
 
     @property
@@ -313,9 +320,10 @@ def named(name: str) -> Crowd:
             complaint("crowd", "unknown", expected="a name that this version writes", got=name)
         )
     rate, bonus, floor, control = (Fraction(each or 0) for each in found.groups()[1:5])
-    groups = groups_named(found[7] or "")
+    groups = groups_named(found["groups"] or "")
     donates = int(found[6] or 0)
-    return Crowd(int(found[1]), rate, bonus, floor, donates, groups, Control(control))
+    reach: Reach = "stream" if found["across"] else "partition"
+    return Crowd(int(found[1]), rate, bonus, floor, donates, groups, Control(control), reach)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd import POINT, Crowd
+from streamdp.core.evidence.crowd import POINT, Crowd, Reach
 from streamdp.core.evidence.donation import NewestVotes, pool_schedule, shortest_kept
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.schedule import Schedule, schedule_of
@@ -223,10 +223,11 @@ def crowded(
     groups: Groups = NO_GROUPS,
     *,
     control: Control = NO_CONTROL,
+    reach: Reach = "partition",
 ) -> Leader:
     """The learner with this crowd, whose keys are in these groups."""
     actions, rate = len(learner.actions), learner.choose.rate
-    crowd = Crowd(actions, rate, learner.bonus, floor, groups=groups, control=control)
+    crowd = Crowd(actions, rate, learner.bonus, floor, groups=groups, control=control, reach=reach)
     return replace(learner, crowd=crowd)
 
 
