@@ -29,15 +29,18 @@ from streamdp.service.http.server import http_of
 from tests.conftest import ROOT
 
 TOUCHED = {
-    "_batches", "_client", "_closed", "_consumer_record", "_coordinator", "_drain_waiter",
-    "_fetcher", "_message_accumulator", "_partition_records", "_protocol", "_records", "_sender",
-    "_transport", "_txn_manager",
+    "_batches", "_client", "_closed", "_commit_refresh_task", "_consumer_record",
+    "_coordination_task", "_coordinator", "_drain_waiter", "_fetch_task", "_fetcher",
+    "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
+    "_partition_records", "_pending_tasks", "_protocol", "_records", "_reset_committed_task",
+    "_send_produce_req", "_sender", "_transport", "_txn_manager",
 }  # fmt: skip
 """Attributes of aiokafka's objects that it does not document. (Of uvicorn's protocol and state no
 name is underscored; the tests below use each that we use.)"""
 
 MODULES = {
     "aiokafka.client", "aiokafka.conn", "aiokafka.consumer.fetcher",
+    "aiokafka.consumer.group_coordinator",
     "aiokafka.coordinator.assignors.sticky.sticky_assignor", "aiokafka.partitioner",
     "aiokafka.producer.message_accumulator", "aiokafka.protocol.abstract",
     "aiokafka.protocol.admin", "aiokafka.protocol.api", "aiokafka.protocol.group",

@@ -4,11 +4,12 @@ Names with an underscore are its internals: each use of one is explained where i
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
 from aiokafka.abc import ConsumerRebalanceListener as ConsumerRebalanceListener
 from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.consumer.group_coordinator import GroupCoordinator, NoGroupCoordinator
 from aiokafka.producer.message_accumulator import BatchBuilder, MessageAccumulator
 from aiokafka.structs import (
     ConsumerRecord as ConsumerRecord,
@@ -32,6 +33,8 @@ class TransactionManager:
 
 class Sender:
     sender_task: asyncio.Task[None] | None
+    _send_produce_req: Callable[[int, object], Coroutine[None, None, None]]
+    _maybe_do_transactional_request: Callable[[], asyncio.Task[None] | None]
 
 class AIOKafkaProducer:
     client: AIOKafkaClient
@@ -69,16 +72,11 @@ class AIOKafkaProducer:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_id: str
     ) -> None: ...
 
-class _Coordinator:
-    async def fetch_committed_offsets(
-        self, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
-
 class AIOKafkaConsumer:
     _closed: bool
     _client: AIOKafkaClient
     _fetcher: Fetcher
-    _coordinator: _Coordinator
+    _coordinator: GroupCoordinator | NoGroupCoordinator
     def __init__(self, *topics: str, **configs: object) -> None: ...
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

@@ -20,6 +20,11 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.testing.broker import Borrowed
+from streamdp_adapters.kafka.internals import (
+    AbandonableProducer,
+    abandon_consumer,
+    abandon_producer,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
@@ -78,6 +83,78 @@ async def test_has_a_producer_the_parts_that_are_abandoned(broker: Borrowed, top
         await sending
         await producer.commit_transaction()
         await asyncio.wait_for(end, 30)
+
+
+@pytest.mark.parametrize("answered", range(6))
+async def test_does_a_producer_that_is_abandoned_at_any_request_leave_no_task(
+    broker: Borrowed, topic: str, answered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many answers of a transaction's six none comes; some requests are made together."""
+    before = asyncio.all_tasks()
+    producer = AbandonableProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)
+    await producer.start()
+    send, asked, silent = producer.client.send, list[object](), asyncio.Event()
+
+    async def send_some(node: int | None, request: Any, **more: Any) -> Any:
+        asked.append(request)
+        if len(asked) > answered:
+            silent.set()
+            await asyncio.Event().wait()
+        return await send(node, request, **more)
+
+    monkeypatch.setattr(producer.client, "send", send_some)
+    running = asyncio.ensure_future(transact(producer, topic))
+    async with asyncio.timeout(60):
+        await silent.wait()
+    await abandon_producer(producer)
+    running.cancel()
+    await asyncio.wait([running])
+    assert asyncio.all_tasks() == before
+    assert not producer.requests
+
+
+async def transact(producer: AIOKafkaProducer, topic: str) -> None:
+    """One record and one offset in one transaction; batch and group are in flight together."""
+    await producer.begin_transaction()
+    position = {TopicPartition(topic, 0): OffsetAndMetadata(1, "")}
+    sending = producer.send_and_wait(topic, b"value", partition=0)
+    await asyncio.gather(sending, producer.send_offsets_to_transaction(position, topic))
+    await producer.commit_transaction()
+
+
+@pytest.mark.parametrize("in_group", [True, False], ids=["in a group", "alone"])
+async def test_does_a_consumer_that_is_abandoned_leave_no_task(
+    broker: Borrowed, topic: str, in_group: bool
+) -> None:
+    """Fetches, and what keeps a member in its group or remembers offsets without one."""
+    before = asyncio.all_tasks()
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap,
+        group_id=topic if in_group else None,
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    if in_group:
+        consumer.subscribe([topic])
+    else:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+    async with asyncio.timeout(60):
+        while not (consumer.assignment() and consumer._fetcher._pending_tasks):
+            await asyncio.sleep(0.01)
+    await abandon_consumer(consumer)
+    for _ in range(3):
+        await asyncio.sleep(0)  # a task that was cancelled last ends in the next turns
+    assert asyncio.all_tasks() == before
+
+
+async def test_does_a_client_that_never_connected_have_nothing_to_abandon() -> None:
+    """Its parts are made by `start`."""
+    consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1", group_id="nobody")
+    await abandon_consumer(consumer)
+    await abandon_producer(
+        AbandonableProducer(bootstrap_servers="127.0.0.1:1", transactional_id="nobody")
+    )
 
 
 async def test_can_a_transaction_name_a_partition_without_writing(

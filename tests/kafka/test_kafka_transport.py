@@ -163,15 +163,15 @@ async def test_a_rebalance_leaves_what_is_kept_alone(
 
 
 async def test_a_fenced_partition_that_the_group_still_gives_is_announced_again(
-    broker: Borrowed, topics: StreamTopics
+    broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics
 ) -> None:
-    settings = _settings(broker.bootstrap)
-    worker = await _joined(KafkaTechnology(settings), topics)
-    await worker.transport.take(_home())
+    settings, worker = _settings(broker.bootstrap), await _joined(technology, topics)
+    assert (await worker.transport.take(_home())).owner == "lone"
     thief = owner.PartitionOwner(
         topics, 0, settings=settings, worker="thief", largest=10**6, reached=no_fault
     )
     await thief.take()
+    assert (await technology.administrator().peek(topics, 0)).owner == "thief"
     with pytest.raises(Fenced):
         await worker.transport.commit(_home(), step(1))
     worker.heard.assigned_now.clear()

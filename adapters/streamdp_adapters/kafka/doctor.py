@@ -17,14 +17,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import Finding, StreamTopics, Verdict
 from streamdp_adapters.kafka import reading, troubles
-from streamdp_adapters.kafka.internals import add_to_transaction, ask_transaction_coordinator
+from streamdp_adapters.kafka.internals import (
+    AbandonableProducer,
+    add_to_transaction,
+    ask_transaction_coordinator,
+)
 from streamdp_adapters.kafka.owner import group, transactional_id
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import administration, seen_shapes, wanted
@@ -111,7 +114,7 @@ async def _read(settings: KafkaSettings, topic: str) -> None:
 
 async def _write(settings: KafkaSettings, stream: StreamTopics, topic: str | None) -> None:
     """Say where a transaction is going to write, or whose offset to commit; then abort it."""
-    producer = AIOKafkaProducer(
+    producer = AbandonableProducer(
         **settings.client(), transactional_id=f"{stream.app}.{stream.stream}.doctor"
     )
     async with troubles.started(producer, settings):

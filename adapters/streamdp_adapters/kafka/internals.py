@@ -15,16 +15,18 @@ first partition, then all of the next. With 2 MB of small records of each of 32 
 one waits for a million records of its siblings. `to_the_end` lets partitions take turns.
 
 **Ending clients that will not stop**: their stop hangs while the broker is down, or in a race. The
-tasks of a part are found by whose methods they run, and cancelled again and again, because a
-cancelled one goes on to wait for those it had started. Then the connections are closed. Queued
-batches are dropped: the outcome of whatever was in flight is unknown anyway.
+tasks of a client are cancelled again and again, because a cancelled one goes on to wait for those
+it had started. Then the connections are closed. Queued batches are dropped: the outcome of whatever
+was in flight is unknown anyway. A consumer's fetcher and coordinator have their tasks as
+attributes. A producer's sender has only its main task as one; each request in flight is a task
+that only the main one knows, so an `AbandonableProducer` notes requests as they begin.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -33,6 +35,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import FetchError, FetchResult
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 R = TypeVar("R")
@@ -137,10 +140,44 @@ def _as_decoded(_: TopicPartition, record: R) -> R:
 # -- ending clients --------------------------------------------------------------------------------
 
 
-async def abandon_producer(producer: AIOKafkaProducer) -> None:
+class AbandonableProducer(AIOKafkaProducer):
+    """A producer that knows which requests its sender has in flight, so that it can be ended."""
+
+    def __init__(self, **configs: object) -> None:
+        super().__init__(**configs)
+        self.requests: set[asyncio.Task[None]] = set()
+        _note_requests(self, self.requests)
+
+
+def _note_requests(producer: AIOKafkaProducer, requests: set[asyncio.Task[None]]) -> None:
+    """Keep the tasks that a sender starts, for as long as they run."""
+    sender = producer._sender
+    send, transact = sender._send_produce_req, sender._maybe_do_transactional_request
+
+    def note(task: asyncio.Task[None]) -> None:
+        requests.add(task)
+        task.add_done_callback(requests.discard)
+
+    async def noted_send(node: int, batches: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        note(task)
+        await send(node, batches)
+
+    def noted_transact() -> asyncio.Task[None] | None:
+        task = transact()
+        if task is not None:
+            note(task)
+        return task
+
+    sender._send_produce_req = noted_send
+    sender._maybe_do_transactional_request = noted_transact
+
+
+async def abandon_producer(producer: AbandonableProducer) -> None:
     """End a producer, leaving no task and no connection."""
     producer._closed = True
-    await _cancel_tasks_of(producer._sender)
+    await _cancel_all(lambda: [producer._sender.sender_task, *producer.requests])
     queued = chain.from_iterable(producer._message_accumulator._batches.values())
     ends: list[asyncio.Future[None] | None] = [batch._drain_waiter for batch in queued]
     ends.append(producer._txn_manager.wait_for_transaction_end())
@@ -153,29 +190,33 @@ async def abandon_producer(producer: AIOKafkaProducer) -> None:
 async def abandon_consumer(consumer: AIOKafkaConsumer) -> None:
     """End a consumer, leaving no task and no connection; the group misses it later."""
     consumer._closed = True
-    await _cancel_tasks_of(consumer._fetcher, consumer._coordinator)
+    await _cancel_all(lambda: _tasks_of(consumer))
     await _close(consumer._client)
 
 
-async def _cancel_tasks_of(*owners: object) -> None:
-    """Cancel until nothing of these objects runs."""
+def _tasks_of(consumer: AIOKafkaConsumer) -> Iterable[asyncio.Task[None] | None]:
+    """What a consumer has started; one that never connected has neither part."""
+    fetcher, coordinator = consumer._fetcher, consumer._coordinator
+    if fetcher is not None:
+        yield fetcher._fetch_task
+        yield from fetcher._pending_tasks
+    if isinstance(coordinator, GroupCoordinator):
+        yield coordinator._coordination_task
+        yield coordinator._heartbeat_task
+        yield coordinator._commit_refresh_task
+    elif coordinator is not None:
+        yield coordinator._reset_committed_task
+
+
+async def _cancel_all(started: Callable[[], Iterable[asyncio.Task[None] | None]]) -> None:
+    """Cancel until nothing that a client has started runs."""
     for _ in range(_TIMES):
-        tasks = [
-            task
-            for task in asyncio.all_tasks()
-            if any(_owner_of(task) is owner for owner in owners if owner is not None)
-        ]
+        tasks = [task for task in started() if task is not None and not task.done()]
         if not tasks:
             return
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=_SECONDS / _TIMES)
-
-
-def _owner_of(task: asyncio.Task[object]) -> object:
-    """The object whose method a task runs."""
-    frame = getattr(task.get_coro(), "cr_frame", None)
-    return None if frame is None else frame.f_locals.get("self")
 
 
 async def _close(client: AIOKafkaClient) -> None:

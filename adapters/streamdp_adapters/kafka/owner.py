@@ -23,14 +23,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.ports import Commit, Partition, Reached, StreamTopics
 from streamdp_adapters.kafka import troubles
-from streamdp_adapters.kafka.internals import abandon_producer, sender_error
+from streamdp_adapters.kafka.internals import AbandonableProducer, abandon_producer, sender_error
 from streamdp_adapters.kafka.sending import BATCH_BYTES, RECORD_ROOM, Outbox, compacted_key
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -54,6 +53,15 @@ def group(topics: StreamTopics) -> str:
 def transactional_id(topics: StreamTopics, number: int) -> str:
     """What fences the owners of a partition."""
     return f"{topics.app}.{topics.stream}.{number}"
+
+
+def owner_of(record: bytes | None) -> str | None:
+    """The worker that an owner record names.
+
+    >>> owner_of(b'{"owner": "host-1"}')
+    'host-1'
+    """
+    return None if record is None else str(json.loads(record)["owner"])
 
 
 class PartitionOwner:
@@ -80,7 +88,7 @@ class PartitionOwner:
         self._commit: asyncio.Future[None] | None = None
         self._closing = False
         self.lost = False
-        self._producer = AIOKafkaProducer(
+        self._producer = AbandonableProducer(
             **settings.client(),
             transactional_id=transactional_id(topics, number),
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
@@ -117,7 +125,7 @@ class PartitionOwner:
     async def _leave_record(self) -> int:
         """Commit an owner record; its offset."""
         await self._producer.begin_transaction()
-        value = json.dumps({"owner": self._worker}).encode()
+        value = json.dumps({"owner": self._worker}).encode()  # read again by `owner_of`
         with self._outbox() as out:
             await out.put(self._topics.state, self._number, [(OWNER_KEY, value)])
             (record,) = await out.acknowledged()

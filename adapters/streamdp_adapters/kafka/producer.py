@@ -6,11 +6,10 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from aiokafka import AIOKafkaProducer
-
 from streamdp.core.errors import TransportLost, Unreached
 from streamdp.ports import Headers, Key, Value, check_bytes
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.internals import AbandonableProducer
 from streamdp_adapters.kafka.partitioners import PARTITIONERS, Partitioner
 from streamdp_adapters.kafka.sending import BATCH_BYTES, Outbox
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -30,7 +29,7 @@ class KafkaProducer:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._producer: AIOKafkaProducer | None = None
+        self._producer: AbandonableProducer | None = None
         self._partitions: dict[str, int] = {}
 
     async def send(
@@ -78,10 +77,10 @@ class KafkaProducer:
             raise Unreached(str(error)) from error
         return count
 
-    async def _connected(self) -> AIOKafkaProducer:
+    async def _connected(self) -> AbandonableProducer:
         """The producer itself."""
         if self._producer is None:
-            producer = AIOKafkaProducer(
+            producer = AbandonableProducer(
                 **self._settings.client(), enable_idempotence=True, max_batch_size=BATCH_BYTES
             )
             await troubles.start(producer, self._settings)

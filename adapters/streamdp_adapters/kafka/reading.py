@@ -22,7 +22,7 @@ from streamdp.ports import Partition, Reached, Records, StreamTopics, Taken, no_
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.identity import topic_ids
 from streamdp_adapters.kafka.internals import client_of, committed, know_topics, lean
-from streamdp_adapters.kafka.owner import OWNER_KEY, group
+from streamdp_adapters.kafka.owner import OWNER_KEY, group, owner_of
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 IDLE_SECONDS = 60.0
@@ -173,7 +173,7 @@ async def durable(
         beside_offsets = await look.remembered(topics.beside, [number]) if seconds else {}
         last_line = await look.last_value(TopicPartition(topics.ledger, number))
         reached("take: ledger", partition)
-        state = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
+        state, owner = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
         reached("take: state", partition)
         end = await look.end(source)
         beside_first, beside_end = 0, 0
@@ -188,6 +188,7 @@ async def durable(
         partitions=len(partitions),
         remarks={each: kept.metadata for each, kept in group_offsets.items()},
         input_id=ids.get(topics.input),
+        owner=owner,
         beside_first=beside_first,
         beside_end=beside_end,
         beside_offset=beside_offsets[number].offset if number in beside_offsets else None,
@@ -200,33 +201,40 @@ async def _state(
     place: TopicPartition,
     owned_at: int | None,
     progress: Callable[[int], None] | None,
-) -> dict[bytes, bytes]:
-    """Every live entry; a later owner's record means that the partition is that one's."""
+) -> tuple[dict[bytes, bytes], str | None]:
+    """Every live entry, and the owner; a later one's record means that the partition is its."""
     first, end = await look.bounds(place)
     state: dict[bytes, bytes] = {}
+    owner: str | None = None
     count = 0
     async for records in look.batches(place, first, end if owned_at is None else None):
         for record in records:
             assert record.key is not None, "a compacted topic takes no record without a key"
-            if record.key == OWNER_KEY and owned_at is not None and record.offset >= owned_at:
-                if record.offset > owned_at:
-                    raise Fenced(
-                        complaint(
-                            look.where,
-                            "another process has taken it",
-                            expected=f"our owner record, at offset {owned_at}, as the last",
-                            got=f"a later one, at offset {record.offset}",
-                        )
-                    )
-                return state
-            if record.value is None:
+            if record.key == OWNER_KEY:
+                owner = owner_of(record.value)
+                if owned_at is not None and record.offset >= owned_at:
+                    if record.offset > owned_at:
+                        raise _taken_by_another(look.where, owned_at, record.offset)
+                    return state, owner
+            elif record.value is None:
                 state.pop(record.key, None)
-            elif record.key != OWNER_KEY:
+            else:
                 state[record.key] = record.value
         count += len(records)
         if progress is not None:
             progress(count)
-    return state
+    return state, owner
+
+
+def _taken_by_another(where: str, owned_at: int, offset: int) -> Fenced:
+    return Fenced(
+        complaint(
+            where,
+            "another process has taken it",
+            expected=f"our owner record, at offset {owned_at}, as the last",
+            got=f"a later one, at offset {offset}",
+        )
+    )
 
 
 async def stretch(

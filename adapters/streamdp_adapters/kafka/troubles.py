@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
@@ -36,6 +36,7 @@ from streamdp.core.errors import (
     complaint,
 )
 from streamdp_adapters.kafka.internals import (
+    AbandonableProducer,
     abandon_consumer,
     abandon_producer,
     abort,
@@ -174,7 +175,7 @@ async def stop(client: Startable) -> None:
 
 async def _abandon(client: Startable) -> None:
     """End a client that will not stop."""
-    if isinstance(client, AIOKafkaProducer):
+    if isinstance(client, AbandonableProducer):
         await abandon_producer(client)
     elif isinstance(client, AIOKafkaConsumer):
         await abandon_consumer(client)

@@ -13,5 +13,6 @@ class FetchResult:
 class FetchError: ...
 
 class Fetcher:
+    _fetch_task: asyncio.Task[None]
     _pending_tasks: set[asyncio.Task[None]]
     _records: OrderedDict[TopicPartition, FetchResult | FetchError]
