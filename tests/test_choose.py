@@ -13,7 +13,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdp.client import ActionsCache, Choice, Names, Source, Why
+from streamdp.client import ActionsCache, Answer, Names, Source, Why
 from streamdp.client.choosing import choose
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
@@ -40,11 +40,11 @@ def published(of: Release, *, lines: Lines = FEEDBACK, mode: Mode = Mode.LIVE) -
 
 def table(*records: Published, source: Source = SOURCE, most_bytes: int = 1 << 20) -> Table:
     found = Table(source, most_keys=100, most_bytes=most_bytes)
-    list(found.apply(records, now=5.0))
+    list(found.apply(records))
     return found
 
 
-def chosen(known: Table, request: str, key: Key = b"fr") -> Choice:
+def chosen(known: Table, request: str, key: Key = b"fr") -> Answer:
     return choose(known.answers[key], request, ACTIONS)
 
 
@@ -132,7 +132,7 @@ def test_are_keys_counted_whose_policy_is_about_other_actions() -> None:
     filled = table(published(SUMMED, lines=replace(FEEDBACK, actions=ACTIONS[::-1])))
     assert filled.other_actions == 1
     later = replace(SUMMED, identity=SUMMED.identity._replace(block=4), start=8, stop=16)
-    list(filled.apply([published(later)], now=0))
+    list(filled.apply([published(later)]))
     assert filled.other_actions == 0
 
 
@@ -161,14 +161,14 @@ def test_is_memory_bounded_in_bytes() -> None:
     known = table(*records, most_bytes=3 * 16)
     assert (len(known.answers), known.beyond) == (3, 2)
     later = replace(SUMMED, identity=SUMMED.identity._replace(key=keys[0], block=4), stop=16)
-    list(known.apply([published(later)], now=6.0))
+    list(known.apply([published(later)]))
     assert known.answers[keys[0]].block == 4
 
 
 def test_is_each_kind_of_stream_asked_its_own_way() -> None:
     never = (lambda: None), [SOURCE, Source(replace(TOPICS, stream="shelf"), "a")]
     cache = ActionsCache(*never)  # type: ignore[arg-type]
-    assert cache.choose("home", b"fr", "r-1") == Choice("a", 1.0, Why.UNKNOWN_KEY)
+    assert cache.choose("home", b"fr", "r-1") == Answer("a", Why.UNKNOWN_KEY)
     with pytest.raises(InvalidConfig, match="choose"):
         cache.action("home", b"fr")
     with pytest.raises(InvalidConfig, match="observes = feedback"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamdp.cli._loop_records import Line, loop_records
-from streamdp.client import Choice, Chosen, Lists, Predictions, Request, Right, Truth, Why
+from streamdp.client import Answer, Chosen, Lists, Predictions, Request, Right, Truth, Why
 from streamdp.client.requests import Record, outcome_record, request_record
 from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration
@@ -39,7 +39,7 @@ def test_is_a_line_the_record_that_the_client_writes() -> None:
     """In every mode, a request and an outcome; members that are left out leave no header."""
     lists = {"grid": ["x", "y"], "list": ["z"]}
     guesses = {"grid": 3, "list": 2.5}
-    grid = Choice("grid", 0.25, Why.UNKNOWN_KEY)
+    grid = Answer("grid", Why.UNKNOWN_KEY, probability=0.25)
     shown = request_record(R1, choice=grid)
     assert one("feedback", action="grid", pscore=0.25) == shown
     assert one("feedback", reward=1) == outcome_record(R1, 1)

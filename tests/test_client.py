@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import timeit
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdp.client import ActionsCache, Change, Feed, Source, Why, cached
+from streamdp.client import ActionsCache, Change, Feed, Source, Why
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.events import Release
@@ -25,7 +26,7 @@ BRIEF = (0.001,)
 
 def table(*releases: Release, most_keys: int = 100) -> Table:
     found = Table(SOURCE, most_keys=most_keys)
-    list(found.apply([action(each) for each in releases], now=5.0))
+    list(found.apply([action(each) for each in releases]))
     return found
 
 
@@ -40,13 +41,13 @@ def test_does_the_newest_release_of_a_key_answer() -> None:
     opened, later = release(b"fr", 0), release(b"fr", 2, block=1, start=1, stop=4)
     assert table(opened).answers[b"fr"].action == "a"
     found = table(opened, later).answers[b"fr"]
-    assert (found.action, found.why, found.slots, found.heard) == ("c", Why.PUBLISHED, 3, 5.0)
+    assert (found.action, found.why, found.slots) == ("c", Why.PUBLISHED, 3)
 
 
 def test_does_reading_again_never_bring_back_an_old_action() -> None:
     records = [release(b"fr", n % 3, block=n, stop=1 + n) for n in range(5)]
     known = table(*records)
-    again = list(known.apply([action(each) for each in records], now=9.0))
+    again = list(known.apply([action(each) for each in records]))
     assert again == []
     assert known.answers[b"fr"].block == 4
 
@@ -90,27 +91,27 @@ def test_does_a_contender_answer_again_when_it_overtakes() -> None:
     )
     assert known.answers[b"fr"].action == "c"
     assert +known.counts == {"c": 1}
-    list(known.apply([action(release(b"fr", 1, partition=1, block=2, stop=21))], now=0))
+    list(known.apply([action(release(b"fr", 1, partition=1, block=2, stop=21))]))
     assert known.answers[b"fr"].partition == 1
 
 
 def test_does_a_line_of_fallback_mode_say_so() -> None:
     known = Table(SOURCE, most_keys=9)
-    list(known.apply([action(release(b"fr", 1), mode=Mode.FALLBACK)], now=0))
+    list(known.apply([action(release(b"fr", 1), mode=Mode.FALLBACK)]))
     assert (known.answers[b"fr"].action, known.answers[b"fr"].why) == ("z", Why.FALLBACK_MODE)
 
 
 def test_is_the_number_of_keys_bounded() -> None:
     known = table(*(release(str(n).encode(), 0) for n in range(50)), most_keys=10)
     assert (len(known.answers), known.beyond) == (10, 40)
-    list(known.apply([action(release(b"3", 1, block=1, stop=2))], now=0))
+    list(known.apply([action(release(b"3", 1, block=1, stop=2))]))
     assert known.answers[b"3"].action == "b"
 
 
 def test_is_an_unreadable_line_counted_and_survived() -> None:
     known = table(release(b"fr", 0))
     newer = action(release(b"fr", 1, block=1)).value.replace(b'"schema":1', b'"schema":9')
-    list(known.apply([Published(0, 1, b"fr", newer), Published(0, 2, b"de", b"{")], now=0))
+    list(known.apply([Published(0, 1, b"fr", newer), Published(0, 2, b"de", b"{")]))
     assert (known.refused, known.answers[b"fr"].action) == (2, "a")
 
 
@@ -127,7 +128,6 @@ async def following() -> None:
     assert cache.action("home", b"fr").why is Why.UNKNOWN_KEY
     assert cache.condition("home").feed is Feed.LOADING
     async with cache:
-        await cache.ready()
         assert cache.action("home", b"fr").action == "a"
         assert cache.action("home", None).action == "c"
         assert cache.action("home", b"nobody").action == "z"
@@ -162,7 +162,6 @@ async def falling_back() -> None:
         clock=lambda: now[0],
     )  # fmt: skip
     async with cache:
-        await cache.ready()
         actions.fail(TransportLost("gone"))
         await until(lambda: cache.condition("home").feed is Feed.LOST)
         now[0] = 5.0
@@ -181,7 +180,11 @@ def test_do_answers_fall_back_when_they_are_stale() -> None:
 
 async def mending() -> None:
     actions = Topic(error=InvalidConfig("no such topic"))
-    async with ActionsCache(lambda: Reader(actions, Topic()), [SOURCE], retries=BRIEF) as cache:
+    source = lambda: Reader(actions, Topic())  # noqa: E731
+    with pytest.raises(InvalidConfig, match="no such topic"):
+        async with ActionsCache(source, [SOURCE], retries=BRIEF):
+            raise AssertionError
+    async with ActionsCache(source, [SOURCE], retries=BRIEF, ready_within=0) as cache:
         with pytest.raises(InvalidConfig, match="no such topic"):
             await cache.ready()
         actions.fail(None)
@@ -199,7 +202,6 @@ async def misbehaving() -> None:
     actions = Topic([action(release(b"fr", 0)), action(release(b"de", 1))])
     reader = Reader(actions, Topic())
     async with ActionsCache(lambda: reader, [SOURCE], on_change=raises) as cache:
-        await cache.ready()
         assert cache.action("home", b"de").action == "b"
 
 
@@ -209,12 +211,14 @@ def test_does_a_callback_that_raises_stop_nothing() -> None:
 
 def test_does_the_threaded_cache_answer_without_a_loop() -> None:
     actions = Topic([action(release(b"fr", 1))])
-    with cached(lambda: Reader(actions, Topic()), [SOURCE]) as cache:
+    with ActionsCache(lambda: Reader(actions, Topic()), [SOURCE]) as cache:
         assert cache.action("home", b"fr").action == "b"
     assert cache.action("home", b"fr").action == "b"
+    threads = threading.active_count()
     broken = Topic(error=InvalidConfig("no such topic"))
-    with pytest.raises(InvalidConfig), cached(lambda: Reader(broken, Topic()), [SOURCE]):
+    with pytest.raises(InvalidConfig), ActionsCache(lambda: Reader(broken, Topic()), [SOURCE]):
         raise AssertionError
+    assert threading.active_count() == threads
 
 
 def plain(stream: str, key: bytes) -> bytes:
@@ -225,7 +229,7 @@ def plain(stream: str, key: bytes) -> bytes:
 def test_does_a_look_up_take_no_longer_than_twelve_plain_calls() -> None:
     """About a quarter of a microsecond; the best of some runs of both, whatever else runs."""
     actions = Topic([action(release(str(n).encode(), n % 3)) for n in range(10_000)])
-    with cached(lambda: Reader(actions, Topic()), [SOURCE], stale_after=60) as cache:
+    with ActionsCache(lambda: Reader(actions, Topic()), [SOURCE], stale_after=60) as cache:
         runs = [
             (
                 timeit.timeit(lambda: cache.action("home", b"77"), number=5_000),

@@ -15,7 +15,7 @@ from deploy.example.shop.__main__ import Shop, Visitors
 from deploy.example.shop.score import WAYS, Score, WithoutPrivacy, recent
 from deploy.example.shop.store import ASSEMBLY, STREAM, Store, delay_of
 from deploy.example.shop.world import FIXED, SEGMENTS, SHELVES, World, best, reward, worth
-from streamdp.client import LoopTopics, Names, Source, cached, looped
+from streamdp.client import ActionsCache, Loop, LoopTopics, Names, Source
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.testing.memory import MemoryTechnology
@@ -36,8 +36,8 @@ def opened(log: MemoryLog) -> Iterator[Shop]:
     )
     memory = MemoryTechnology(log)
     with (
-        cached(memory.publications, [source]) as actions,
-        looped(memory.producer, actions, stream=STREAM, topics=TOPICS) as loop,
+        ActionsCache(memory.publications, [source]) as actions,
+        Loop(memory.producer, actions, stream=STREAM, topics=TOPICS) as loop,
     ):
         store = Store(actions, loop)
         yield Shop(store, Visitors(store, a_second=0, delay=3), {"delay": "3"})
@@ -58,7 +58,7 @@ def test_is_a_visit_of_a_browser_a_request_and_its_purchase_an_outcome() -> None
             {**bought, "product": 7}, {**bought, "shelf": []},
         ]  # fmt: skip
         assert not any(shop.buy(each) for each in bad)
-        assert shop.store.loop.flush_within(30)
+        assert shop.store.loop.flush(30)
         assert shop.state()["seen"][0]["bought"] == f"{product.name}, {product.euros:.0f} €"
     requests, outcomes = (log.input(topic, 0) for topic in TOPICS)
     assert list(requests.keys) == list(outcomes.keys) == [b"hikers"]

@@ -135,7 +135,7 @@ def test_does_a_reader_choose_by_what_was_published() -> None:
 
     room = asyncio.run(run())
     table = Table(Source(room.specs["clicks"].topics, "c", Names(ACTIONS, "s")), most_keys=9)
-    list(table.apply(room.evidence(CLICKS).actions, now=0.0))
+    list(table.apply(room.evidence(CLICKS).actions))
     answer = table.answers[b"k"]
     choice = choose(answer, "r-1", ACTIONS)
     assert (choice.why, choice.slots > 40) == (Why.PUBLISHED, True)

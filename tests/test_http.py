@@ -115,7 +115,7 @@ def test_does_the_tag_change_with_the_release_and_only_then() -> None:
         async with face() as made:
             for after in (None, None, release(b"de", 0), release(b"fr", 1, block=3, stop=30)):
                 if after is not None:
-                    list(made.knowledge.cache._streams["home"].table.apply([action(after)], now=0))
+                    list(made.knowledge.cache._streams["home"].table.apply([action(after)]))
                 tags.append((await made.ask("/v1/streams/home/keys/fr/action")).headers["etag"])
         return tags
 
@@ -240,7 +240,7 @@ def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
             actions.fail(TransportLost("gone"))
-            while made.knowledge.cache.freshness("home")[0] != "lost":
+            while made.knowledge.cache.condition("home").feed != "lost":
                 await asyncio.sleep(0)
             return await made.ask("/v1/streams/home/keys/fr/action")
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import jsonschema
 import pytest
 
-from streamdp.client import Choice, HttpActions, Names, Source, Why
+from streamdp.client import Answer, Condition, Feed, HttpActions, Names, Source, Why
 from streamdp.client.choosing import choose
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
@@ -24,7 +24,8 @@ from streamdp.service.about import About
 from streamdp.service.http.app import description
 from streamdp.service.http.guard import Limits
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
-from tests.support.asking import Answer, Face, free_port, listening
+from tests.support.asking import Answer as Response
+from tests.support.asking import Face, free_port, listening
 from tests.support.publishing import Topic, action, charge
 from tests.support.showing import ABOUT
 
@@ -49,7 +50,7 @@ DESCRIPTION = json.loads(description())
 
 def asked(
     *targets: str, method: str = "GET", body: object = b"", about: About = CLICKS
-) -> list[Answer]:
+) -> list[Response]:
     """Questions to one fresh face of the feedback stream, in turn."""
     actions = Topic([action(each, lines=FEEDBACK) for each in (SUMMED, BYTES)])
     ledger = Topic(
@@ -60,7 +61,7 @@ def asked(
     )
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
 
-    async def ask() -> list[Answer]:
+    async def ask() -> list[Response]:
         face = Face(actions, ledger, about=about)
         async with face.knowledge.following():
             await face.knowledge.cache.ready()
@@ -186,25 +187,28 @@ async def over_http(asks: Asks[T], *, about: About = CLICKS) -> T:
     async with face.knowledge.following(), listening(face, limits) as (host, port):
         await face.knowledge.cache.ready()
         fallbacks = {"home": "a"}
-        with HttpActions(f"http://{host}:{port}", fallbacks, timeout=30) as actions:
+        async with HttpActions(f"http://{host}:{port}", fallbacks, timeout=30) as actions:
             return await asyncio.to_thread(asks, actions)
 
 
 def test_does_a_client_over_http_get_the_choices_of_a_cache() -> None:
-    """One by one, in bulk and awaited: action, probability, release, and why."""
+    """One by one and in bulk: action, probability, release, and why."""
     table = Table(Source(CLICKS.topics, "a", Names(ACTIONS, "pepper")), most_keys=9)
-    list(table.apply([action(MIXED, lines=FEEDBACK)], now=0.0))
+    list(table.apply([action(MIXED, lines=FEEDBACK)]))
     requests: list[tuple[Key, str]] = [(b"fr", f"r-{at}") for at in range(1100)]
     expected = [choose(table.answers[b"fr"], name, ACTIONS) for _, name in requests]
 
-    def asks(actions: HttpActions) -> list[Choice]:
+    def asks(actions: HttpActions) -> list[Answer]:
         single = [actions.choose("home", key, name) for key, name in requests[:5]]
         assert single == expected[:5]
-        awaited = asyncio.run(actions.choose_async("home", b"fr", "r-5"))
-        assert awaited == expected[5]
         unknown = actions.choose("home", b"\xff unknown", "r-1")
-        assert unknown == Choice("a", 1.0, Why.UNKNOWN_KEY)
-        return actions.choose_all("home", requests)
+        assert unknown == Answer("a", Why.UNKNOWN_KEY)
+        with pytest.raises(InvalidConfig, match=r"no actions; expected .* `choose` where"):
+            actions.fetch("home", [b"fr"])
+        assert "no actions" in actions.condition("home").trouble
+        choices = actions.choose_all("home", requests)
+        assert actions.condition("home") == Condition(Feed.CURRENT, 0.0, "", keys=0)
+        return choices
 
     assert asyncio.run(over_http(asks)) == expected
     assert len({choice.action for choice in expected}) > 1
@@ -215,8 +219,9 @@ def test_does_a_client_over_http_fall_back_where_nobody_answers() -> None:
     address = f"http://127.0.0.1:{free_port()}"
     with HttpActions(address, {"home": "a"}, timeout=1) as actions:
         chosen = actions.choose_all("home", [(b"fr", "r-1"), (None, "r-2")])
-        assert chosen == [Choice("a", 1.0, Why.STALE)] * 2
-        assert actions.trouble
+        assert chosen == [Answer("a", Why.STALE)] * 2
+        condition = actions.condition("home")
+        assert (condition.feed, bool(condition.trouble)) == (Feed.LOST, True)
         with pytest.raises(InvalidConfig, match="unknown"):
             actions.choose("nowhere", b"fr", "r-1")
 
@@ -230,7 +235,7 @@ def test_does_a_client_over_http_fall_back_where_nobody_answers() -> None:
 def test_is_it_the_choice_that_a_client_in_memory_draws() -> None:
     """Action, probability and release, request by request."""
     table = Table(Source(CLICKS.topics, "a", Names(ACTIONS, "pepper")), most_keys=9)
-    list(table.apply([action(SUMMED, lines=FEEDBACK)], now=0.0))
+    list(table.apply([action(SUMMED, lines=FEEDBACK)]))
     requests = [f"r-{at}" for at in range(20)]
     answers = asked(*(f"/v1/streams/home/keys/fr/choice?request={each}" for each in requests))
     for request, answer in zip(requests, answers, strict=True):

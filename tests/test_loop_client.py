@@ -16,7 +16,7 @@ from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.recipes import Categories, Errors, Rankers, Recipe, Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.client import (
-    Choice,
+    Answer,
     Chosen,
     Lists,
     Loop,
@@ -27,7 +27,6 @@ from streamdp.client import (
     Right,
     Truth,
     Why,
-    looped,
 )
 from streamdp.client.requests import outcome_record, request_record
 from streamdp.core.errors import InvalidConfig, TransportLost, Unreached
@@ -51,9 +50,10 @@ class Draws:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Key, str]] = []
 
-    def choose(self, stream: str, key: Key, request: str) -> Choice:
+    def choose(self, stream: str, key: Key, request: str) -> Answer:
         self.asked.append((stream, key, request))
-        return Choice(ACTIONS[len(self.asked) % 2], 0.25, Why.PUBLISHED, 0, 1, 17, 3)
+        action = ACTIONS[len(self.asked) % 2]
+        return Answer(action, Why.PUBLISHED, 0, 1, 17, 3, probability=0.25)
 
 
 async def opened(kind: str, folder: Path) -> Technology:
@@ -110,10 +110,10 @@ def test_is_what_was_shown_and_clicked_the_event_of_the_page(kind: str, tmp_path
         async with Loop(technology.producer, draws, stream="banners", topics=TOPICS) as loop:
             clicked = loop.choose(b"fr", request="r1", person="p-7")
             passed_by = loop.choose(b"fr")
-            await loop.flush()
+            assert await asyncio.to_thread(loop.flush)
             loop.outcome(clicked, 0.25)
             loop.outcome(Request(b"fr", "r1"), Reward(1))  # by another process, the id alone
-            await loop.flush()
+            assert await asyncio.to_thread(loop.flush)
             assert loop.condition.requests.written == loop.condition.outcomes.written == 2
         requests = await rows(technology, "requests")
         outcomes = await rows(technology, "outcomes")
@@ -157,7 +157,7 @@ def test_do_contents_say_what_the_modes_read(
 
 
 def test_does_a_fallback_name_no_release() -> None:
-    _, _, headers = request_record(Request(b"fr", "r"), choice=Choice("grid", 1.0, Why.UNKNOWN_KEY))
+    _, _, headers = request_record(Request(b"fr", "r"), choice=Answer("grid", Why.UNKNOWN_KEY))
     assert dict(headers) == {
         "streamdp-request": b"r", "streamdp-action": b"grid", "pscore": b"1.0"
     }  # fmt: skip
@@ -201,6 +201,17 @@ def test_is_a_loop_that_is_not_open_refused() -> None:
         loop.outcome(Request(b"k", "r"), 1)
     with pytest.raises(InvalidConfig, match="nothing to draw actions from"):
         loop.choose(b"k")
+
+
+def test_is_waiting_in_the_event_loop_that_would_have_to_write_refused() -> None:
+    """It would wait for itself for ever."""
+
+    async def run() -> None:
+        async with Loop(MemoryTechnology(MemoryLog()).producer, topics=TOPICS) as loop:
+            with pytest.raises(InvalidConfig, match="another thread"):
+                loop.flush()
+
+    asyncio.run(run())
 
 
 class Stuck:
@@ -267,9 +278,9 @@ def test_is_a_batch_that_was_given_up_counted_and_never_sent_again() -> None:
         producer = Stuck(lost="requests")
         async with loop_on(producer, pause=0.0) as loop:
             loop.choose(b"k")
-            await loop.flush()
+            assert await asyncio.to_thread(loop.flush)
             loop.choose(b"k")
-            await loop.flush()
+            assert await asyncio.to_thread(loop.flush)
             told = loop.condition.requests
             assert (told.written, told.lost, told.waiting) == (0, 2, 0)
             assert told.trouble == "no answer"
@@ -302,7 +313,7 @@ def test_is_nothing_lost_as_long_as_no_broker_answers() -> None:
             told = loop.condition.requests
             assert (told.written, told.lost, told.waiting) == (0, 0, 2)
             loop.choose(b"k")
-            await loop.flush()
+            assert await asyncio.to_thread(loop.flush)
             told = loop.condition.requests
             assert (told.written, told.lost, told.waiting) == (2, 1, 0)
         assert producer.sent["requests"] == [2]
@@ -326,15 +337,15 @@ def test_does_a_loop_in_a_thread_write_what_waits_before_it_ends() -> None:
     log = MemoryLog()
     for topic in TOPICS:
         log.create(topic, partitions=1)
-    with looped(MemoryTechnology(log).producer, Draws(), stream="banners", topics=TOPICS) as loop:
+    with Loop(MemoryTechnology(log).producer, Draws(), stream="banners", topics=TOPICS) as loop:
         first = loop.choose(b"fr")
-        assert loop.flush_within(30.0)
+        assert loop.flush(30.0)
         assert len(log.input("requests", 0).offsets) == 1
         for _ in range(2500):
             loop.outcome(first, 1)
     assert len(log.input("outcomes", 0).offsets) == 2500
     assert loop.condition.outcomes.waiting == 0
-    with looped(lambda: Stuck(never="outcomes"), topics=TOPICS) as loop:
+    with Loop(lambda: Stuck(never="outcomes"), topics=TOPICS) as loop:
         loop.outcome(Request(b"fr", "r"), 1)
-        assert not loop.flush_within(0.01)
+        assert not loop.flush(0.01)
         loop._close_within = 0.0

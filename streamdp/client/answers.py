@@ -1,13 +1,16 @@
-"""What a cache answers: the values that callers get."""
+"""What a client answers: one result for `action` and `choose`, from the topic and over HTTP."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
+from streamdp.core.errors import complaint
 from streamdp.ports import Key, StreamTopics
 
 
@@ -29,9 +32,11 @@ class Held(Struct, frozen=True, gc=False):
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """The action to play for one key, and the release that it comes from, if any.
+    """The action to play, and the release that it comes from, if any.
 
-    Of a feedback stream `held` is the policy to draw from and `action` its likeliest action.
+    `action` and `probability` are what off-policy evaluation wants logged: the columns `action` and
+    `pscore` of Open Bandit Pipeline, beside `reward` when it comes. In a cache's table, where no
+    request has drawn yet, `held` is the policy to draw from and `action` its likeliest action.
 
     >>> Answer("a", Why.UNKNOWN_KEY).slots
     0
@@ -44,7 +49,7 @@ class Answer(Struct, frozen=True, gc=False):
     born: int = 0
     block: int = 0
     stop: int = 1  # the slot that the release is in force from
-    heard: float = 0.0  # when this cache read it, by its clock
+    probability: float = 1.0  # that it was drawn with: exact, a multiple of 2^-24
     held: Held | None = None
 
     @property
@@ -73,11 +78,54 @@ class Change(Struct, frozen=True, gc=False):
 
 
 class Feed(StrEnum):
-    """Whether a cache's answers for a stream are complete and fresh."""
+    """Whether a client's answers for a stream are complete and fresh."""
 
-    LOADING = "loading"  # the topic has not been read to its end yet
+    LOADING = "loading"  # nothing was read to its end yet
     CURRENT = "current"
     LOST = "lost"  # reconnecting; the last known answers stay in force
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a client knows of one stream, and how fresh that is. Over HTTP the service counts."""
+
+    feed: Feed
+    stale_seconds: float  # since the source was lost; 0 while it is not
+    trouble: str  # why it was lost, in words
+    keys: int
+    several: int = 0  # keys that live in more than one partition
+    beyond: int = 0  # records of keys beyond the limit
+    refused: int = 0  # lines that could not be read
+    other_actions: int = 0  # keys whose policy is about another list of actions than ours
+
+
+class Chooser(Protocol):
+    """Draws actions."""
+
+    def choose(self, stream: str, key: Key, request: str) -> Answer:
+        """The action for one request of a feedback stream."""
+        ...
+
+
+class Actions(Chooser, Protocol):
+    """What every client answers: `ActionsCache` from the topic, `HttpActions` over HTTP."""
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The streams that can be asked for."""
+        ...
+
+    def action(self, stream: str, key: Key) -> Answer:
+        """What to play for a key, at once."""
+        ...
+
+    def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
+        """`choose` for many requests."""
+        ...
+
+    def condition(self, stream: str) -> Condition:
+        """What is known of a stream, and how fresh that is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +151,8 @@ class Source:
     def stream(self) -> str:
         """The stream's name."""
         return self.topics.stream
+
+
+def unknown_stream(stream: str, known: Iterable[str]) -> str:
+    """The message for a stream that nobody follows."""
+    return complaint("stream", "unknown", expected=sorted(known), got=repr(stream))

@@ -1,8 +1,11 @@
 """A cache of published actions, fed by a transport's own readers.
 
-    async with ActionsCache(technology.publications, [Source(topics, fallback="a")]) as cache:
-        await cache.ready()
+    with ActionsCache(technology.publications, [Source(topics, fallback="a")]) as cache:
         cache.action("home", b"fr").action
+
+`async with` is the same in a program with an event loop. Opening waits until every stream was read
+to its end once, `ready_within` seconds at most; then loading goes on, and until it is done the
+fallback action answers. A mistake that the user must fix is raised there.
 
 Each stream has a task of its own that reads from the oldest record and then follows. When it loses
 its source, its feed is `Feed.LOST`: it keeps answering and reconnects with growing delays.
@@ -19,35 +22,28 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from streamdp.client.answers import Answer, Change, Feed, Source, Why
-from streamdp.client.choosing import Choice, choose
-from streamdp.client.following import RETRIES, follow
+from streamdp.client.answers import (
+    Answer,
+    Change,
+    Condition,
+    Feed,
+    Source,
+    Why,
+    unknown_stream,
+)
+from streamdp.client.choosing import choose
+from streamdp.client.following import RETRIES, Followers, follow
 from streamdp.client.table import MOST_BYTES, Table
+from streamdp.client.threaded import InThread
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
 from streamdp.ports import Key, Publications, Published, StreamTopics
 
 Clock = Callable[[], float]
 
 _logger = logging.getLogger("streamdp.client")
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What a cache knows of one stream, and how fresh that is."""
-
-    feed: Feed
-    stale_seconds: float  # since the source was lost; 0 while it is not
-    trouble: str  # why it was lost, in words
-    keys: int
-    several: int  # keys that live in more than one partition
-    beyond: int  # records of keys beyond the limit
-    refused: int  # lines that could not be read
-    other_actions: int = 0  # keys whose policy is about another list of actions than ours
 
 
 class _Followed:
@@ -80,7 +76,7 @@ class _Followed:
 
     def heard(self, batch: Sequence[Published]) -> None:
         """Put published records into the table, and call `on_change` for each new answer."""
-        for change in self.table.apply(batch, now=self._clock()):
+        for change in self.table.apply(batch):
             if self._on_change is not None:
                 try:
                     self._on_change(change)
@@ -111,15 +107,18 @@ class ActionsCache:
         most_keys: int = 1_000_000,
         most_bytes: int = MOST_BYTES,
         stale_after: float | None = None,
+        ready_within: float = 30.0,
         on_change: Callable[[Change], None] | None = None,
         retries: Sequence[float] = RETRIES,
         clock: Clock = time.monotonic,
     ) -> None:
         self._open = publications
+        self._ready_within = ready_within
         self._stale_after = stale_after
         self._retries = retries
         self._clock = clock
-        self._tasks: list[asyncio.Task[None]] = []
+        self._followers = Followers()
+        self._thread = InThread(self)
         self._moved = asyncio.Event()
         self._streams = {
             source.stream: _Followed(
@@ -134,8 +133,7 @@ class ActionsCache:
         }
 
     async def __aenter__(self) -> Self:
-        """Begin to follow."""
-        loop = asyncio.get_running_loop()
+        """Begin to follow, and wait until everything was read once, for a bounded time."""
         for name, followed in self._streams.items():
             following = follow(
                 self._open,
@@ -144,17 +142,29 @@ class ActionsCache:
                 name=f"topic {followed.topics.actions}",
                 retries=self._retries,
             )
-            self._tasks.append(loop.create_task(following, name=f"actions of {name}"))
+            self._followers.start(following, name=f"actions of {name}")
+        try:
+            async with asyncio.timeout(self._ready_within):
+                await self.ready()
+        except TimeoutError:
+            pass  # loading goes on; until it is done the fallback action answers
+        except BaseException:
+            await self._followers.stop()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop following; the last known answers can still be read."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        self._tasks.clear()
+        await self._followers.stop()
+
+    def __enter__(self) -> Self:
+        """The same in a thread of its own."""
+        self._thread.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The same in a thread of its own."""
+        self._thread.close()
 
     async def ready(self) -> None:
         """Wait until each stream was read to its end once; raise errors that the user must fix."""
@@ -190,7 +200,7 @@ class ActionsCache:
 
     def answer(self, stream: str, key: Key) -> Answer:
         """The answer for a key, at once: an action in force, or a policy to draw from."""
-        try:
+        try:  # not by `_followed`: a call more is a third of a look-up
             followed = self._streams[stream]
         except KeyError:
             raise InvalidConfig(unknown_stream(stream, self._streams)) from None
@@ -202,7 +212,7 @@ class ActionsCache:
             return followed.stale
         return followed.table.answers.get(key, followed.unknown)
 
-    def choose(self, stream: str, key: Key, request: str) -> Choice:
+    def choose(self, stream: str, key: Key, request: str) -> Answer:
         """Draw the action for a request of a feedback stream, at once.
 
         The same request under the same release gets the same choice in every process. Keep the
@@ -221,33 +231,25 @@ class ActionsCache:
             )
         return choose(answer, request, names.actions)
 
+    def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
+        """`choose` for many requests."""
+        return [self.choose(stream, key, request) for key, request in requests]
+
     def answers(self, stream: str) -> Mapping[Key, Answer]:
         """The live mapping from a stream's keys to their answers: read it, keep no reference."""
-        if stream not in self._streams:
-            raise InvalidConfig(unknown_stream(stream, self._streams))
-        return self._streams[stream].table.answers
+        return self._followed(stream).table.answers
 
     def counts(self, stream: str) -> Mapping[str, int]:
         """How many keys each action is in force for."""
-        if stream not in self._streams:
-            raise InvalidConfig(unknown_stream(stream, self._streams))
-        return self._streams[stream].table.counts
-
-    def freshness(self, stream: str) -> tuple[Feed, float]:
-        """How the feed of a stream is, and for how many seconds it has been lost."""
-        followed = self._streams[stream]
-        lost_at = followed.lost_at
-        return followed.feed, 0.0 if lost_at is None else max(0.0, self._clock() - lost_at)
+        return self._followed(stream).table.counts
 
     def condition(self, stream: str) -> Condition:
         """What this cache knows of a stream, and how fresh that is."""
-        if stream not in self._streams:
-            raise InvalidConfig(unknown_stream(stream, self._streams))
-        followed = self._streams[stream]
-        table, (feed, stale_seconds) = followed.table, self.freshness(stream)
+        followed = self._followed(stream)
+        table, lost_at = followed.table, followed.lost_at
         return Condition(
-            feed=feed,
-            stale_seconds=stale_seconds,
+            feed=followed.feed,
+            stale_seconds=0.0 if lost_at is None else max(0.0, self._clock() - lost_at),
             trouble="" if followed.trouble is None else _said(followed.trouble),
             keys=len(table.answers),
             several=table.several,
@@ -256,10 +258,11 @@ class ActionsCache:
             other_actions=table.other_actions,
         )
 
-
-def unknown_stream(stream: str, known: Iterable[str]) -> str:
-    """The message for a stream that nobody follows."""
-    return complaint("stream", "unknown", expected=sorted(known), got=repr(stream))
+    def _followed(self, stream: str) -> _Followed:
+        try:
+            return self._streams[stream]
+        except KeyError:
+            raise InvalidConfig(unknown_stream(stream, self._streams)) from None
 
 
 def _actions(

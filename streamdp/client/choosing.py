@@ -24,7 +24,6 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
-from msgspec import Struct
 
 from streamdp.client.answers import Answer, Held, Why
 from streamdp.core.events import Identity
@@ -33,40 +32,23 @@ from streamdp.core.evidence.policy import PARTS, Policy
 _NULL = b"\xff\xff\xff\xff"
 
 
-class Choice(Struct, frozen=True, gc=False):
-    """The action for one request, the probability it was drawn with, and the release behind it.
-
-    `action` and `probability` are what off-policy evaluation wants logged: the columns `action` and
-    `pscore` of Open Bandit Pipeline, beside `reward` when it comes.
-    """
-
-    action: str
-    probability: float  # exact: a multiple of 2^-24; 1 where the fallback action is answered
-    why: Why
-    partition: int = -1
-    epoch: int = 0
-    born: int = 0
-    block: int = 0
-    slots: int = 0  # that the learner had seen when it released the policy
-
-
 def held(policy: Policy, prefix: bytes) -> Held:
     """A policy as a cache keeps it: the parts added up, four bytes an action."""
     return Held(array("I", np.cumsum(policy, dtype=np.uint32).tobytes()), prefix)
 
 
-def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
     """Draw for a request from the policy in force for its key; without one, the fallback."""
-    where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop - 1
     policy = answer.held
     if policy is None:
-        return Choice(answer.action, 1.0, answer.why, *where)
+        return answer
     name, ends = request.encode(), policy.ends
     text = policy.prefix + len(name).to_bytes(4, "little") + name
     part = int.from_bytes(blake2b(text, digest_size=8).digest(), "little") % PARTS
     arm = bisect_right(ends, part)
     share = ends[arm] - ends[arm - 1] if arm else ends[0]
-    return Choice(actions[arm], share / PARTS, answer.why, *where)
+    where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop
+    return Answer(actions[arm], answer.why, *where, share / PARTS)
 
 
 def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) -> tuple[int, float]:
@@ -78,8 +60,8 @@ def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) ->
     """
     names = tuple(map(str, range(len(policy))))
     kept = held(policy, hashed_prefix(salt, release))
-    choice = choose(Answer("", Why.PUBLISHED, held=kept), request, names)
-    return int(choice.action), choice.probability
+    drawn = choose(Answer("", Why.PUBLISHED, held=kept), request, names)
+    return int(drawn.action), drawn.probability
 
 
 def hashed_prefix(salt: str, release: Identity) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -78,3 +78,23 @@ async def follow(
                 await source.close()
         await asyncio.sleep(retries[min(attempt, len(retries) - 1)])
         attempt += 1
+
+
+class Followers:
+    """Tasks that follow, each until it is stopped."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, following: Coroutine[None, None, None], *, name: str) -> None:
+        """Follow beside whatever else the event loop does."""
+        self._tasks.append(asyncio.get_running_loop().create_task(following, name=name))
+
+    async def stop(self) -> None:
+        """End them all."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks.clear()

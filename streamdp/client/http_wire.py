@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct
 
 from streamdp.client.answers import Answer, Why
-from streamdp.client.choosing import Choice
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key
 
@@ -101,36 +100,16 @@ class AllChosen(Struct, frozen=True):
     choices: list[ChoiceTold]
 
 
-def chosen(stream: str, key: Key, request: str, choice: Choice) -> ChoiceTold:
+def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
     """A choice as the service sends it."""
-    release = None
-    if choice.partition >= 0:
-        release = InForce(choice.partition, choice.epoch, choice.born, choice.block, choice.slots)
     return ChoiceTold(
         stream,
         written_key(key),
         request,
-        choice.action,
-        choice.probability,
-        choice.why,
-        release,
-    )
-
-
-def chosen_by(line: ChoiceTold) -> Choice:
-    """The choice that the service sent."""
-    if line.release is None:
-        return Choice(line.action, line.probability, line.source)
-    where = line.release
-    return Choice(
-        line.action,
-        line.probability,
-        line.source,
-        where.partition,
-        where.epoch,
-        where.born,
-        where.block,
-        where.slots,
+        answer.action,
+        answer.probability,
+        answer.why,
+        in_force(answer),
     )
 
 
@@ -146,21 +125,14 @@ def in_force(answer: Answer) -> InForce | None:
     return InForce(answer.partition, answer.epoch, answer.born, answer.block, answer.slots)
 
 
-def heard(answer: HttpAnswer, *, now: float) -> Answer:
+def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
     """The answer that the service sent."""
-    if answer.release is None:
-        return Answer(answer.action, answer.source, heard=now)
-    force = answer.release
-    return Answer(
-        answer.action,
-        answer.source,
-        force.partition,
-        force.epoch,
-        force.born,
-        force.block,
-        force.slots + 1,
-        now,
-    )
+    probability = line.probability if isinstance(line, ChoiceTold) else 1.0
+    if line.release is None:
+        return Answer(line.action, line.source, probability=probability)
+    release = line.release
+    where = release.partition, release.epoch, release.born, release.block, release.slots + 1
+    return Answer(line.action, line.source, *where, probability)
 
 
 def written_key(key: Key) -> WireKey:

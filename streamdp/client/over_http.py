@@ -3,6 +3,8 @@
     with HttpActions("https://streamdp.internal", {"home": "a"}, token=token) as actions:
         actions.action("home", b"fr").action
 
+`async with` is the same in a program with an event loop.
+
 `action` never waits. The first question for a key is answered by the fallback action and makes a
 thread ask the service at once; from then on that thread asks for all known keys every `refresh`
 seconds, a thousand at a time over one kept connection. `fetch` asks now and waits. A key that
@@ -12,7 +14,8 @@ When the service is out of reach the known answers stay in force, until `stale_a
 
 A feedback stream is asked by `choose`, which is a question about one request and therefore waits
 for the service's answer: the one that every cache and process gives for this request under the same
-release. Where none comes in time it is the fallback action with probability 1.
+release. Where none comes in time it is the fallback action with probability 1. What waits must not
+be called in an event loop's own thread: `await asyncio.to_thread(actions.choose, …)`.
 """
 
 from __future__ import annotations
@@ -31,10 +34,9 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from streamdp.client import http_wire
-from streamdp.client.answers import Answer, Change, Why
-from streamdp.client.cache import Clock, unknown_stream
-from streamdp.client.choosing import Choice
-from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.client.answers import Answer, Change, Condition, Feed, Why, unknown_stream
+from streamdp.client.cache import Clock
+from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost, complaint
 from streamdp.ports import Key
 
 _logger = logging.getLogger("streamdp.client")
@@ -42,6 +44,10 @@ _logger = logging.getLogger("streamdp.client")
 T = TypeVar("T")
 
 _NO_SUCH_STREAM = 404
+_MISSING = {
+    "actions": ("no actions", "a stream of the service, and `choose` where it observes feedback"),
+    "choices": ("no policies", "a stream with observes = feedback"),
+}
 _MOST_BYTES = 16 << 20
 """No answer for a thousand keys is larger."""
 
@@ -49,12 +55,14 @@ _MOST_BYTES = 16 << 20
 class _Stream:
     """The known answers of one stream, and when each key was last asked for."""
 
-    __slots__ = ("answers", "asked", "new", "stale", "unknown")
+    __slots__ = ("answers", "asked", "heard", "new", "stale", "trouble", "unknown")
 
     def __init__(self, fallback: str) -> None:
         self.answers: dict[Key, Answer] = {}
         self.asked: set[Key] = set()  # since keys were last forgotten
         self.new: dict[Key, None] = {}  # asked for and not known yet
+        self.heard = False  # whether the service has answered yet
+        self.trouble = ""  # why it did not answer the latest question, in words
         self.unknown = Answer(fallback, Why.UNKNOWN_KEY)
         self.stale = Answer(fallback, Why.STALE)
 
@@ -83,7 +91,6 @@ class HttpActions:
         self._most_keys, self._stale_after = most_keys, stale_after
         self._on_change, self._clock = on_change, clock
         self._lost_at: float | None = None
-        self.trouble = ""
         self._stirred, self._stopped = threading.Event(), threading.Event()
         self._asking = threading.Lock()
         self._thread = threading.Thread(target=self._keep, name="streamdp-http", daemon=True)
@@ -100,12 +107,22 @@ class HttpActions:
         self._thread.join()
         self._wire.close()
 
+    async def __aenter__(self) -> Self:
+        """The same, in a program with an event loop."""
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        """The same, in a program with an event loop."""
+        await asyncio.to_thread(self.__exit__)
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The streams that can be asked for."""
+        return list(self._streams)
+
     def action(self, stream: str, key: Key) -> Answer:
         """What to play for a key, at once."""
-        try:
-            known = self._streams[stream]
-        except KeyError:
-            raise InvalidConfig(unknown_stream(stream, self._streams)) from None
+        known = self._known(stream)
         known.asked.add(key)
         answer = known.answers.get(key)
         if answer is None:
@@ -113,45 +130,50 @@ class HttpActions:
                 known.new[key] = None
                 self._stirred.set()
             return known.unknown
-        if self._stale_after is not None and self.stale_seconds > self._stale_after:
+        if self._stale_after is not None and self._stale_seconds() > self._stale_after:
             return known.stale
         return answer
 
     def fetch(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
         """Ask the service now, and wait. Raises `TransportLost`."""
-        if stream not in self._streams:
-            raise InvalidConfig(unknown_stream(stream, self._streams))
+        self._known(stream)
         answers: list[Answer] = []
         for start in range(0, len(keys), http_wire.MOST_KEYS_A_BATCH):
             answers += self._ask(stream, keys[start : start + http_wire.MOST_KEYS_A_BATCH])
         return answers
 
-    def choose(self, stream: str, key: Key, request: str) -> Choice:
+    def choose(self, stream: str, key: Key, request: str) -> Answer:
         """Have the action for a request of a feedback stream drawn; waits for the service."""
         (choice,) = self.choose_all(stream, [(key, request)])
         return choice
 
-    def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Choice]:
+    def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """The same for many requests, a thousand in one question. Never raises `TransportLost`."""
-        if stream not in self._streams:
-            raise InvalidConfig(unknown_stream(stream, self._streams))
-        choices: list[Choice] = []
+        stale = self._known(stream).stale
+        choices: list[Answer] = []
         for start in range(0, len(requests), http_wire.MOST_KEYS_A_BATCH):
             some = requests[start : start + http_wire.MOST_KEYS_A_BATCH]
             try:
-                choices += self._asked(partial(self._wire.choose, stream, some))
-            except TransportLost as error:
-                self.trouble = str(error)
-                fallback = self._streams[stream].stale
-                choices += [Choice(fallback.action, 1.0, fallback.why)] * len(some)
+                choices += self._asked(stream, partial(self._wire.choose, stream, some))
+            except TransportLost:
+                choices += [stale] * len(some)
         return choices
 
-    async def choose_async(self, stream: str, key: Key, request: str) -> Choice:
-        """`choose` for programs with an event loop: a thread of its own does the waiting."""
-        return await asyncio.to_thread(self.choose, stream, key, request)
+    def condition(self, stream: str) -> Condition:
+        """What is known of a stream, and how fresh that is."""
+        known = self._known(stream)
+        feed = Feed.CURRENT if known.heard else Feed.LOADING
+        if known.trouble:
+            feed = Feed.LOST
+        return Condition(feed, self._stale_seconds(), known.trouble, keys=len(known.answers))
 
-    @property
-    def stale_seconds(self) -> float:
+    def _known(self, stream: str) -> _Stream:
+        try:
+            return self._streams[stream]
+        except KeyError:
+            raise InvalidConfig(unknown_stream(stream, self._streams)) from None
+
+    def _stale_seconds(self) -> float:
         """How long the service has been out of reach; 0 while it is not."""
         lost_at = self._lost_at
         return 0.0 if lost_at is None else max(0.0, self._clock() - lost_at)
@@ -165,14 +187,13 @@ class HttpActions:
             self._stirred.wait(self._refresh)
             self._stirred.clear()
             everything = self._clock() - refreshed >= self._refresh
-            try:
-                for stream, known in self._streams.items():
-                    keys = [*known.new, *(known.answers if everything else ())]
-                    if keys:
-                        self.fetch(stream, keys)
-            except TransportLost as error:
-                self.trouble = str(error)
-                self._stopped.wait(self._refresh)
+            for stream, known in self._streams.items():
+                keys = [*known.new, *(known.answers if everything else ())]
+                try:
+                    self.fetch(stream, keys)
+                except StreamdpError:  # the stream's condition says why
+                    if self._stopped.wait(self._refresh):
+                        return
             if everything:
                 refreshed = self._clock()
             if self._clock() - forgotten > self._forget:
@@ -185,23 +206,25 @@ class HttpActions:
                 asked, known.asked = known.asked, set()
                 known.answers = {key: known.answers[key] for key in known.answers if key in asked}
 
-    def _asked(self, question: Callable[[], T]) -> T:
+    def _asked(self, stream: str, question: Callable[[], T]) -> T:
         """The service's answer; one question at a time."""
+        known = self._streams[stream]
         with self._asking:
             try:
                 answer = question()
-            except TransportLost:
-                if self._lost_at is None:
+            except StreamdpError as error:
+                known.trouble = str(error)
+                if self._lost_at is None and isinstance(error, TransportLost):
                     self._lost_at = self._clock()
                 raise
-            self._lost_at, self.trouble = None, ""
+            self._lost_at, known.heard, known.trouble = None, True, ""
             return answer
 
     def _ask(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
-        heard = self._asked(partial(self._wire.ask, stream, keys))
+        lines = self._asked(stream, partial(self._wire.ask, stream, keys))
         with self._asking:
-            now, known = self._clock(), self._streams[stream]
-            answers = [http_wire.heard(answer, now=now) for answer in heard]
+            known = self._streams[stream]
+            answers = [http_wire.answer_of(line) for line in lines]
             for key, after in zip(keys, answers, strict=True):
                 self._put(stream, known, key, after)
         return answers
@@ -258,7 +281,7 @@ class _Wire:
             raise self._lost(f"{len(answers)} for {len(asked.keys)} keys")
         return answers
 
-    def choose(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Choice]:
+    def choose(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """The choices for a batch of requests."""
         asked = http_wire.AskedChoices(
             [http_wire.AskedChoice(http_wire.written_key(key), name) for key, name in requests]
@@ -272,7 +295,7 @@ class _Wire:
             (choice.key, choice.request) for choice in asked.requests
         ]:
             raise self._lost(f"{len(choices)} choices of other requests")
-        return [http_wire.chosen_by(choice) for choice in choices]
+        return [http_wire.answer_of(choice) for choice in choices]
 
     def _answer(self, stream: str, what: str, asked: object) -> bytes:
         """The body of an answer; a connection that was closed meanwhile is opened once more."""
@@ -286,10 +309,10 @@ class _Wire:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise self._lost(type(error).__name__) from None
-        if status == _NO_SUCH_STREAM and what == "choices":
-            expected = "a stream with observes = feedback"
+        if status == _NO_SUCH_STREAM:
+            missing, expected = _MISSING[what]
             raise InvalidConfig(
-                complaint(f"stream {stream}", "no policies", expected=expected, got="status 404")
+                complaint(f"stream {stream}", missing, expected=expected, got="status 404")
             )
         if status != 200:
             raise self._lost(f"status {status}")

@@ -1,15 +1,15 @@
 """Writes what was shown and what came of it: requests and outcomes, for `streamdp.assembly`.
 
-    async with ActionsCache(kafka.publications, [source]) as actions:
-        async with Loop(kafka.producer, actions, stream="banners", topics=TOPICS) as loop:
+    with ActionsCache(kafka.publications, [source]) as actions:
+        with Loop(kafka.producer, actions, stream="banners", topics=TOPICS) as loop:
             shown = loop.choose(b"fr")           # draws, and writes the request
             ...                                  # show shown.action; wait for the visitor
             loop.outcome(shown, 1)               # writes the outcome
 
-`looped` is the same for programs without an event loop. Rules:
+`async with` is the same in a program with an event loop. Rules:
 
-1. Nothing here waits. A record is handed over and written behind, in the order of its topic, a
-   thousand at a time. `flush` waits until all that was handed over is durable or given up.
+1. Nothing here waits but `flush`. A record is handed over and written behind, in the order of its
+   topic, a thousand at a time.
 2. Requests and outcomes have a queue, a task and a producer each. How many outcomes there are, and
    how their writing goes, moves no request: requests are public, outcomes are not.
 3. A record is written at most once. When a broker's answer does not come within the producer's own
@@ -40,15 +40,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 from uuid import uuid4
 
 from msgspec import Struct
 
 from streamdp.assembly.contents import Asked, Reward, Said
 from streamdp.assembly.public import PERSON_HEADER, REQUEST_HEADER
-from streamdp.client.answers import Why
-from streamdp.client.choosing import Choice
+from streamdp.client.answers import Answer, Chooser, Why
+from streamdp.client.threaded import InThread
 from streamdp.core.errors import InvalidConfig, StreamdpError, Unreached, complaint
 from streamdp.ports import Headers, Key, Producer, Value
 from streamdp.wire.feedback import ACTION_HEADER
@@ -63,6 +63,7 @@ MOST_WAITING = 100_000
 
 _BATCH = 1000  # records handed to the producer at once
 _PAUSE_SECONDS = 1.0  # after a batch that was given up
+_FLUSH_SECONDS = 30.0
 _CLOSE_SECONDS = 10.0  # for what still waits when everything ends
 
 _logger = logging.getLogger("streamdp.client")
@@ -81,7 +82,7 @@ class Shown(Struct, frozen=True):
     """A request that was answered: what to show, and what to hand on with it."""
 
     request: Request
-    choice: Choice
+    choice: Answer
 
     @property
     def action(self) -> str:
@@ -99,14 +100,6 @@ class LoopTopics(NamedTuple):
 
     requests: str
     outcomes: str
-
-
-class Chooser(Protocol):
-    """Draws actions: `ActionsCache`, or `HttpActions`, which waits for the service's answer."""
-
-    def choose(self, stream: str, key: Key, request: str) -> Choice:
-        """The action for one request of a feedback stream."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +123,14 @@ class LoopCondition:
 def request_record(
     request: Request,
     *,
-    choice: Choice | None = None,
+    choice: Answer | None = None,
     content: Asked | None = None,
     person: str | None = None,
 ) -> Record:
     """A request as its record.
 
-    >>> request_record(Request(b"fr", "r1"), choice=Choice("grid", 0.25, Why.PUBLISHED, 0, 1, 7, 3))
+    >>> shown = Answer("grid", Why.PUBLISHED, 0, 1, 7, 3, probability=0.25)
+    >>> request_record(Request(b"fr", "r1"), choice=shown)
     ... # doctest: +NORMALIZE_WHITESPACE
     (b'fr', None, [('streamdp-request', b'r1'), ('streamdp-action', b'grid'), ('pscore', b'0.25'),
      ('streamdp-release', b'0/1/7/3')])
@@ -183,6 +177,7 @@ class Loop:
             _Queue(topic, producer, most_waiting=most_waiting, pause=pause) for topic in topics
         )
         self._events: asyncio.AbstractEventLoop | None = None
+        self._thread = InThread(self)
 
     async def __aenter__(self) -> Self:
         """Begin to write."""
@@ -196,6 +191,15 @@ class Loop:
         self._events = None
         queues = self._requests, self._outcomes
         await asyncio.gather(*(queue.end(within=self._close_within) for queue in queues))
+
+    def __enter__(self) -> Self:
+        """The same in a thread of its own."""
+        self._thread.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The same in a thread of its own."""
+        self._thread.close()
 
     def choose(self, key: Key, *, request: str | None = None, person: str | None = None) -> Shown:
         """Draw the action to show for a key, and write that it is shown.
@@ -222,7 +226,7 @@ class Loop:
         self,
         request: Request,
         *,
-        choice: Choice | None = None,
+        choice: Answer | None = None,
         content: Asked | None = None,
         person: str | None = None,
     ) -> None:
@@ -242,19 +246,27 @@ class Loop:
         """How the writing goes."""
         return LoopCondition(self._requests.condition, self._outcomes.condition)
 
-    async def flush(self) -> None:
-        """Wait until what was handed over is durable or given up, also while no broker answers."""
-        await asyncio.gather(self._requests.flush(), self._outcomes.flush())
+    def flush(self, within: float = _FLUSH_SECONDS) -> bool:
+        """Wait until what was handed over is durable or given up; whether that came in time.
 
-    def flush_within(self, seconds: float) -> bool:
-        """The same from another thread than the event loop's; whether it came to an end in time."""
-        waiting = asyncio.run_coroutine_threadsafe(self.flush(), self._opened())
+        In an event loop: `await asyncio.to_thread(loop.flush)`.
+        """
+        events = self._opened()
+        if events is _current_loop():
+            expected = "another thread: `await asyncio.to_thread(loop.flush)`"
+            raise InvalidConfig(
+                complaint("flush", "would wait for itself", expected=expected, got="its own loop")
+            )
+        waiting = asyncio.run_coroutine_threadsafe(self._flushed(), events)
         try:
-            waiting.result(seconds)
+            waiting.result(within)
         except TimeoutError:
             waiting.cancel()
             return False
         return True
+
+    async def _flushed(self) -> None:
+        await asyncio.gather(self._requests.flush(), self._outcomes.flush())
 
     def _put(self, queue: _Queue, record: Record) -> None:
         self._opened()
@@ -262,7 +274,7 @@ class Loop:
 
     def _opened(self) -> asyncio.AbstractEventLoop:
         if self._events is None:
-            expected = "`async with Loop(…)`, or `with looped(…)`"
+            expected = "`with Loop(…)` or `async with Loop(…)`"
             raise InvalidConfig(
                 complaint("loop", "is not open", expected=expected, got="a call before or after")
             )
@@ -389,6 +401,13 @@ class _Queue:
         if trouble:
             _logger.warning("records were not written: %s", trouble)
         return not trouble
+
+
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, if one runs."""
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
 
 
 def _key(key: object) -> Key:

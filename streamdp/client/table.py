@@ -75,11 +75,11 @@ class Table:
         """How many keys live in more than one partition."""
         return len(self._contenders)
 
-    def apply(self, records: Sequence[Published], *, now: float) -> Iterator[Change]:
+    def apply(self, records: Sequence[Published]) -> Iterator[Change]:
         """Take in published records; yields the keys whose answer changed."""
         for record in records:
             try:
-                fresh = self._read(record, now)
+                fresh = self._read(record)
             except (StateMismatch, InvalidConfig):
                 self.refused += 1
                 continue
@@ -122,34 +122,32 @@ class Table:
         too_many = len(self.answers) >= self._most_keys
         return too_many or self._bytes + _size(fresh) > self._most_bytes
 
-    def _read(self, record: Published, now: float) -> Answer:
+    def _read(self, record: Published) -> Answer:
         """The line in a published record; `StateMismatch` if it cannot be read."""
         if self.source.names is None:
             line = decode_action(record.value)
             name = self._names.setdefault(line.action, line.action)
-            return self._answer(line, record.partition, now, name, None)
+            return self._answer(line, record.partition, name, None)
         told = decode_in_force(record.value)
         if not isinstance(told, PolicyLine):
             raise StateMismatch(f"stream {self.stream}: an action where policies are published")
         if told.actions_digest != self._digest:
-            return self._fallback(told, record.partition, now, Why.OTHER_ACTIONS)
+            return self._fallback(told, record.partition, Why.OTHER_ACTIONS)
         parts = from_base64(told.policy, "policy")
         policy = policy_of(parts, actions=len(self.source.names.actions))
         likeliest = self.source.names.actions[int(np.argmax(policy))]
         kept = held(policy, hashed_prefix(self.source.names.salt, told.identity))
-        return self._answer(told, record.partition, now, likeliest, kept)
+        return self._answer(told, record.partition, likeliest, kept)
 
-    def _answer(
-        self, line: InForce, partition: int, now: float, action: str, policy: Held | None
-    ) -> Answer:
+    def _answer(self, line: InForce, partition: int, action: str, policy: Held | None) -> Answer:
         if line.fallback is not UNSET and line.fallback:
-            return self._fallback(line, partition, now, Why.FALLBACK_MODE)
+            return self._fallback(line, partition, Why.FALLBACK_MODE)
         where = partition, line.epoch, line.born, line.block, line.stop
-        return Answer(action, Why.PUBLISHED, *where, now, policy)
+        return Answer(action, Why.PUBLISHED, *where, held=policy)
 
-    def _fallback(self, line: InForce, partition: int, now: float, why: Why) -> Answer:
+    def _fallback(self, line: InForce, partition: int, why: Why) -> Answer:
         where = partition, line.epoch, line.born, line.block, line.stop
-        return Answer(self.source.fallback, why, *where, now)
+        return Answer(self.source.fallback, why, *where)
 
 
 def _size(answer: Answer) -> int:

@@ -311,12 +311,12 @@ def in_memory() -> list[dict[str, Any]]:
     table: Table = cache._streams["home"].table
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    list(table.apply(records, now=1.0))
+    list(table.apply(records))
     size = (tracemalloc.get_traced_memory()[0] - before) / count
     tracemalloc.stop()
     begun = time.perf_counter()
     other = Table(Source(topics, "a"), most_keys=10**6)
-    list(other.apply(records, now=1.0))
+    list(other.apply(records))
     loading = (time.perf_counter() - begun) / count
     look = min(timeit.repeat(lambda: cache.action("home", b"key-77"), number=100_000, repeat=7))
     return [

@@ -36,10 +36,10 @@ async def test_are_events_those_of_the_page_on_a_broker(
     await technology.administrator().create([pair], partitions=PARTITIONS)
     async with Loop(technology.producer, Draws(), stream="banners", topics=topics) as loop:
         shown = [loop.choose(key) for key in KEYS]
-        await loop.flush()
+        assert await asyncio.to_thread(loop.flush)
         for each in shown[::2]:
             loop.outcome(each, 1)
-        await loop.flush()
+        assert await asyncio.to_thread(loop.flush)
         assert loop.condition.requests.lost == loop.condition.outcomes.lost == 0
     for each in shown[1::2]:
         assert each.request.key is not None
@@ -82,7 +82,7 @@ async def test_does_what_was_written_before_the_broker_came_arrive(
                 await asyncio.sleep(0.01)
             assert loop.condition.requests.waiting == len(KEYS)
             await asyncio.to_thread(mine.start)
-            await loop.flush()
+            assert await asyncio.to_thread(loop.flush)
             told = loop.condition
             assert told.requests.lost == told.outcomes.lost == 0
         assert len(await rows(technology, topics.requests)) == len(KEYS)

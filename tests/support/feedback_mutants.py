@@ -20,7 +20,7 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
-from streamdp.client import Answer, Choice, choosing
+from streamdp.client import Answer, choosing
 from streamdp.core import calibration
 from streamdp.core.bank import Bank
 from streamdp.core.engine import draws
@@ -238,12 +238,12 @@ def broken_draw(said: str) -> Callable[[Patch], Patch]:
 
 
 def _with_probability(
-    patch: pytest.MonkeyPatch, said: Callable[[Answer, str, Choice], float]
+    patch: pytest.MonkeyPatch, said: Callable[[Answer, str, Answer], float]
 ) -> None:
     """Say another probability than the draw's."""
     drawn = choosing.choose
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
         choice = drawn(answer, request, actions)
         return structs.replace(choice, probability=said(answer, request, choice))
 
@@ -252,7 +252,7 @@ def _with_probability(
 
 @broken_draw("a probability is said that the action was not drawn with")
 def says_the_likeliest_actions_probability(patch: pytest.MonkeyPatch) -> None:
-    def likeliest(answer: Answer, request: str, choice: Choice) -> float:
+    def likeliest(answer: Answer, request: str, choice: Answer) -> float:
         assert answer.held is not None
         return float(np.diff([0, *answer.held.ends]).max()) / PARTS
 
@@ -261,7 +261,7 @@ def says_the_likeliest_actions_probability(patch: pytest.MonkeyPatch) -> None:
 
 @broken_draw("a probability is said that the action was not drawn with")
 def says_the_probability_as_if_play_were_uniform(patch: pytest.MonkeyPatch) -> None:
-    def uniform(answer: Answer, request: str, choice: Choice) -> float:
+    def uniform(answer: Answer, request: str, choice: Answer) -> float:
         assert answer.held is not None
         return 1 / len(answer.held.ends)
 
@@ -272,11 +272,11 @@ def says_the_probability_as_if_play_were_uniform(patch: pytest.MonkeyPatch) -> N
 def draws_uniformly_and_says_the_policy(patch: pytest.MonkeyPatch) -> None:
     """An override that nobody logs: what is said is the policy's, and it was not drawn from it."""
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
         assert answer.held is not None
         arm = int.from_bytes(blake2b(request.encode()).digest(), "little") % len(actions)
         share = np.diff([0, *answer.held.ends])[arm]
-        return Choice(actions[arm], float(share) / PARTS, answer.why)
+        return Answer(actions[arm], answer.why, probability=float(share) / PARTS)
 
     patch.setattr(choosing, "choose", choose)
 
@@ -291,7 +291,7 @@ def hashes_the_request_alone(patch: pytest.MonkeyPatch) -> None:
 def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
     drawn, tosses = choosing.choose, count()
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Choice:
+    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
         return drawn(answer, f"{request}-{next(tosses)}", actions)
 
     patch.setattr(choosing, "choose", choose)

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from streamdp.client import ActionsCache, Answer, Change, HttpActions, Source, cached
+from streamdp.client import ActionsCache, Answer, Change, HttpActions, Source
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 from tests.support.running import Place, until
@@ -29,7 +29,9 @@ def readers_disagree(place: Place) -> Mapping[str, Answer]:
     with ExitStack() as stack:
         stack.enter_context(place.running())
         until(place.ready)
-        follower = stack.enter_context(cached(publications, [HOME], on_change=followed.append))
+        follower = stack.enter_context(
+            ActionsCache(publications, [HOME], on_change=followed.append)
+        )
         http = stack.enter_context(
             HttpActions(place.url, {"home": "z"}, refresh=0.05, on_change=polled.append)
         )
@@ -40,7 +42,7 @@ def readers_disagree(place: Place) -> Mapping[str, Answer]:
         until(lambda: is_published(follower, b"de"))
         until(lambda: http.fetch("home", [b"de"])[0].partition >= 0)
         assert etag(place) != tag
-        with cached(publications, [HOME]) as later:
+        with ActionsCache(publications, [HOME]) as later:
             seen["a cache that starts later"] = later.action("home", b"fr")
         seen["a cache that follows"] = follower.action("home", b"fr")
         (seen["HTTP, many keys"],) = http.fetch("home", [b"fr"])

@@ -1,7 +1,7 @@
 """The shop: shows a shelf, sells from it, and writes both down. This is what a shop of yours does.
 
-It has no event loop, as many shops have none: `cached` follows the published policies and `looped`
-writes requests and outcomes, both in threads of their own. Nothing here waits for the log.
+It has no event loop, as many shops have none: `ActionsCache` follows the published policies and
+`Loop` writes requests and outcomes, both in threads of their own. Nothing here waits for the log.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from streamdp.client import (
     Request,
     Shown,
     Source,
-    cached,
-    looped,
 )
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
@@ -98,8 +96,8 @@ def opened(configuration: Configuration) -> Iterator[Store]:
         names=Names(tuple(stream.actions or ()), salt=stream.feedback.salt),
     )
     with (
-        cached(technology.publications, [source]) as actions,
-        looped(technology.producer, actions, stream=STREAM, topics=topics) as loop,
+        ActionsCache(technology.publications, [source]) as actions,
+        Loop(technology.producer, actions, stream=STREAM, topics=topics) as loop,
     ):
         yield Store(actions, loop)
 

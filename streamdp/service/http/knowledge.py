@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
 from streamdp.client import ActionsCache
-from streamdp.client.following import RETRIES, follow
+from streamdp.client.following import RETRIES, Followers, follow
 from streamdp.ports import Publications, Published, StreamTopics
 from streamdp.service.about import About
 from streamdp.service.history import NEWEST_LINES, StreamHistory
@@ -67,6 +66,7 @@ class Knowledge:
             [each.source for each in about],
             most_keys=bounds.most_keys,
             stale_after=bounds.stale_after,
+            ready_within=0.0,  # what is not ready says so
             clock=clock,
             retries=retries,
         )
@@ -85,27 +85,22 @@ class Knowledge:
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Follow the topics for as long as the block lasts."""
-        async with self.cache:
-            tasks = [
-                asyncio.get_running_loop().create_task(
-                    follow(
-                        self._publications,
-                        partial(_ledger, each.topics),
-                        self.histories[each.name],
-                        name=f"topic {each.topics.ledger}",
-                        retries=self._retries,
-                    )
+        followers = Followers()
+        try:
+            for each in self.about.values():
+                name = f"topic {each.topics.ledger}"
+                following = follow(
+                    self._publications,
+                    partial(_ledger, each.topics),
+                    self.histories[each.name],
+                    name=name,
+                    retries=self._retries,
                 )
-                for each in self.about.values()
-            ]
-            try:
+                followers.start(following, name=name)
+            async with self.cache:
                 yield
-            finally:
-                for task in tasks:
-                    task.cancel()
-                for task in tasks:
-                    with suppress(asyncio.CancelledError):
-                        await task
+        finally:
+            await followers.stop()
 
     def hear(self, snapshot: bytes) -> None:
         """The learning process says how it is."""

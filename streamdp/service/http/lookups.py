@@ -184,10 +184,10 @@ class Lookups:
 
     def _age(self, stream: str) -> list[tuple[bytes, bytes]]:
         """How old the knowledge is."""
-        feed, stale = self._cache.freshness(stream)
+        known = self._cache.condition(stream)
         return [
-            (b"streamdp-feed", feed.value.encode()),
-            (b"streamdp-stale-seconds", b"%.3f" % stale),
+            (b"streamdp-feed", known.feed.value.encode()),
+            (b"streamdp-stale-seconds", b"%.3f" % known.stale_seconds),
         ]
 
 
