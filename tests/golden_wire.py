@@ -18,10 +18,11 @@ import numpy as np
 
 from streamdp.core.events import BlockSums, CrowdPrior, Identity, Key, Release
 from streamdp.core.regret import estimate
+from streamdp.core.schedule import restarting
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.published import Lines, Mode
+from streamdp.wire.published import Giving, Lines, Mode
 from streamdp.wire.schemas import NAMES, build
 from streamdp.wire.state_version import CROWD_VERSION
 
@@ -52,6 +53,13 @@ CROWDED = replace(LINES, estimates=(), crowd="crowd of 4 actions at rate 1/4 bon
 
 GROUPED = replace(CROWDED, crowd=f"{CROWDED.crowd} groups 6465,66;7573")
 """The same crowd with its keys in groups: a prior has bonuses for each."""
+
+DONATING = replace(
+    CROWDED,
+    crowd=f"{CROWDED.crowd} donating below 4",
+    giving=Giving(restarting(20), 4, Fraction(1, 2)),
+)
+"""The same crowd whose keys donate short blocks: openings and votes say which come next."""
 
 PRIOR = CrowdPrior.of(7, after=9, gap=1, bonuses=np.array([1 << 20, -5, 0, -(1 << 21)]))
 
@@ -207,6 +215,14 @@ def crowd() -> object:
     for_groups = replace(PRIOR, number=8, told=PRIOR.told + PRIOR.told[::-1] + PRIOR.told)
     line = GROUPED.prior(for_groups, partition=0, epoch=2, last_offset=200, ordinal=10)
     told[Entries("home", 0).prior(8, epoch=2).decode()] = line.decode()
+    for name in ("opening", "action"):
+        shown = replace(SHOWN[name], prior=7)
+        told[f"{name}, donating"] = DONATING.ledger(shown, mode=Mode.LIVE, ordinal=9).decode()
+    for number, value in enumerate((0, 3)):
+        identity = Identity("home/pool", 0, b"", 2, 17, number, "action")
+        vote = Release(identity, value, 1, 4, 100, 200, Fraction(1, 2))
+        place = Entries("home", 0).pooled(number, epoch=2).decode()
+        told[place] = DONATING.pool(vote, ordinal=11).decode()
     point = with_a_crowd(state.decode_checkpoint(saved()[Entries("home", 0).checkpoint]))
     return {**told, "checkpoint": state.encode_checkpoint(point).decode()}
 

@@ -573,3 +573,27 @@ def test_does_a_crowd_go_from_the_configuration_to_a_proof(
     for point in (first["checkpoint"], second["checkpoint"]):
         assert point["priors"] >= 10
         assert point["votes"] >= point["priors"]
+
+
+def test_does_a_donation_go_from_the_configuration_to_a_proof(
+    tmp_path: Path, streamdp: Streamdp
+) -> None:
+    """Forty keys of ten events: the pool votes, its lines are shown, and charges are proven."""
+    path = written(tmp_path)
+    giving = 'crowd = "partition"\ndonate = true\nstart = "'
+    text = path.read_text().replace('start = "', giving, 1)
+    text = text.replace('"capped 3"', '"geometric 5/2"').replace("length = 3", "length = 4")
+    path.write_text(text)
+    learned(path, keys=[b"key %d" % number for number in range(40)])
+    config = ("-c", str(path))
+    said = "donate = true: blocks of fewer than 4 slots go to the pool of their partition"
+    assert said in streamdp("check", *config).out
+    assert streamdp("check", *config, "--json").json["streams"][0]["donates_below"] == 4
+    shown = streamdp("ledger", "show", *config).out
+    assert re.search(
+        r"\(pool\) +block 3 +vote +ε 1/2 +slots \[12, 28\)  records \d+ … \d+  ", shown
+    )
+    told = streamdp("ledger", "verify", *config)
+    assert (told.code, ": kept" in told.out) == (0, True)
+    for point in streamdp("state", "inspect", *config, "--json").json:
+        assert point["checkpoint"]["pool_bytes"] > 100

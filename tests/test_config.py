@@ -20,7 +20,7 @@ from streamdp.service.config import Configuration, Seeds, Tables, example
 from streamdp.service.spec import Start
 from streamdp.service.worker import LoopSettings
 from streamdp.wire.formats import checked_names
-from streamdp.wire.published import Mode
+from streamdp.wire.published import Giving, Mode
 
 SHOP = """
 app = "shop"
@@ -102,7 +102,13 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     text = 'start = "earliest"\ncrowd = "partition"\ncrowd_groups = {"d" = "two", "f" = "one"}'
     grouped = Configuration.load(shop(tmp_path, instead=('start = "earliest"', text)), {})
     assert grouped.spec("home").lines.crowd.endswith("floor 1/20 groups 66;64")
-    assert len({alone.digest, spec.digest, group.digest, grouped.spec("home").digest}) == 4
+    text = 'start = "earliest"\ncrowd = "partition"\ndonate = true'
+    path = shop(tmp_path, instead=('start = "earliest"', text))
+    giving = Configuration.load(path, {}).spec("home")
+    assert giving.lines.crowd.endswith("floor 1/20 donating below 4")
+    assert giving.lines.giving == Giving(giving.learner.schedule, 4, Fraction(1, 2))
+    digests = [each.digest for each in (alone, spec, group, grouped.spec("home"), giving)]
+    assert len(set(digests)) == 5
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
 
@@ -163,6 +169,17 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
          "streams.home.crowd_groups: no groups; expected at most 255 groups, each of one prefix"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncrowd_groups = {a = ""}'),
          "streams.home.crowd_groups.a: not usable; expected"),
+        (('start = "earliest"', 'start = "latest"\ndonate = true'),
+         'home.donate: a donation to no crowd; expected crowd = "partition", got True'),
+        (('start = "earliest"',
+          'start = "latest"\ncrowd = "partition"\ndonate = true\ncontrol = "0.1"'),
+         "home.donate: not beside control: all keys of a partition share one pool; expected"),
+        (('start = "earliest"',
+          'start = "latest"\ncrowd = "partition"\ndonate = true\ncrowd_groups = {a = "b"}'),
+         "home.donate: not beside crowd_groups: all keys of a partition share one pool; expected"),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ndonate = true\nestimates ='
+          ' [{name = "mean_loss", epsilon = "1/4", min_length = 3}]'),
+         "estimate.mean_loss.min_length: of blocks that are donated; expected at least 4, got 3"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncontrol = "0.6"'),
          "streams.home.control: no share of keys; expected 0 … 1/2, got 3/5"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncontrol = 0.05'),

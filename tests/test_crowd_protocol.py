@@ -30,6 +30,7 @@ from streamdp.testing.judge import judge
 from streamdp.wire import state_version
 from streamdp.wire.lines import Charge, PriorLine
 from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.recording import Lasts
 from streamdp.wire.state import SavedState, read_state
 from tests.support.carrying import (
     leader,
@@ -116,7 +117,7 @@ def told_before_durable(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
         made = cut(self, now=now, pace=pace)
-        priors = [each for each in self._waiting.entries if each.stays]
+        priors = [each for each in self._waiting.entries if each.lasts is Lasts.FOR_THE_EPOCH]
         ledger = [*made.commit.ledger, *((None, each.ledger) for each in priors)]
         return replace(made, commit=replace(made.commit, ledger=ledger))
 

@@ -21,6 +21,7 @@ from tests.support.carrying import charges, leader, live, mapped, stream
 from tests.support.protocol_model import Store
 from tests.support.showing import ABOUT, prior
 from tests.support.streams import spec
+from tests.test_donation_protocol import donates, many, pool_lines
 from tests.test_partition_epochs import lived
 
 
@@ -113,6 +114,24 @@ def test_is_each_group_s_prior_told() -> None:
         assert [each["group"] for each in found] == ["all other keys", *names]
         assert [each["best"][0]["action"] for each in found] == ["a", "a", "c"]
         assert {each["prior"] for each in found} == {4}
+
+
+def test_are_the_pool_s_votes_counted_and_charged() -> None:
+    """The page says below which length blocks are donated, and what donated events were charged."""
+    learner = donates()
+    store, of = many(), stream(learner)
+    live(store, of, 60)
+    told = StreamReleases()
+    told.apply([each for each in store.ledger if b'"type":"pool"' in each.value])
+    assert told.charged() == told.charged_in(lambda partition: 1) == Fraction(1, 2)
+    told = StreamReleases()
+    told.apply(store.ledger)
+    shown = _crowd(replace(ABOUT, learner=learner), told)
+    assert shown is not None
+    assert (shown["donates_below"], shown["pooled"]) == (3, len(pool_lines(store)))
+    assert told.refused == 0
+    told.apply([_line(1, epoch=2)])
+    assert told.partitions[0].pooled == 0
 
 
 def best(about: About, told: StreamReleases) -> list[Any]:

@@ -40,6 +40,16 @@ def test_is_a_crowd_the_live_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(lives.values()) != list(engines(log.portions(), cells(ALONE, "2"), BENCH).values())
 
 
+def test_does_a_key_that_donates_keep_its_action_in_a_replay_too() -> None:
+    """Short blocks release nothing, at the beginning of a key and where a schedule restarts."""
+    log = made_up(600, seed=6, keys=9)
+    asked = cells(
+        [f"incumbent_leader:schedule={blocks}:crowd=partition:donate=true"
+         for blocks in ("capped 8", "restarting 12")], "0.5",
+    )  # fmt: skip
+    assert replayed(log, asked, BENCH) == engines(log.portions(), asked, BENCH)
+
+
 def test_does_it_matter_how_the_log_is_cut() -> None:
     whole = made_up(700, seed=2, keys=4)
     small = Pieces(whole.losses, whole.keys, whole.partitions, step=13)

@@ -219,5 +219,9 @@ def test_is_a_crowd_that_nothing_could_have_refused() -> None:
     for text in ("crowd_groups=a", "crowd=off:crowd_groups=a"):
         with pytest.raises(InvalidConfig, match="groups of no crowd; expected crowd=partition"):
             parse_candidates(f"incumbent_leader:{text}")
+    with pytest.raises(InvalidConfig, match="donate of no crowd; expected crowd=partition"):
+        parse_candidates("incumbent_leader:donate=true")
+    with pytest.raises(InvalidConfig, match="donate: unknown; expected true or false, got 1"):
+        parse_candidates("incumbent_leader:crowd=partition:donate=1")
     with pytest.raises(InvalidConfig, match="no groups; expected at most 255"):
         parse_candidates("incumbent_leader:crowd=partition:crowd_groups=a+a")

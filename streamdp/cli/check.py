@@ -120,6 +120,8 @@ def _topics(configuration: Configuration) -> list[dict[str, Any]]:
 
 def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
     """One stream, in public words."""
+    from streamdp.core.learners.leader import donated_below
+
     return {
         "stream": spec.name,
         "input": spec.topics.input,
@@ -131,6 +133,7 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "learner": str(spec.learner),
         "crowd": configuration.stream(spec.name).crowd,
         "control": str(configuration.stream(spec.name).control),
+        "donates_below": donated_below(spec.learner),
         "crowd_groups": dict(configuration.stream(spec.name).crowd_groups),
         "format": dict(spec.format.settings()),
         "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
@@ -234,6 +237,11 @@ def _print(told: dict[str, Any]) -> None:
             inside = f", in {groups} groups and one of all other keys" if groups else ""
             typer.echo(
                 f"    crowd = {stream['crowd']}: keys learn from each other's votes{inside}{apart}"
+            )
+        if stream["donates_below"]:
+            typer.echo(
+                f"    donate = true: blocks of fewer than {stream['donates_below']} slots go to the"
+                " pool of their partition"
             )
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")

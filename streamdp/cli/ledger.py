@@ -85,7 +85,7 @@ async def _lines(
 
 def _in_words(value: bytes) -> str:
     """One line for people."""
-    from streamdp.wire.lines import Assembled, EpochMark, PriorLine, key_bytes
+    from streamdp.wire.lines import Assembled, EpochMark, PoolLine, PriorLine, key_bytes
     from streamdp.wire.published import decode_any_ledger
 
     line = decode_any_ledger(value)
@@ -99,6 +99,12 @@ def _in_words(value: bytes) -> str:
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
     if isinstance(line, PriorLine):
         return f"{place:<12} prior {line.number} after {line.after} votes of epoch {line.epoch}"
+    if isinstance(line, PoolLine):
+        return (
+            f"{place:<12} {'(pool)':<20} block {line.block:<3} {'vote':<14} ε {line.epsilon:<8}"
+            f" slots [{line.start}, {line.stop})  records {line.first_offset} …"
+            f" {line.last_offset}  {word(line.action)}"
+        )
     name, kind = key_word(key_bytes(line)), word(line.kind)
     drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
     told = "withheld" if line.withheld is True else drawn

@@ -152,6 +152,7 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
             told["checkpoint"]["newest_timestamp"] = point.ages.newest
         if point.votes is not UNSET:
             told["checkpoint"] |= {"votes": point.votes, "priors": len(saved.now.priors)}
+            told["checkpoint"]["pool_bytes"] = len(saved.now.pool or b"")
     return labelled({**told, "rows": _rows(spec, saved)}) if content else told
 
 

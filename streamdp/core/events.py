@@ -306,7 +306,8 @@ class Releases(Sequence[Release]):
     """What the openings among them carried over, by key and born."""
     prior: NDArray[np.int64] | None = None  # the crowd's prior that each was drawn under
     priors: tuple[CrowdPrior, ...] = ()  # those that were made behind some of them
-    prior_places: tuple[int, ...] = ()  # behind how many of them each was made
+    prior_places: tuple[int, ...] = ()
+    """Behind how many of them each was made, votes of the pool counted too (`between`)."""
     actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
     pooled: tuple[Releases, ...] = ()  # votes of the pool, of which no key is
     donated: tuple[Releases, ...] = ()
@@ -356,6 +357,39 @@ class Releases(Sequence[Release]):
     def __iter__(self) -> Iterator[Release]:
         """Each release in the order in which its block ended."""
         return (self[at] for at in range(len(self)))
+
+    @property
+    def lines(self) -> int:
+        """How many lines they have in the ledger: releases, votes of the pool, and priors."""
+        return len(self) + sum(map(len, self.pooled)) + len(self.priors)
+
+    def between(self) -> list[tuple[int, Release | CrowdPrior, int]]:
+        """The pool's votes and the priors, in the order of the ledger.
+
+        Each with how many of these releases come before it, and the record behind which it comes. A
+        vote comes behind the releases of the record that ended its block, a prior behind the
+        releases and votes that made it due.
+        """
+        if not (self.pooled or self.priors):
+            return []
+        votes = [vote for part in self.pooled for vote in part]
+        ends = np.array([vote.last_offset for vote in votes], dtype=np.int64)
+        before = np.searchsorted(self.last_offset, ends, side="right")
+        places = before + np.arange(len(votes))  # among releases and votes together
+        told: list[tuple[tuple[int, int], int, Release | CrowdPrior, int]] = [
+            ((place + 1, 0), at, vote, vote.last_offset)
+            for place, at, vote in zip(places.tolist(), before.tolist(), votes, strict=True)
+        ]
+        for place, prior in zip(self.prior_places, self.priors, strict=True):
+            passed = int(np.searchsorted(places, place))
+            at = place - passed
+            last = max(
+                int(self.last_offset[at - 1]) if at else -1,
+                int(ends[passed - 1]) if passed else -1,
+            )
+            told.append(((place, 1), at, prior, last))
+        told.sort(key=lambda each: each[0])
+        return [(at, each, last) for _, at, each, last in told]
 
     def __repr__(self) -> str:
         """Say how many, not what."""

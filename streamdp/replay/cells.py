@@ -7,6 +7,7 @@ A candidate is a recipe with options in writing, as on the command line:
     prefix_softmax:cap=none:schedule=capped 512
     remembering_leader:crowd=partition
     remembering_leader:crowd=partition:crowd_groups=de-+fr-|us-
+    remembering_leader:crowd=partition:donate=true
 
 (groups are parted by `|`, the prefixes of a group by `+`; `%3A` in one stands for a colon.)
 
@@ -17,7 +18,7 @@ is taken away and everything else stays, but for a crowd, which weighs the noise
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from urllib.parse import unquote
@@ -26,7 +27,7 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import RECIPES, Leader, learner_of
-from streamdp.core.learners.leader import crowded
+from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
 
@@ -41,6 +42,9 @@ CROWD = "crowd"
 
 GROUPS = "crowd_groups"
 """Another one, of a crowd."""
+
+DONATE = "donate"
+"""Another one, of a crowd: true or false."""
 
 CROWDS = ("off", "partition")
 
@@ -60,18 +64,24 @@ class Candidate:
 
     def with_schedule(self, schedule: str) -> Candidate:
         """The same with other blocks, of keys that learn alone."""
-        options = [each for each in self.options if each[0] not in ("schedule", CROWD, GROUPS)]
+        options = [
+            each for each in self.options if each[0] not in ("schedule", CROWD, GROUPS, DONATE)
+        ]
         return _candidate(self.recipe, [*options, ("schedule", schedule)])
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner for these actions at this ε."""
         config = {"recipe": self.recipe, **dict(self.options)}
         crowd, groups = config.pop(CROWD, "off"), _groups(config.pop(GROUPS, ""))
+        donate = config.pop(DONATE, "false") == "true"
         if not self.private:
             return learner_of(config, actions=actions)
         if epsilon is not None:
             learner = learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
-            return learner if crowd == "off" else crowded(learner, groups=groups)
+            if crowd == "off":
+                return learner
+            together = crowded(learner, groups=groups)
+            return donating(together) if donate else together
         finite = learner_of(config | {"epsilon": "1"}, actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))
 
@@ -136,15 +146,20 @@ def parse_candidate(text: str) -> Candidate:
                 )
             )
         options.append((option.strip(), value.strip()))
-    told = dict(options)
-    if GROUPS in told and told.get(CROWD, "off") == "off":
-        raise InvalidConfig(
-            complaint(
-                f"learners: {name}", "groups of no crowd", expected="crowd=partition", got="none"
-            )
-        )
-    _groups(told.get(GROUPS, ""))
+    _check_crowd(name, dict(options))
     return _candidate(name, options)
+
+
+def _check_crowd(name: str, told: Mapping[str, str]) -> None:
+    """Refuse what is said of a crowd that there is not, and what says nothing."""
+    beside = [each for each in (GROUPS, DONATE) if each in told]
+    if beside and told.get(CROWD, "off") == "off":
+        where, what = f"learners: {name}", f"{beside[0]} of no crowd"
+        raise InvalidConfig(complaint(where, what, expected="crowd=partition", got="none"))
+    if told.get(DONATE, "false") not in ("true", "false"):
+        where, got = f"learners: {name}: {DONATE}", told[DONATE]
+        raise InvalidConfig(complaint(where, "unknown", expected="true or false", got=got))
+    _groups(told.get(GROUPS, ""))
 
 
 def _groups(text: str) -> Groups:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.machine import MOST_ROWS
-from streamdp.core.events import OPENING, LossBatch
+from streamdp.core.events import OPENING, LossBatch, Releases
 from streamdp.core.randomness import SeededRandomness
 from streamdp.replay.cells import Cell
 from streamdp.replay.cuts import Bench
@@ -69,13 +70,23 @@ class _Crowd:
         if (partition, seed) not in self._engines:
             self._engines[partition, seed] = self._engine(partition, seed)
         releases = self._engines[partition, seed].apply_batch(batch)
-        if not len(releases):
-            return
-        rows = np.array([self._places[partition, key] for key in releases.keys])
-        standing = releases.value if releases.in_force is None else releases.in_force
-        opening = releases.kind == releases.kinds.index(OPENING)
-        blocks = np.where(opening, 0, releases.block + 1)  # there are no estimates
-        self.actions[blocks, rows, seed - self._part.seeds.start] = standing
+        at = seed - self._part.seeds.start
+        if len(releases):
+            standing = releases.value if releases.in_force is None else releases.in_force
+            opening = releases.kind == releases.kinds.index(OPENING)
+            blocks = np.where(opening, 0, releases.block + 1)  # there are no estimates
+            self.actions[blocks, self._rows(partition, releases), at] = standing
+        for donated in releases.donated:
+            self._keep(donated, self._rows(partition, donated), at)
+
+    def _rows(self, partition: int, releases: Releases) -> Ints:
+        return np.array([self._places[partition, key] for key in releases.keys], dtype=np.int64)
+
+    def _keep(self, donated: Releases, rows: Ints, at: int) -> None:
+        """After a donated block the action stays that was in force before it."""
+        for block in np.unique(donated.block).tolist():
+            ended = rows[donated.block == block]
+            self.actions[block + 1, ended, at] = self.actions[block, ended, at]
 
     def _engine(self, partition: int, seed: int) -> Engine:
         return Engine(

@@ -114,6 +114,8 @@ def heritage(
         opened |= places.keys() | source.withheld
         gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
         gone += [entries.prior(number, epoch=epoch) for number in source.priors]
+        gone += [] if source.pool is None else [entries.pool(epoch=epoch)]
+        gone += [entries.pooled(block, epoch=epoch) for block in source.pooled]
         if source.learner is not None and not carried:
             gone.append(entries.learner(epoch=epoch))
         gone_of.append(gone)
@@ -177,6 +179,7 @@ def _passage(learner: Learner, before: EpochLearner) -> Passage:
         schedule_before=_schedule(before),
         schedule_now=learner.schedule,
         histories=histories,
+        donates=before.donates if isinstance(before.donates, int) else 0,
     )
 
 

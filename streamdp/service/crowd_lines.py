@@ -7,7 +7,10 @@ which it became due and before the first draw that was told it. Here:
    over was not drawn, and names 0; so does what a control group keeps apart), and the crowd that
    all lines of the epoch name.
 2. A prior comes when it is due, not before and not later, and says after how many votes.
-3. It is what the newest votes of all keys make of it (`Crowd.follows`).
+3. It is what the newest votes of all keys, and of the pool, make of it (`Crowd.follows`).
+4. Where keys donate, no short block has a vote, and the pool's blocks tile the donated slots: by
+   any line there are no more of them than keys' lines have announced, and no fewer than those
+   behind which their keys have gone on.
 """
 
 from __future__ import annotations
@@ -21,9 +24,89 @@ from msgspec import UNSET
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key
-from streamdp.core.evidence.crowd import Crowd, cast, due, named, newest
+from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, named, newest
+from streamdp.core.evidence.donation import NEWEST, pool_schedule
 from streamdp.service.agreements import Agreements
-from streamdp.wire.lines import CarriedOver, Charge, PriorLine
+from streamdp.wire.lines import CarriedOver, Charge, Donates, PoolLine, PriorLine
+
+
+@dataclass(slots=True)
+class PoolLines:
+    """Follows what keys donate, and the votes of their pool."""
+
+    blocks: int = 0  # that have ended
+    due: tuple[int, int] | None = None  # the slots of the next one, once asked for
+    last: int = -1  # the latest record of the latest one
+    epsilon: str | None = None  # what a donated slot is charged, as the first line says it
+    announced: int = 0  # donated slots that there may be
+    sure: int = 0  # those that there are
+    settled: int = 0  # the same, behind records before that of the latest line
+    reached: int = -1  # that record
+    open: dict[Key, tuple[int, int]] = field(default_factory=dict)  # born, and slots announced
+    kept: list[Ints] = field(default_factory=list)  # the newest votes, the last one first
+
+    def read(self, crowd: Crowd, line: Charge) -> Iterator[str]:
+        """What is wrong with what a key's line says of its donations."""
+        key, born, length = line.identity.key, line.born, line.stop - line.start
+        yield from self._passed(crowd, line.last_offset)
+        if line.kind == ACTION and length < crowd.donates:
+            yield f"block {line.block} of {length} slots has a vote; below {crowd.donates} is given"
+        before = self.open.pop(key, None)
+        if before is not None and before[0] == born:
+            self.sure += before[1]
+        if isinstance(line.donates, Donates):
+            gift = line.donates
+            if not gift.blocks <= gift.slots <= gift.blocks * (crowd.donates - 1):
+                yield f"{gift.blocks} blocks of {gift.slots} slots are donated, or not short"
+            yield from self._charged(gift.epsilon)
+            self.announced += gift.slots
+            self.open[key] = born, gift.slots
+
+    def voted(self, crowd: Crowd, line: PoolLine) -> Iterator[str]:
+        """What is wrong with a vote of the pool."""
+        yield from self._passed(crowd, line.last_offset)
+        start, stop = self._due(crowd)
+        if (line.block, line.start, line.stop) != (self.blocks, start, stop):
+            yield (
+                f"block {line.block} of the pool charges slots [{line.start}, {line.stop}) where"
+                f" block {self.blocks} with [{start}, {stop}) was due"
+            )
+        if line.stop - 1 > self.announced:
+            yield f"the pool charges {line.stop - 1} slots; keys donated {self.announced} at most"
+        if line.first_offset < self.last or line.last_offset < line.first_offset:
+            yield f"block {line.block} of the pool reads records of the block before"
+        yield from self._charged(line.epsilon)
+        self._ended()
+        self.last = line.last_offset
+        vote = cast(
+            crowd, prior=np.array([0]), stayed=np.array([False]),
+            vote=np.array([min(line.index, crowd.actions - 1)]),
+            length=np.array([stop - start]), group=np.array([0]),
+        )[0]  # fmt: skip
+        self.kept = [vote, *self.kept[: NEWEST - 1]]
+
+    def _passed(self, crowd: Crowd, offset: int) -> Iterator[str]:
+        """Behind earlier records than this one the pool has drawn what was due."""
+        if offset > self.reached:
+            self.settled, self.reached = self.sure, offset
+        while self._due(crowd)[1] - 1 <= self.settled:
+            yield f"the vote of block {self.blocks} of the pool is missing before record {offset}"
+            self._ended()
+
+    def _due(self, crowd: Crowd) -> tuple[int, int]:
+        """The slots of the pool's next block."""
+        if self.due is None:
+            schedule = pool_schedule(crowd.donates)
+            self.due = schedule.start(self.blocks), schedule.stop(self.blocks)
+        return self.due
+
+    def _ended(self) -> None:
+        self.blocks, self.due = self.blocks + 1, None
+
+    def _charged(self, epsilon: str) -> Iterator[str]:
+        self.epsilon = self.epsilon or epsilon
+        if epsilon != self.epsilon:
+            yield f"donated slots are charged {epsilon[:40]}, and before {self.epsilon[:40]}"
 
 
 @dataclass(slots=True)
@@ -38,6 +121,7 @@ class CrowdLines:
     kept: dict[Key, Ints] = field(default_factory=dict)
     in_force: dict[Key, int] = field(default_factory=dict)
     agreements: Agreements = field(default_factory=Agreements)
+    pool: PoolLines = field(default_factory=PoolLines)
 
     def read(self, line: Charge) -> Iterator[str]:
         """What is wrong with the line of an opening or a vote, given those before it."""
@@ -55,11 +139,25 @@ class CrowdLines:
         told = 0 if none else len(self.priors) - 1
         if line.prior != told:
             yield f"block {line.block} was drawn under prior {line.prior} where {told} was due"
-        if 0 <= self.late < line.last_offset:
-            yield f"prior {len(self.priors)} is missing, due behind record {self.late}"
-            self.late = -1
+        yield from self._late(line.last_offset)
+        if self.crowd.donates:
+            yield from self.pool.read(self.crowd, line)
+        elif line.donates is not UNSET:
+            yield f"block {line.block}: a donation, in a crowd whose keys donate nothing"
         yield from self._voted(self.crowd, line, plain=plain)
         self.agreements.read(line)
+
+    def pooled(self, line: PoolLine) -> Iterator[str]:
+        """What is wrong with a vote of the pool, given the lines before it."""
+        yield from self._begun(line.crowd)
+        if self.crowd is None or not self.crowd.donates:
+            yield f"block {line.block} of a pool, in a stream whose keys donate nothing"
+            return
+        if line.index >= self.crowd.actions:
+            yield f"block {line.block} of the pool: a vote for action {line.index}"
+        yield from self._late(line.last_offset)
+        yield from self.pool.voted(self.crowd, line)
+        self._count(line.last_offset)
 
     def told(self, line: PriorLine) -> Iterator[str]:
         """What is wrong with a prior's line."""
@@ -77,7 +175,7 @@ class CrowdLines:
             return
         if self.late < 0 or prior.after != self.votes:
             yield f"prior {prior.number} after {prior.after} votes of {self.votes}, none was due"
-        elif not crowd.follows(prior, newest(np.array(list(self.kept.values()))), self.priors):
+        elif not crowd.follows(prior, self._newest(), self.priors):
             yield f"prior {prior.number} does not follow from the votes before it"
         fits = crowd.fits(prior)  # else later priors could not be computed with it
         self.priors[prior.number], self.late = prior if fits else crowd.nothing, -1
@@ -103,7 +201,6 @@ class CrowdLines:
         if line.kind == OPENING:
             self.kept.pop(key, None)
         else:
-            self.votes += 1
             number = line.prior if isinstance(line.prior, int) else 0
             self.kept[key] = cast(
                 crowd,
@@ -113,6 +210,21 @@ class CrowdLines:
                 length=np.array([line.stop - line.start]),
                 group=crowd.groups.numbers([key]),
             )[0]
-            if self.votes >= due(self.priors[len(self.priors) - 1].after) and self.late < 0:
-                self.late = line.last_offset
+            self._count(line.last_offset)
         self.in_force[key] = line.index if line.in_force is UNSET else line.in_force
+
+    def _newest(self) -> Votes:
+        """The votes that make a prior."""
+        return newest(np.array([*self.kept.values(), *self.pool.kept]))
+
+    def _count(self, offset: int) -> None:
+        """One vote more, and the record with which the next prior becomes due."""
+        self.votes += 1
+        if self.votes >= due(self.priors[len(self.priors) - 1].after) and self.late < 0:
+            self.late = offset
+
+    def _late(self, offset: int) -> Iterator[str]:
+        """Whether a prior should stand before a line about this record."""
+        if 0 <= self.late < offset:
+            yield f"prior {len(self.priors)} is missing, due behind record {self.late}"
+            self.late = -1

@@ -34,7 +34,7 @@ from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
 from streamdp.service.agreements import Agreements
 from streamdp.service.policy_history import MOST_BLOCKS, PolicyHistory
-from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, PriorLine
+from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, PoolLine, PriorLine
 from streamdp.wire.published import decode_ledger
 
 NEWEST_LINES = 100_000
@@ -145,6 +145,7 @@ class PartitionHistory:
     curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
     whole: bool = True  # whether the first line heard was the ledger's first
     prior: CrowdPrior | None = None  # the newest that was heard, where the stream has a crowd
+    pooled: int = 0  # votes of the pool that were heard, where keys donate
     agreements: Agreements = field(default_factory=Agreements)
 
 
@@ -185,6 +186,10 @@ class StreamReleases:
                 self._charge(record.partition, record.key, line)
             elif isinstance(line, PriorLine):
                 self._prior(record.partition, line)
+            elif isinstance(line, PoolLine):
+                part = self.partitions[record.partition]
+                part.pooled += line.epoch == part.epoch
+                self._cost(part, line, _exact(line.epsilon))
 
     @property
     def whole(self) -> bool:
@@ -241,7 +246,7 @@ class StreamReleases:
             part.latest.clear()
             part.highest_now, part.prior = Fraction(0), None
             part.agreements = Agreements()
-            part.blocks = part.longest_block = part.last_slot = 0
+            part.blocks = part.longest_block = part.last_slot = part.pooled = 0
         part.epoch = epoch
 
     def _prior(self, number: int, line: PriorLine) -> None:
@@ -284,7 +289,7 @@ class StreamReleases:
         elif line.kind != OPENING and line.epoch == part.epoch:
             self._estimate(part, history, line)
 
-    def _cost(self, part: PartitionHistory, line: Charge, charged: Fraction) -> None:
+    def _cost(self, part: PartitionHistory, line: Charge | PoolLine, charged: Fraction) -> None:
         """Note what the events of a line were charged so far."""
         part.highest = max(part.highest, charged)
         if line.epoch == part.epoch:

@@ -36,12 +36,14 @@ from fractions import Fraction
 from msgspec import UNSET
 
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
+from streamdp.core.events import ACTION
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
+from streamdp.wire.crowd_entries import SavedPrior, SavedVote
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.lines import Charge, EpochMark, LedgerLine, PriorLine, ordinal_of
+from streamdp.wire.lines import Charge, EpochMark, LedgerLine, PoolLine, PriorLine, ordinal_of
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import (
     Checkpoint,
@@ -77,17 +79,24 @@ class Opening:
         """Whether the partition goes on from its state: neither a first start nor a new epoch."""
         return self.new_epoch is None and self.saved.checkpoint is not None
 
-    def waits(self, recorded: Recorded) -> bool:
-        """Whether a recorded release still has to be published."""
+    def waits(self, recorded: Recorded | SavedPrior | SavedVote) -> bool:
+        """Whether what was recorded still has to be published."""
         if recorded.ordinal is not None:
             return recorded.ordinal > self.lines_published
+        assert isinstance(recorded, Recorded), "all else has an ordinal"
         return recorded.commit_seq == self.commit_seq  # none, if the ledger knows a later commit
 
-    def waiting(self) -> list[Recorded]:
-        """The recorded releases that charge records and still have to be published."""
-        releases = self.saved.releases.values()
+    def waiting(self) -> list[tuple[str, int, Fraction]]:
+        """What charges records and still has to be published: kind, first record, and charge.
+
+        A slot is charged by a vote of its key or of the pool: both are one kind.
+        """
+        releases = [each.release for each in self.saved.releases.values() if self.waits(each)]
+        charging = [each for each in releases if each.stop > each.start]
+        pooled = [each for each in self.saved.now.pooled.values() if self.waits(each)]
         return [
-            each for each in releases if each.release.stop > each.release.start and self.waits(each)
+            *((each.kind, each.first_offset, each.epsilon) for each in charging),
+            *((ACTION, each.first_offset, each.epsilon) for each in pooled),
         ]
 
 
@@ -389,7 +398,7 @@ def check_alone(partition: Partition, position: int, past: Past) -> None:
 
 
 def _check_waiting(
-    spec: StreamSpec, partition: Partition, waiting: list[Recorded], past: Past
+    spec: StreamSpec, partition: Partition, waiting: list[tuple[str, int, Fraction]], past: Past
 ) -> None:
     """What was recorded is published by whichever epoch comes next: it must have room (P11).
 
@@ -397,9 +406,9 @@ def _check_waiting(
     of releases that wait. To drop those is no way out: a draw that was recorded counts as seen.
     """
     kinds: dict[str, Fraction] = {}
-    for each in waiting:
-        kinds[each.release.kind] = max(kinds.get(each.release.kind, _NONE), each.release.epsilon)
-    oldest = min((each.release.first_offset for each in waiting), default=0)
+    for kind, _, epsilon in waiting:
+        kinds[kind] = max(kinds.get(kind, _NONE), epsilon)
+    oldest = min((first for _, first, _ in waiting), default=0)
     charged = past.charged(partition.number, oldest) if waiting else _NONE
     budget, total = past.room + spec.charge, charged + sum(kinds.values(), _NONE)
     if charged > 0 and total > budget:
@@ -427,7 +436,7 @@ def _published_by(line: LedgerLine) -> int:
 
     A charge waits for the commit after the one that recorded it.
     """
-    if isinstance(line, PriorLine) or not isinstance(line.commit_seq, int):
+    if isinstance(line, PriorLine | PoolLine) or not isinstance(line.commit_seq, int):
         return 0
     return line.commit_seq + (line.schema == 1 and isinstance(line, Charge))
 

@@ -34,8 +34,9 @@ from fractions import Fraction
 from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import ACTION
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.lines import Assembled, Charge, input_id_of
+from streamdp.wire.lines import Assembled, Charge, PoolLine, input_id_of
 from streamdp.wire.published import decode_any_ledger
 
 
@@ -159,11 +160,12 @@ class Tally:
             input_id = input_id_of(line)
             if input_id is not UNSET:
                 self._input_ids.setdefault(line.input, {})[line.partition] = input_id
-            if not isinstance(line, Charge) or line.stop <= line.start:
+            if not isinstance(line, Charge | PoolLine) or line.stop <= line.start:
                 continue
             epoch = (line.input, line.partition, line.epoch)
             kinds = self._kinds[epoch]
-            kinds[line.kind] = max(kinds.get(line.kind, Fraction(0)), line.charge)
+            kind = ACTION if isinstance(line, PoolLine) else line.kind  # of a slot it is one or one
+            kinds[kind] = max(kinds.get(kind, Fraction(0)), line.charge)
             self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
 
     def _claim(self, line: Assembled) -> None:

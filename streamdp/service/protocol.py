@@ -36,23 +36,23 @@ from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, Sameness
 from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
+from streamdp.wire.crowd_entries import SavedPrior, SavedVote
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
-from streamdp.wire.recording import Entry, record_all
+from streamdp.wire.recording import Entry, Lasts, record_all
 from streamdp.wire.state import (
     Checkpoint,
     EpochLearner,
     Recorded,
     Remark,
     SavedAges,
-    SavedPrior,
     SavedState,
     encode_checkpoint,
     encode_learner,
     encode_remark,
     encode_withheld,
 )
-from streamdp.wire.state_version import CROWD_VERSION, VERSION
+from streamdp.wire.state_version import CROWD_VERSION, POOL_VERSION, VERSION
 
 _MOST_GONE = 20_000
 """Entries that one cut takes away at most, so that a transaction stays short."""
@@ -65,6 +65,7 @@ class Cut:
     commit: Commit = field(repr=False)
     checkpoint: Checkpoint
     published: tuple[Sequence[Release], ...] = field(repr=False)
+    pooled: bool = False  # whether it publishes votes of the pool
 
 
 @dataclass(slots=True)
@@ -197,7 +198,7 @@ def _crowd(saved: SavedState) -> CrowdStanding | None:
     if point is None or point.votes is UNSET:
         return None
     priors = [each.prior for _, each in sorted(saved.now.priors.items())]
-    return CrowdStanding(point.votes, tuple(priors))
+    return CrowdStanding(point.votes, tuple(priors), saved.now.pool or b"")
 
 
 def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
@@ -279,13 +280,13 @@ class PartitionWork:
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
         saved = opening.saved
-        priors = [
-            each for each in saved.now.priors.values() if each.ordinal > opening.lines_published
-        ]
-        recorded: list[Recorded | SavedPrior] = [*saved.releases.values(), *priors]
+        priors = [each for each in saved.now.priors.values() if opening.waits(each)]
+        pooled = saved.now.pooled.values()
+        recorded: list[Recorded | SavedPrior | SavedVote]
+        recorded = [*saved.releases.values(), *priors, *pooled]
         for each in sorted(recorded, key=self._order):
-            if isinstance(each, SavedPrior):
-                self._tell(each)
+            if isinstance(each, SavedPrior | SavedVote):
+                self._tell(each, opening)
                 continue
             identity = each.release.identity
             place = release_entry(identity)
@@ -304,11 +305,23 @@ class PartitionWork:
             else:
                 self._keep(identity.key, place)
 
-    def _tell(self, prior: SavedPrior) -> None:
-        """A prior that was recorded is published by the next cut; its entry stays."""
-        place = self._entries.prior(prior.prior.number, epoch=prior.epoch)
-        self._waiting.entries.append(Entry(None, place, b"", prior.ledger, None, stays=True))
-        self._waiting.held.append(False)
+    def _tell(self, recorded: SavedPrior | SavedVote, opening: Opening) -> None:
+        """A prior, or a vote of the pool, that was recorded is published by the next cut.
+
+        A prior's entry stays, a vote's goes then. (Where an epoch begins both go anyway.)
+        """
+        if isinstance(recorded, SavedPrior):
+            lasts = Lasts.FOR_THE_EPOCH
+            place = self._entries.prior(recorded.prior.number, epoch=recorded.epoch)
+        else:
+            lasts = Lasts.UNTIL_PUBLISHED
+            place = self._entries.pooled(recorded.block, epoch=recorded.epoch)
+        if opening.waits(recorded):
+            entry = Entry(None, place, b"", recorded.ledger, None, lasts)
+            self._waiting.entries.append(entry)
+            self._waiting.held.append(lasts is Lasts.UNTIL_PUBLISHED)
+        elif lasts is Lasts.UNTIL_PUBLISHED:
+            self._tombstones.append(place)
 
     def read(self, records: Records) -> Records:
         """What need be kept of records that have come until they are absorbed."""
@@ -345,7 +358,7 @@ class PartitionWork:
         if self.spec.idle is not None and (newest := newest_time(records)) is not None:
             self.engine.reach(newest)
         self.engine.skip_to(records[-1].next_offset)
-        if len(releases):
+        if releases.lines:
             self._drawn.append((releases, mode))
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
@@ -357,8 +370,8 @@ class PartitionWork:
 
     @property
     def unrecorded(self) -> int:
-        """Releases that were drawn since the last cut."""
-        return sum(len(releases) for releases, _ in self._drawn)
+        """Lines of what was drawn since the last cut."""
+        return sum(releases.lines for releases, _ in self._drawn)
 
     @property
     def behind(self) -> bool:
@@ -386,11 +399,13 @@ class PartitionWork:
         gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
         self.low_water, self.committed = self.engine.low_water(), self.engine.position
         self._first = False
-        checkpoint = self._checkpoint()
+        crowd = self.engine.crowd()
+        checkpoint = self._checkpoint(crowd)
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(),
             *((each.place, each.recorded) for each in self._waiting.entries),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
+            *self._pool(crowd),
             *((entry, None) for entry in gone),
             (self._entries.checkpoint, encode_checkpoint(checkpoint)),
         ]
@@ -406,6 +421,7 @@ class PartitionWork:
             ),
             checkpoint=checkpoint,
             published=tuple(publishing.shown),
+            pooled=any(each.lasts is Lasts.UNTIL_PUBLISHED for each in publishing.entries),
         )
 
     def _record(self, saved: Set[Key]) -> _Waiting:
@@ -421,8 +437,8 @@ class PartitionWork:
                 ordinal=ordinal,
                 input_id=self._input_id,
             )
-            self._lines_recorded += len(releases) + len(releases.priors)
-        held = [entry.key in saved for entry in entries]
+            self._lines_recorded += releases.lines
+        held = [entry.lasts is Lasts.UNTIL_PUBLISHED or entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
     def _note(self, releases: Releases, *, mode: Mode) -> None:
@@ -463,7 +479,7 @@ class PartitionWork:
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
         """Published releases whose saved row is past them need not be kept any more."""
         for entry, held in zip(publishing.entries, publishing.held, strict=True):
-            if entry.stays:
+            if entry.lasts is Lasts.FOR_THE_EPOCH:
                 continue
             if held:
                 self._tombstones.append(entry.place)
@@ -486,9 +502,19 @@ class PartitionWork:
         share = int(len(self.engine) * min(1.0, since / pace.seconds)) + 1
         return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
 
-    def _checkpoint(self) -> Checkpoint:
-        ages, crowd = self.engine.ages(), self.engine.crowd()
-        version = VERSION if crowd is None else CROWD_VERSION
+    def _pool(self, crowd: CrowdStanding | None) -> list[tuple[bytes, bytes | None]]:
+        """The pool of what keys donate: with each checkpoint, as of its position.
+
+        So a rebuild reads no record again for it, whichever rows were saved when.
+        """
+        if crowd is None or not crowd.pool:
+            return []
+        return [(self._entries.pool(epoch=self._epoch), crowd.pool)]
+
+    def _checkpoint(self, crowd: CrowdStanding | None) -> Checkpoint:
+        ages, version = self.engine.ages(), VERSION
+        if crowd is not None:
+            version = POOL_VERSION if crowd.pool else CROWD_VERSION
         return Checkpoint(
             version=version,
             min_reader=version,
@@ -514,9 +540,9 @@ class PartitionWork:
         """The stream's epoch, where the partition has one of its own."""
         return None if self._epoch == self.spec.epoch else self.spec.epoch
 
-    def _order(self, recorded: Recorded | SavedPrior) -> tuple[int, int, int, int]:
+    def _order(self, recorded: Recorded | SavedPrior | SavedVote) -> tuple[int, int, int, int]:
         """Releases in the order in which they were drawn, also where no ordinal says it."""
-        if isinstance(recorded, SavedPrior):
+        if isinstance(recorded, SavedPrior | SavedVote):
             return recorded.ordinal, 0, 0, 0
         release = recorded.release
         kinds = (OPENING, *self.spec.lines.kinds, *(each.name for each in self.spec.estimates))

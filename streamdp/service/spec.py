@@ -17,7 +17,7 @@ from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Carried, Key
 from streamdp.core.learners import Leader, Learner, PolicyLearner
-from streamdp.core.learners.leader import written
+from streamdp.core.learners.leader import donated_below, written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -27,7 +27,7 @@ from streamdp.service.settings import Start as Start
 from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
-from streamdp.wire.published import Lines
+from streamdp.wire.published import Giving, Lines
 from streamdp.wire.state import ESCAPED, LONG, EpochLearner, encode_learner, largest_recorded
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class StreamSpec:
                 )
             )
         self._check_observed()
+        if donated_below(self.learner):
+            from streamdp.core.engine.charges import check_estimates  # others need no bank
+
+            check_estimates(self.estimates, shortest=donated_below(self.learner))
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
                 complaint(
@@ -167,6 +171,7 @@ class StreamSpec:
             learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             schedule=written(self.learner.schedule),
             crowd=crowd_name(self.learner),
+            giving=giving(self.learner),
         )
 
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
@@ -182,6 +187,7 @@ class StreamSpec:
             shown=layout.shown,
             learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             noted_from=noted_from,
+            donates=donated_below(self.learner) or UNSET,
         )
 
     @property
@@ -210,11 +216,20 @@ class StreamSpec:
         key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
         longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
-        largest = max(self.row_bytes + len(longest), recorded)
+        largest = max(self.row_bytes + len(longest), recorded, self._pool_bytes)
         if not self.carry and self.idle is None:
             return largest
         learner = encode_learner(self.epoch_learner(carries=True, noted_from=LONG))
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
+
+    @property
+    def _pool_bytes(self) -> int:
+        """What the pool of donated slots takes in the state, with its key."""
+        pool = self.learner.pool if isinstance(self.learner, Leader) else None
+        if pool is None:
+            return 0
+        place = Entries(self.name, LONG).pool(epoch=LONG)
+        return row_layout(pool, (), epoch=self.epoch).size + len(place)
 
     def engine(
         self,
@@ -245,6 +260,14 @@ class StreamSpec:
 def mechanism(learner: Learner) -> str:
     """The name of the mechanism that draws a learner's releases."""
     return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
+
+
+def giving(learner: Learner) -> Giving | None:
+    """Which blocks its keys donate; None where they donate none."""
+    shortest = donated_below(learner)
+    if not shortest or learner.charge is None:
+        return None
+    return Giving(learner.schedule, shortest, learner.charge)
 
 
 def crowd_name(learner: Learner) -> str:

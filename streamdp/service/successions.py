@@ -29,13 +29,15 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import OPENING, After
 from streamdp.core.evidence.carrying import STAYS_AWAY, moved
+from streamdp.core.evidence.crowd import named
+from streamdp.core.evidence.donation import reached
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
 from streamdp.core.learners.leader import MOST_ACTIONS
 from streamdp.service.standings import schedule_in
-from streamdp.wire.lines import CarriedOver, Carries, Charge, from_base64
+from streamdp.wire.lines import CarriedOver, Carries, Charge, Donates, from_base64
 from streamdp.wire.published import CARRIED
 
 
@@ -85,7 +87,7 @@ class Succession:
                 self._came_back(line)
             self._keys[key] = self._begun(line, history)
         elif before is not None:
-            before.after = before.after._replace(block=line.block + 1)
+            before.after = before.after._replace(block=line.block + 1 + _given(line))
             before.length = line.stop - line.start
             self._tell(before, line)
             before.history = history
@@ -109,11 +111,11 @@ class Succession:
     def _begun(self, line: Charge, history: Floats | None) -> PublicRow:
         """The public part of a learner that opens."""
         first = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
-        public = PublicRow(After(line.epoch, line.born, first))
+        public = PublicRow(After(line.epoch, line.born, first + _given(line)))
         if isinstance(line.carried, CarriedOver):
             schedule = schedule_in(line.carried)
             if schedule is not None and first:
-                public.length = int(schedule.lengths(np.array([first - 1]))[0])
+                public.length = reached(schedule, first, shortest=_donated_below(line))
         self._tell(public, line)
         if isinstance(line.learner, str):
             public.learner, public.history = line.learner, history
@@ -207,6 +209,24 @@ class Succession:
             return before.action is not None and before.action not in removed
         posterior = all(_keeps_a_posterior(told) for told in (before.learner, line.learner))
         return posterior and all(each.kept for each in since)
+
+
+def _given(line: Charge) -> int:
+    """How many blocks the key donates behind a line, as the line says."""
+    return line.donates.blocks if isinstance(line.donates, Donates) else 0
+
+
+def _donated_below(line: Charge) -> int:
+    """The length below which blocks are donated, as the line names its crowd; 0: none is."""
+    return _shortest(line.crowd) if isinstance(line.crowd, str) else 0
+
+
+@lru_cache(maxsize=64)
+def _shortest(crowd: str) -> int:
+    try:
+        return named(crowd).donates
+    except InvalidConfig:  # `crowd_lines` tells that
+        return 0
 
 
 def _named(after: After) -> str:

@@ -16,7 +16,9 @@ What is held against the ledgers of the streams that were given:
    (`streamdp.wire.retracing`).
 8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
    lines put in force, and nothing was told that no line tells of (`told`).
-9. Priors follow from the votes before them, and each draw names the newest (`crowd_lines`).
+9. Priors follow from the votes before them, and each draw names the newest (`crowd_lines`). The
+   blocks of the pool tile the slots that keys donate, as many as there are by then; these are
+   charged where a key's line says that it donates them.
 10. What openings carry over is what was public of the key's newest learner (`successions`).
 10. Requests with their outcomes, over all topics that were assembled from them, stay within their
    budget, and none was assembled again (`assembled`).
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
@@ -51,9 +53,11 @@ from streamdp.wire.lines import (
     Assembled,
     CarriedOver,
     Charge,
+    Donates,
     EpochMark,
     InForce,
     LedgerLine,
+    PoolLine,
     PriorLine,
     from_base64,
     ordinal_of,
@@ -71,6 +75,9 @@ MOST_TOLD = 20
 LONGEST = 1000
 """Characters of an ε: far above all that we charge, below what Python refuses to read (4,300)."""
 
+
+NO_END = 2**63
+"""An offset behind all records."""
 
 _NOTHING = Fraction(0)
 _PART_BYTES = 4  # of a policy for each action
@@ -146,6 +153,7 @@ class _Part:
     compared: Compared = field(default_factory=Compared)
     succession: Succession = field(default_factory=Succession)
     crowd: CrowdLines = field(default_factory=CrowdLines)
+    given: dict[Key, TopicCharge] = field(default_factory=dict)  # behind keys' newest lines
 
 
 class Verification:
@@ -192,16 +200,18 @@ class Verification:
                 for wrong in self._assembled.read(*at, line):
                     self._tell(where, wrong)
                 continue
-            if isinstance(line, Charge) and len(line.epsilon) > LONGEST:
-                self._tell(where, f"ε has {len(line.epsilon)} characters; expected ≤ {LONGEST}")
+            if (size := _longest(line)) > LONGEST:
+                self._tell(where, f"ε has {size} characters; expected ≤ {LONGEST}")
                 continue
             part = self._parts[stream.app, stream.stream, record.partition]
             for wrong in _follows(part, line):
                 self._tell(where, wrong)
             self._lines[line.input] += 1
             self._seeded[line.input] += line.seeded
-            if isinstance(line, Charge) and line.stop > line.start:
-                self._book(stream, line)
+            if isinstance(line, Charge):
+                self._book(stream, line, part)
+            elif isinstance(line, EpochMark):
+                self._close(stream, part, line.next_offset)
 
     @property
     def unjudged(self) -> int:
@@ -289,7 +299,12 @@ class Verification:
 
         return self._assembled.highest(topic, charged, directly, without=without)
 
-    def _book(self, stream: StreamTopics, line: Charge) -> None:
+    def _book(self, stream: StreamTopics, line: Charge, part: _Part) -> None:
+        """What a line charges: its own slots, and those that its key donates behind it.
+
+        The records of donated slots lie between this line's last and the key's next line's first.
+        A record is of one learner, but of two blocks where it is a frame.
+        """
         identity = line.identity
         charge = TopicCharge(
             topic=line.input,
@@ -302,12 +317,41 @@ class Verification:
             last_offset=line.last_offset,
             epsilon=line.charge,
         )
-        self._charges[line.input][line.partition, identity.key].append((stream.app, charge))
+        given = part.given.get(identity.key)
+        if given is not None and (given.learner != charge.learner or line.stop > given.start):
+            shared = given.learner == charge.learner
+            last = line.first_offset if shared else line.first_offset - 1
+            self._charge(stream, replace(given, last_offset=last))
+            del part.given[identity.key]
+        if line.stop > line.start:
+            self._charge(stream, charge)
+        if isinstance(line.donates, Donates):
+            part.given[identity.key] = replace(
+                charge,
+                start=line.stop,
+                stop=line.stop + line.donates.slots,
+                first_offset=line.last_offset,
+                last_offset=NO_END,
+                epsilon=Fraction(line.donates.epsilon),
+            )
+
+    def _close(self, stream: StreamTopics, part: _Part, end: int) -> None:
+        """No record from here on is of a slot that a key has donated so far."""
+        for given in part.given.values():
+            self._charge(stream, replace(given, last_offset=end - 1))
+        part.given.clear()
+
+    def _charge(self, stream: StreamTopics, charge: TopicCharge) -> None:
+        if charge.last_offset >= charge.first_offset:
+            of_key = self._charges[charge.topic][charge.partition, charge.key]
+            of_key.append((stream.app, charge))
 
     def _highest(self, topic: str, *, without: Collection[str] = ()) -> Fraction:
         """A record has one key in one partition, so keys are added up one by one."""
-        highest = Fraction(0)
-        for charges in self._charges[topic].values():
+        highest, open_ = Fraction(0), self._given_last(topic)
+        charged = self._charges[topic]
+        for of_key in charged.keys() | open_.keys():
+            charges = [*charged.get(of_key, ()), *open_.get(of_key, ())]
             counted = [each for app, each in charges if app not in without]
             try:
                 highest = max(highest, topic_total(counted))
@@ -315,6 +359,15 @@ class Verification:
                 if not without:  # else it was told of all of them
                     self._tell(f"topic {topic}", str(error))
         return highest
+
+    def _given_last(self, topic: str) -> dict[tuple[int, Key], list[_OfApp]]:
+        """What keys donate behind their newest lines."""
+        found: defaultdict[tuple[int, Key], list[_OfApp]] = defaultdict(list)
+        for (app, _, number), part in self._parts.items():
+            for key, given in part.given.items():
+                if given.topic == topic:
+                    found[number, key].append((app, given))
+        return found
 
     def _tell(self, where: str, what: str) -> None:
         self.violations.append(f"{where}: {what}")
@@ -339,13 +392,24 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
     if isinstance(line, PriorLine):
         yield from part.crowd.told(line)
         return
-    yield from part.crowd.read(line)
     if line.first_offset < part.position:
         yield f"record {line.first_offset} is read again, epoch {line.epoch} began after it"
     part.last = max(part.last, line.last_offset)
     if line.delta.partition("/")[0].strip("0"):
         yield f"δ is charged, where the promise is pure; expected 0, got {line.delta[:40]}"
+    if isinstance(line, PoolLine):
+        yield from part.crowd.pooled(line)
+        return
+    yield from part.crowd.read(line)
     yield from _tiles(part, line)
+
+
+def _longest(line: LedgerLine) -> int:
+    """How many characters an ε of the line has at most."""
+    told = [line.epsilon] if isinstance(line, Charge | PoolLine) else []
+    if isinstance(line, Charge) and isinstance(line.donates, Donates):
+        told.append(line.donates.epsilon)
+    return max(map(len, told), default=0)
 
 
 def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:
@@ -358,7 +422,7 @@ def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:
         return
     if part.ordinal:
         yield f"a line without an ordinal after line {part.ordinal}"
-    assert not isinstance(line, PriorLine), "its schema has ordinals"
+    assert not isinstance(line, PriorLine | PoolLine), "its schema has ordinals"
     commit_seq = line.commit_seq if isinstance(line.commit_seq, int) else 0
     if commit_seq < part.commit_seq:
         yield f"commit_seq falls from {part.commit_seq} to {commit_seq}"
@@ -399,6 +463,9 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
                 f" but {learner.last} was read"
             )
         learner.blocks, learner.stop, learner.last = line.block + 1, line.stop, line.last_offset
+    if isinstance(line.donates, Donates):
+        learner.blocks += line.donates.blocks
+        learner.stop += line.donates.slots
 
 
 def _what(line: InForce) -> _Told:

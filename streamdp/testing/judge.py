@@ -17,6 +17,9 @@ input with an engine of its own. What it holds against a partition:
 8. With a crowd priors have the numbers 1, 2, 3 … in each epoch, each draw was told the newest that
    stands before it (of the control group, and plain votes: none), and nobody ever saw two different
    priors of one number.
+9. Where keys donate, a key's blocks tile with those that its lines say it donates, the pool's
+   blocks are 0, 1, 2 … of each epoch and tile its slots, and nobody ever saw two different votes of
+   one block of it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from msgspec import UNSET
 
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
-from streamdp.core.events import ACTION, OPENING, CrowdPrior, Identity, Release
+from streamdp.core.events import ACTION, OPENING, CrowdPrior, Identity, Release, Releases
 from streamdp.core.evidence.crowd import named
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
@@ -37,10 +40,12 @@ from streamdp.wire.lines import (
     ActionLine,
     CarriedOver,
     Charge,
+    Donates,
     EpochMark,
     InForce,
     LedgerLine,
     PolicyLine,
+    PoolLine,
     PriorLine,
     from_base64,
     input_id_of,
@@ -73,6 +78,7 @@ def judge(evidence: Evidence) -> list[str]:
         *_tiles(charges),
         *_numbered(lines),
         *_told_priors(lines),
+        *_pooled(lines),
         *_one_face([*evidence.seen, *(record.value for record in evidence.ledger)]),
     ]
 
@@ -90,14 +96,16 @@ def judge_fold(
     beginning = replace(lines, input_id=None if first is UNSET else first)
     for batch in log:
         releases = engine.apply_batch(batch)
-        made = dict(zip(releases.prior_places, releases.priors, strict=True))
-        for place, release in enumerate(releases, start=1):
+        between = releases.between()
+        for place in range(len(releases) + 1):
+            for _, each, last in (found for found in between if found[0] == place):
+                charged.append(_between(lines, each, releases, last, ordinal=len(charged) + 1))
+            if place == len(releases):
+                break
             words, ordinal = lines if charged else beginning, len(charged) + 1
-            charged.append(words.ledger(release, mode=Mode.LIVE, ordinal=ordinal))
-            shown = lines.action(release, mode=Mode.LIVE)
+            charged.append(words.ledger(releases[place], mode=Mode.LIVE, ordinal=ordinal))
+            shown = lines.action(releases[place], mode=Mode.LIVE)
             told += [] if shown is None else [shown]
-            if place in made:
-                charged.append(_of_prior(lines, made[place], release, ordinal=len(charged) + 1))
     topics = [("ledger", charged, evidence.ledger)]
     if lines.observes == "feedback":
         topics.append(("actions topic", told, evidence.actions))
@@ -109,16 +117,14 @@ def judge_fold(
     ]
 
 
-def _of_prior(lines: Lines, prior: CrowdPrior, behind: Release, *, ordinal: int) -> bytes:
-    """The ledger's line of a prior that was made behind a release."""
-    identity, last = behind.identity, behind.last_offset
-    return lines.prior(
-        prior,
-        partition=identity.partition,
-        epoch=identity.epoch,
-        last_offset=last,
-        ordinal=ordinal,
-    )
+def _between(
+    lines: Lines, told: Release | CrowdPrior, releases: Releases, last: int, *, ordinal: int
+) -> bytes:
+    """The ledger's line of a vote of the pool, or of a prior that was made behind a record."""
+    if isinstance(told, Release):
+        return lines.pool(told, ordinal=ordinal)
+    partition, epoch = releases.partition, releases.epoch
+    return lines.prior(told, partition=partition, epoch=epoch, last_offset=last, ordinal=ordinal)
 
 
 def _first_difference(expected: list[bytes], found: list[bytes], *, whole: str) -> list[int]:
@@ -214,25 +220,51 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
         blocks = [line for line in lines if line.kind in ENDS_BLOCK]
         carried = lines[0].carried  # the first block of a learner that carries something over
         first = carried.first_block if isinstance(carried, CarriedOver) else 0
-        stop, offset = lines[0].start, -1
-        for number, line in enumerate(blocks, start=first):
+        given, slots = _given(lines[0])
+        number, stop, offset = first + given, lines[0].start + slots, -1
+        for line in blocks:
             if line.identity.block != number:
                 yield f"{learner}: block {line.identity.block} where {number} was due"
             if line.start != stop or line.stop <= line.start:
                 yield f"{learner}: slots [{line.start}, {line.stop}) where {stop} was due"
             if line.first_offset < offset or line.last_offset < line.first_offset:
                 yield f"{learner}: block {number} reads records of the block before"
-            stop, offset = line.stop, line.last_offset
+            given, slots = _given(line)
+            number, stop, offset = number + 1 + given, line.stop + slots, line.last_offset
+
+
+def _given(line: Charge) -> tuple[int, int]:
+    """The blocks and slots that a key donates behind a line."""
+    donated = line.donates
+    return (donated.blocks, donated.slots) if isinstance(donated, Donates) else (0, 0)
+
+
+def _pooled(lines: Sequence[LedgerLine]) -> Iterator[str]:
+    """Whether the pool's blocks are consecutive and tile its slots (rule 9)."""
+    block, stop, offset = 0, 1, -1
+    for line in lines:
+        if isinstance(line, EpochMark):
+            block, stop, offset = 0, 1, -1
+        elif isinstance(line, PoolLine):
+            if (line.block, line.start) != (block, stop):
+                yield f"block {line.block} of the pool from {line.start}, due: {block} from {stop}"
+            if line.first_offset < offset or line.last_offset < line.first_offset:
+                yield f"block {line.block} of the pool reads records of the block before"
+            block, stop, offset = line.block + 1, line.stop, line.last_offset
 
 
 def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
     last, commit = 0, 0
     for line in lines:
         ordinal = ordinal_of(line)
-        if ordinal is None and not isinstance(line, PriorLine) and line.commit_seq is not UNSET:
-            if last or line.commit_seq < commit:
-                yield f"commit {line.commit_seq} of schema 1 after line {last}, commit {commit}"
-            commit = max(commit, line.commit_seq)
+        if isinstance(line, PriorLine | PoolLine):
+            commit_seq = None  # its schema has ordinals
+        else:
+            commit_seq = line.commit_seq if isinstance(line.commit_seq, int) else None
+        if ordinal is None and commit_seq is not None:
+            if last or commit_seq < commit:
+                yield f"commit {commit_seq} of schema 1 after line {last}, commit {commit}"
+            commit = max(commit, commit_seq)
         elif ordinal != last + 1:
             yield f"ledger line {ordinal} where {last + 1} was due"
         last = ordinal or last
@@ -248,6 +280,8 @@ def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:
             if line.number != newest + 1:
                 yield f"prior {line.number} where {newest + 1} was due"
             newest = line.number
+        elif isinstance(line, PoolLine):
+            continue
         elif line.prior is not UNSET and line.prior != (0 if _is_told_nothing(line) else newest):
             yield f"{line.identity}: drawn under prior {line.prior}, where {newest} is the newest"
 
@@ -264,8 +298,11 @@ def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
     """No identity was ever seen with two different releases, nor a prior's number with two."""
     faces: dict[Identity, object] = {}
     priors: dict[tuple[int, int], PriorLine] = {}
+    votes: dict[tuple[int, int], PoolLine] = {}
     for value in lines:
         line = decode_ledger(value)
+        if isinstance(line, PoolLine) and votes.setdefault((line.epoch, line.block), line) != line:
+            yield f"block {line.block} of the pool, epoch {line.epoch}: seen with two votes"
         if (
             isinstance(line, PriorLine)
             and priors.setdefault((line.epoch, line.number), line) != line

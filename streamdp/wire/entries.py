@@ -10,6 +10,8 @@ share a key, whatever is in names and record keys:
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
     ["home",0,"withheld",2,"fr"]         epoch, key: what is in force there was shown to nobody
     ["home",0,"prior",2,7]               epoch, number: a prior, as its ledger line
+    ["home",0,"pool",2]                  epoch: the pool of what keys donate, as of the checkpoint
+    ["home",0,"pooled",2,5]              epoch, block: a vote of the pool, as its ledger line
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
@@ -35,6 +37,8 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "learner": (int,),  # epoch
     "withheld": (int, object),  # epoch, key
     "prior": (int, int),  # epoch, number
+    "pool": (int,),  # epoch
+    "pooled": (int, int),  # epoch, block
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -75,6 +79,14 @@ class Entries:
     def prior(self, number: int, *, epoch: int) -> bytes:
         """Where a prior is."""
         return _encode([self.stream, self.partition, "prior", epoch, number])
+
+    def pool(self, *, epoch: int) -> bytes:
+        """Where the pool of donated slots is."""
+        return _encode([self.stream, self.partition, "pool", epoch])
+
+    def pooled(self, block: int, *, epoch: int) -> bytes:
+        """Where a vote of the pool is, until it is published."""
+        return _encode([self.stream, self.partition, "pooled", epoch, block])
 
     def withheld(self, key: Key, *, epoch: int) -> bytes:
         """The key of the entry that marks a key's newest release as withheld."""

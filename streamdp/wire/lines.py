@@ -22,7 +22,8 @@ LEDGER_SCHEMA = 2
 """Of the ledger's, but for priors. Lines of schema 1 have `commit_seq` in place of `ordinal`."""
 
 PRIOR_SCHEMA = 3
-"""Of priors, and the newest that is read: who knows no priors must not go on as if all was read."""
+"""Of priors and of the pool's votes, and the newest that is read: who knows neither must not go on
+as if all was read."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -134,6 +135,14 @@ class CarriedOver(Struct, frozen=True, kw_only=True):
     ) = UNSET
 
 
+class Donates(Struct, frozen=True, kw_only=True):
+    """What a key gives to its partition's pool next: blocks that no release of its own ends."""
+
+    blocks: Annotated[int, Meta(ge=1, description="How many blocks, one after the other.")]
+    slots: Annotated[int, Meta(ge=1, description="How many slots they have, from `stop` on.")]
+    epsilon: Annotated[Exact, Meta(description="What the pool's vote charges each of them.")]
+
+
 class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     """A release and what it cost each event that it read: a line of the ledger."""
 
@@ -164,6 +173,10 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     ) = UNSET
     prior: (
         Annotated[int, Meta(ge=0, description="The prior that it was drawn under; 0: none.")]
+        | UnsetType
+    ) = UNSET
+    donates: (
+        Annotated[Donates, Meta(description="What the key gives to the pool from `stop` on.")]
         | UnsetType
     ) = UNSET
     learner: (
@@ -289,7 +302,37 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
         return CrowdPrior(self.number, self.after, self.gap, told)
 
 
-LedgerLine = Charge | EpochMark | PriorLine
+class PoolLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="pool"):
+    """A vote of a partition's pool, and which donated slots it charges: a line of the ledger."""
+
+    schema: Annotated[int, Meta(ge=3, description="Version of this schema.")]
+    stream: str
+    partition: Natural
+    epoch: Natural
+    block: Natural
+    input: Annotated[str, Meta(description="The input topic, whose budget is charged.")]
+    first_offset: Annotated[int, Meta(ge=0, description="First donated record that was read.")]
+    last_offset: Annotated[int, Meta(ge=0, description="Last donated record that was read.")]
+    start: Annotated[int, Meta(ge=1, description="First of the pool's slots that are charged.")]
+    stop: Annotated[int, Meta(ge=1, description="First of its slots after these.")]
+    mechanism: Annotated[str, Meta(description="How it was drawn.")]
+    epsilon: Exact
+    delta: Exact
+    ordinal: Ordinal
+    crowd: Annotated[str, Meta(description="Which keys' blocks are donated.")]
+    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
+    version: Annotated[str, Meta(description="Version of the library.")]
+    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
+    index: Annotated[int, Meta(ge=0, description="The action that the pool votes for.")]
+    action: str
+
+    @property
+    def charge(self) -> Fraction:
+        """The ε that each donated slot in [start, stop) was charged."""
+        return Fraction(self.epsilon)
+
+
+LedgerLine = Charge | EpochMark | PriorLine | PoolLine
 
 
 class PersonsCap(Struct, frozen=True, kw_only=True):
@@ -331,7 +374,7 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
 
 def input_id_of(line: LedgerLine) -> str | UnsetType:
     """Which topic of its name the input is, if the line says it."""
-    return UNSET if isinstance(line, PriorLine) else line.input_id
+    return UNSET if isinstance(line, PriorLine | PoolLine) else line.input_id
 
 
 def ordinal_of(line: LedgerLine) -> int | None:

@@ -40,6 +40,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -49,6 +50,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, CrowdPrior, Key, Release
+from streamdp.core.evidence.donation import NO_GIFT, Gift, run_from
+from streamdp.core.schedule import Schedule
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
@@ -58,11 +61,13 @@ from streamdp.wire.lines import (
     CarriedOver,
     Carries,
     Charge,
+    Donates,
     EpochMark,
     InForce,
     LedgerLine,
     Named,
     PolicyLine,
+    PoolLine,
     PriorLine,
     key_bytes,
 )
@@ -88,6 +93,23 @@ class Mode(StrEnum):
     FALLBACK = "fallback"
 
 
+@dataclass(frozen=True, slots=True)
+class Giving:
+    """Which blocks of keys are donated, and what the pool's votes charge their slots."""
+
+    schedule: Schedule  # of keys
+    shortest: int  # blocks of fewer slots are donated
+    charge: Fraction
+    always: Gift | None = None  # after every release: for templates of lines
+
+    def after(self, kind: str, block: int, first: int) -> Gift:
+        """What a key donates after a release: from its next block on. `first`: its first block."""
+        if self.always is not None:
+            return self.always
+        due = first if kind == OPENING else block + 1
+        return run_from(self.schedule, due, shortest=self.shortest)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
     """Writes the lines of one stream's releases; all of its configuration is public."""
@@ -105,6 +127,7 @@ class Lines:
     learner: str = ""  # of a feedback stream: what its policies and noise follow from
     schedule: str = ""  # of the learner's blocks, in writing
     crowd: str = ""  # the name of the learner's, if it has one
+    giving: Giving | None = None  # where keys donate
     input_id: str | None = None  # of the input topic, where the next line is to tell it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
@@ -224,6 +247,46 @@ class Lines:
         )
         return _encode(line)
 
+    def pool(self, vote: Release, *, ordinal: int) -> bytes:
+        """The ledger's line of a vote of the pool; its length does not tell which vote."""
+        identity = vote.identity
+        line = PoolLine(
+            schema=PRIOR_SCHEMA,
+            stream=self.stream,
+            partition=identity.partition,
+            epoch=identity.epoch,
+            block=identity.block,
+            input=self.input,
+            first_offset=vote.first_offset,
+            last_offset=vote.last_offset,
+            start=vote.start,
+            stop=vote.stop,
+            mechanism=self.mechanism,
+            epsilon=str(vote.epsilon),
+            delta="0",
+            ordinal=ordinal,
+            crowd=self.crowd,
+            digest=self.digest,
+            version=self.version,
+            seeded=self.seeded,
+            index=vote.value,
+            action=self.actions[vote.value],
+        )
+        return _filled(_encode(line), self._fill[vote.value])
+
+    def gift(self, kind: str, block: int, first: int = 0) -> Gift:
+        """What a key donates after a release of this kind and block."""
+        return NO_GIFT if self.giving is None else self.giving.after(kind, block, first)
+
+    def _donates(self, release: Release) -> dict[str, Any]:
+        """What a line says of that."""
+        first = 0 if release.carried is None else release.carried.block
+        gift = self.gift(release.kind, release.identity.block, first)
+        if not gift.blocks or self.giving is None:
+            return {}
+        charge = str(self.giving.charge)
+        return {"donates": Donates(blocks=gift.blocks, slots=gift.slots, epsilon=charge)}
+
     @property
     def _input_id(self) -> str | UnsetType:
         return UNSET if self.input_id is None else self.input_id
@@ -282,7 +345,7 @@ class Lines:
         memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
         if self.crowd:
             assert release.prior is not None, "a learner with a crowd is told a prior"
-            memory |= {"crowd": self.crowd, "prior": release.prior}
+            memory |= {"crowd": self.crowd, "prior": release.prior, **self._donates(release)}
         if mode is Mode.SHADOW:
             return {"withheld": True, **memory}, 0
         drawn: dict[str, Any] = {**memory, "index": value, "action": self.actions[value]}
@@ -328,7 +391,7 @@ def decode_in_force(value: bytes) -> InForce:
 def decode_ledger(value: bytes) -> LedgerLine:
     """Read a record of a ledger topic, of this schema or of an earlier one."""
     line = _decoded(_ledger_decoder, value, where="ledger line", newest=PRIOR_SCHEMA)
-    if isinstance(line, PriorLine):
+    if isinstance(line, PriorLine | PoolLine):
         return line
     if line.schema > LEDGER_SCHEMA:
         _refuse_newer(value, where="ledger line", newest=LEDGER_SCHEMA)
@@ -399,7 +462,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
         raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
-    if not isinstance(line, EpochMark | Assembled | PriorLine):
+    if not isinstance(line, EpochMark | Assembled | PriorLine | PoolLine):
         _check_key(line, where=where)
     return line
 

@@ -12,8 +12,10 @@ plain way, and so do openings that are carried over: a key has one in an epoch.
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import shake_128
@@ -33,9 +35,18 @@ from streamdp.core.events import (
     Release,
     Releases,
 )
+from streamdp.core.evidence.donation import NO_GIFT, Gift
 from streamdp.wire.entries import Entries, release_entry, written_key
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, key_field
 from streamdp.wire.state import encode_recorded, record
+
+
+class Lasts(Enum):
+    """How long an entry stays in the state."""
+
+    UNTIL_SAVED = "until saved"  # a release, until it is published and its row's save is past it
+    UNTIL_PUBLISHED = "until published"  # a vote of the pool, which is saved with each checkpoint
+    FOR_THE_EPOCH = "for the epoch"  # a prior
 
 
 class Entry(NamedTuple):
@@ -46,7 +57,7 @@ class Entry(NamedTuple):
     recorded: bytes  # the state entry's value
     ledger: bytes
     action: bytes | None
-    stays: bool = False  # a prior's entry stays as long as its epoch
+    lasts: Lasts = Lasts.UNTIL_SAVED
 
     def __repr__(self) -> str:
         """Say where it goes, never what was drawn: it is not public yet, or never."""
@@ -65,50 +76,51 @@ def record_all(
         return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
     if lines.observes == "feedback":
         return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
-    kinds: dict[int, _Kind] = {}
+    kinds: dict[tuple[int, Gift], _Kind] = {}
+    gifts: dict[tuple[int, int], Gift] = {}  # by kind and block
     told = np.zeros_like(releases.value) if releases.prior is None else releases.prior
-    made = dict(zip(releases.prior_places, releases.priors, strict=True))
+    between: defaultdict[int, list[tuple[Release | CrowdPrior, int]]] = defaultdict(list)
+    for at, each, last in releases.between():
+        between[at].append((each, last))
     standing = releases.value if releases.in_force is None else releases.in_force
     columns = (releases.value, standing, told)
     rows = zip(_named(releases), *(each.tolist() for each in columns), strict=True)
     entries: list[Entry] = []
     for at, ((key, code, *numbers), value, in_force, prior) in enumerate(rows):
-        _add_prior(entries, made.get(at), releases, at, lines=lines, ordinal=ordinal)
+        for each, last in between.get(at, ()):
+            entries.append(_between(each, releases, last, lines, ordinal + len(entries)))
         place = ordinal + len(entries)
         carried = releases.carried is not None and releases.kinds[code] == OPENING
         if carried or releases.kinds[code] not in (OPENING, ACTION):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
-        if code not in kinds:
-            kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
-        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place), prior))
-    end = len(releases)
-    _add_prior(entries, made.get(end), releases, end, lines=lines, ordinal=ordinal)
+        block = numbers[1] if lines.giving is not None else 0
+        if (code, block) not in gifts:
+            gifts[code, block] = lines.gift(releases.kinds[code], block)
+        same = code, gifts[code, block]
+        if same not in kinds:
+            kinds[same] = _Kind(releases, *same, lines=lines, mode=mode)
+        entries.append(kinds[same].entry(key, value, in_force, (*numbers, place), prior))
+    for each, last in between.get(len(releases), ()):
+        entries.append(_between(each, releases, last, lines, ordinal + len(entries)))
     return entries
 
 
-def _add_prior(
-    entries: list[Entry],
-    prior: CrowdPrior | None,
-    releases: Releases,
-    place: int,
-    *,
-    lines: Lines,
-    ordinal: int,
-) -> None:
-    """The line of a prior that was made behind `place` releases, before a draw is told it."""
-    if prior is None:
-        return
+def _between(
+    told: Release | CrowdPrior, releases: Releases, last_offset: int, lines: Lines, ordinal: int
+) -> Entry:
+    """The line of a vote of the pool, or of a prior before a draw is told it."""
     partition, epoch = releases.partition, releases.epoch
+    entries = Entries(releases.stream, partition)
+    if isinstance(told, Release):
+        line = lines.pool(told, ordinal=ordinal)
+        at = entries.pooled(told.identity.block, epoch=epoch)
+        return Entry(None, at, line, line, None, lasts=Lasts.UNTIL_PUBLISHED)
     line = lines.prior(
-        prior,
-        partition=partition,
-        epoch=epoch,
-        last_offset=int(releases.last_offset[place - 1]),
-        ordinal=ordinal + len(entries),
+        told, partition=partition, epoch=epoch, last_offset=last_offset, ordinal=ordinal
     )
-    at = Entries(releases.stream, partition).prior(prior.number, epoch=epoch)
-    entries.append(Entry(None, at, line, line, None, stays=True))
+    at = entries.prior(told.number, epoch=epoch)
+    return Entry(None, at, line, line, None, lasts=Lasts.FOR_THE_EPOCH)
 
 
 def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
@@ -172,6 +184,7 @@ class _Kind:
 
     releases: Releases
     code: int
+    gift: Gift  # what their keys donate next
     lines: Lines = field(kw_only=True)
     mode: Mode = field(kw_only=True)
     _texts: _Templates = field(init=False)
@@ -181,7 +194,9 @@ class _Kind:
 
     def __post_init__(self) -> None:
         """Make the templates."""
-        self._texts = _templates(self.releases, self.code, lines=self.lines, mode=self.mode)
+        self._texts = _templates(
+            self.releases, self.code, lines=self.lines, mode=self.mode, gift=self.gift
+        )
 
     def entry(
         self, key: Key, value: int, in_force: int, numbers: Sequence[int], prior: int
@@ -270,8 +285,14 @@ def _templates(
     mode: Mode,
     sums: BlockSums | None = None,
     policy: bytes | None = None,
+    gift: Gift = NO_GIFT,
 ) -> _Templates:
-    """Ask the plain encoder once and put places where the marks are."""
+    """Ask the plain encoder once and put places where the marks are.
+
+    `gift`: what the keys of all releases that use the templates donate next.
+    """
+    if lines.giving is not None:
+        lines = replace(lines, giving=replace(lines.giving, always=gift))
     epsilon, kind = Fraction(releases.charges[code]), releases.kinds[code]
     stream, partition, epoch = releases.stream, releases.partition, releases.epoch
     identity = Identity(stream, partition, _KEY, epoch, _BORN, _BLOCK, kind)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
@@ -33,6 +33,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import (
+    ACTION,
     OPENING,
     After,
     BlockSums,
@@ -43,6 +44,8 @@ from streamdp.core.events import (
     Release,
 )
 from streamdp.core.evidence.crowd import named
+from streamdp.core.evidence.donation import Gift
+from streamdp.wire.crowd_entries import SavedPrior, SavedVote, decode_pooled, decode_prior
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
     ActionLine,
@@ -51,7 +54,6 @@ from streamdp.wire.lines import (
     Natural,
     PolicyLine,
     Positive,
-    PriorLine,
     from_base64,
     ordinal_of,
 )
@@ -135,6 +137,7 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     totals: Natural  # how many numbers a row has of estimates, of memories, of shown arms
     remembered: Natural
     shown: Natural
+    donates: Positive | UnsetType = UNSET  # blocks of fewer slots went to the pool
     learner: str = ""  # of a feedback stream: recipe and options
     noted_from: Natural | UnsetType = UNSET  # of those born before, nothing says what was withheld
 
@@ -161,16 +164,6 @@ class Recorded:
     action: bytes | None = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SavedPrior:
-    """A prior that is durable, and its ledger line."""
-
-    epoch: int
-    prior: CrowdPrior
-    ordinal: int
-    ledger: bytes = field(repr=False)
-
-
 @dataclass(slots=True)
 class EpochEntries:
     """What the state holds of one epoch's learners."""
@@ -180,6 +173,8 @@ class EpochEntries:
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
     withheld: set[Key] = field(default_factory=set)  # whose newest was shown to nobody
     priors: dict[int, SavedPrior] = field(default_factory=dict)  # by number
+    pool: bytes | None = field(default=None, repr=False)  # as of the checkpoint; NOT PRIVATE
+    pooled: dict[int, SavedVote] = field(default_factory=dict)  # by block
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +288,8 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
 
     Checked at start against what the transport takes, so that no commit can fail for its size.
     """
+    if lines.giving is not None:
+        lines = replace(lines, giving=replace(lines.giving, always=Gift(LONG, LONG)))
     kinds = (OPENING, *lines.kinds, *(each.name for each in lines.estimates))
     sums, policy = lines.largest_told()
     history = bytes(16 * len(lines.actions)) if lines.observes == "feedback" else None
@@ -313,6 +310,12 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         told = CrowdPrior(LONG, LONG, LONG, bytes(8 * named(lines.crowd).size))
         line = lines.prior(told, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
         sizes.append(len(Entries(lines.stream, LONG).prior(LONG, epoch=LONG)) + len(line))
+    if lines.giving is not None:
+        identity = Identity(lines.stream, LONG, None, LONG, LONG, LONG, ACTION)
+        epsilon = Fraction(LONG, LONG - 1)
+        vote = Release(identity, 0, LONG - 1, LONG, LONG, LONG, epsilon)
+        line = lines.pool(vote, ordinal=LONG)
+        sizes.append(len(Entries(lines.stream, LONG).pooled(LONG, epoch=LONG)) + len(line))
     return max(sizes)
 
 
@@ -362,16 +365,6 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     recorded = Recorded(release, ordinal, by_commit, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)
     return recorded
-
-
-def decode_prior(value: bytes, *, epoch: int, number: int, where: str) -> SavedPrior:
-    """Read a prior's entry, which is its ledger line."""
-    line = decode_ledger(value)
-    if not isinstance(line, PriorLine) or (line.epoch, line.number) != (epoch, number):
-        raise StateMismatch(
-            complaint(where, "damaged", expected=f"prior {number} of epoch {epoch}", got="another")
-        )
-    return SavedPrior(epoch, line.prior(), line.ordinal, value)
 
 
 def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -> SavedState:
@@ -436,6 +429,10 @@ def _put(
         into.withheld.add(read_key(rest[0], where=where))
     elif what == "prior":
         into.priors[rest[0]] = decode_prior(value, epoch=epoch, number=rest[0], where=where)
+    elif what == "pool":
+        into.pool = value
+    elif what == "pooled":
+        into.pooled[rest[0]] = decode_pooled(value, epoch=epoch, block=rest[0], where=where)
     else:
         born, block, kind, key = rest
         key_ = read_key(key, where=where)
@@ -551,7 +548,8 @@ def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) ->
     """The releases that wait are those between the checkpoint's ordinals, each once."""
     releases = now.releases
     found = [each.ordinal for each in releases.values() if each.ordinal is not None]
-    ordinals = sorted([*found, *(each.ordinal for each in now.priors.values())])
+    beside: list[SavedPrior | SavedVote] = [*now.priors.values(), *now.pooled.values()]
+    ordinals = sorted([*found, *(each.ordinal for each in beside)])
     waiting = [ordinal for ordinal in ordinals if ordinal > checkpoint.lines_published]
     due = range(checkpoint.lines_published + 1, checkpoint.lines_recorded + 1)
     if waiting != list(due):

@@ -24,7 +24,10 @@ MIN_READER = 2
 CROWD_VERSION = 3
 """The layout of the entries of a crowd; whose code is older cannot go on with them."""
 
-NEWEST = CROWD_VERSION
+POOL_VERSION = 4
+"""The layout of a checkpoint whose keys donate: their pool is saved with it."""
+
+NEWEST = POOL_VERSION
 """The newest layout that this library reads."""
 
 Version = Annotated[int, Meta(ge=1)]

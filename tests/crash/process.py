@@ -5,7 +5,9 @@
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
 ``wide`` draws from the system among many equal actions, so that a redraw would almost surely show,
 and has a memory, so that what is in force after a kill must follow from all votes before it, and a
-crowd, so that each draw after a kill must be told a prior that follows from all votes of all keys.
+crowd, so that each draw after a kill must be told a prior that follows from all votes of all keys,
+which donate their blocks of one slot, so that each vote of the pool must be of slots that no other
+draw was charged for.
 The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
 system on Kafka, where a redraw of its sums would show to whoever looks at aborted data.
 The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL.
@@ -91,12 +93,15 @@ class Place:
         wide = sd.remembering_leader(
             actions=[f"action {number}" for number in range(16)],
             epsilon="1/100",
-            schedule="geometric 2 to 2",
+            schedule="restarting 4",
             bonus=0,
         )
+        together = crowded(wide)
+        assert together.crowd is not None
+        giving = replace(together, crowd=replace(together.crowd, donates=2))
         return [
             self._spec("fold", narrow, sd.SeededRandomness(7)),
-            self._spec("wide", crowded(wide), sd.SystemRandomness()),
+            self._spec("wide", giving, sd.SystemRandomness()),
             self._shown(),
         ]
 

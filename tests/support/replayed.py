@@ -165,6 +165,16 @@ def lived(
             }
             for portion in held:
                 for release in engines[portion.partition].apply_batch(portion.batch):
-                    name = (at, seed, portion.partition, release.key)
-                    found.setdefault(name, []).append(release.standing)
+                    told = found.setdefault((at, seed, portion.partition, release.key), [])
+                    if release.kind == "action":
+                        _stay(told, release.identity.block + 1)
+                    told.append(release.standing)
+            for name in [name for name in found if name[:2] == (at, seed)]:
+                slots = engines[name[2]].slots(name[3])
+                _stay(found[name], cell.leader.schedule.block_of(slots + 1) + 1)
     return found
+
+
+def _stay(told: list[int], blocks: int) -> None:
+    """After blocks that are donated the action stays that was in force."""
+    told += told[-1:] * (blocks - len(told))

@@ -41,6 +41,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import After, Key, Releases, Told
 from streamdp.core.evidence.carrying import Known, Passage
 from streamdp.core.learners import Learner, PolicyLearner
+from streamdp.core.learners.leader import donated_below
 
 
 class Ages(NamedTuple):
@@ -154,7 +155,9 @@ class Idleness:
         """The way of a key that comes back: the same learner, at the length reached."""
         if self._passage is None:
             actions, schedule = learner.actions, learner.schedule
-            self._passage = Passage(actions, actions, schedule, schedule, histories=True)
+            self._passage = Passage(
+                actions, actions, schedule, schedule, histories=True, donates=donated_below(learner)
+            )
         return self._passage
 
 
@@ -183,7 +186,7 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
 
     in_force = [each.in_force for each in some if each.in_force is not None]
     told = [each.told for each in some if each.told is not None]
-    before = accumulate(map(len, some), initial=0)
+    before = accumulate((each.lines - len(each.priors) for each in some), initial=0)
     prior = [each.prior for each in some if each.prior is not None]
     carried = {at: of for each in some for at, of in (each.carried or {}).items()}
     return replace(

@@ -262,9 +262,10 @@ class Engine:
             found = self._releasing.of(self._step(part, self._fresh, limit=self.limit, read=part))
             if self._crowd is not None:
                 pooled = () if self._pool is None else self._pool.released()
-                votes = int(np.count_nonzero(found.kind == BLOCK_CODE)) + sum(map(len, pooled))
+                given = sum(map(len, pooled))
+                votes = int(np.count_nonzero(found.kind == BLOCK_CODE)) + given
                 made = self._crowd.released(votes)
-                places = (len(found),) * len(made)
+                places = (len(found) + given,) * len(made)
                 found = replace(found, pooled=pooled, priors=made, prior_places=places)
             released.append(found)
             if noting is not None:

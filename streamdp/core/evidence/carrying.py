@@ -11,6 +11,8 @@ A learner is new where an epoch begins. What its key carries over is:
    ended: a key that goes again and again before any block ends begins one length lower each time.
    At its full length it would never hear of change again; what that costs where nothing changes is
    little while a visit has some 50/ε events (docs/operating.md has what was measured).
+   Blocks that are donated (`donation`) count as not reached, and the one that is due is the next
+   that is kept: a ledger tells no more, since nothing is released where a donated block ends.
 3. *The history* of a feedback stream, arm by arm: an arm that stays keeps its two numbers (weight
    and weighted sum of the posterior), by name; a new arm has none. Only posteriors can be carried;
    what other rules keep means something under their own rates alone, so there keys open anew.
@@ -31,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import After, Carried
+from streamdp.core.evidence.donation import reached, run_from
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.schedule import Schedule
 
@@ -56,6 +59,7 @@ class Passage:
     schedule_before: Schedule
     schedule_now: Schedule
     histories: bool = False  # whether a feedback stream's histories mean the same in both
+    donates: int = 0  # blocks of fewer slots were donated before
 
     @cached_property
     def moves(self) -> NDArray[np.int64]:
@@ -76,20 +80,23 @@ class Passage:
     def first_block(self, due: int) -> int:
         """The new learner's first block where this one was due before."""
         if due not in self._first_blocks:
-            ended = int(self.schedule_before.lengths(np.array([due - 1]))[0]) if due else 0
+            ended = reached(self.schedule_before, due, shortest=self.donates)
             self._first_blocks[due] = self.schedule_now.first_as_long(ended)
         return self._first_blocks[due]
 
     def carried(self, known: Known) -> Carried | None:
         """What the key's new learner begins with; None: it opens like that of a new key."""
-        block = self.first_block(known.after.block)
+        due = known.after.block
+        given = run_from(self.schedule_before, due, shortest=self.donates)
+        after = known.after._replace(block=due + given.blocks)
+        block = self.first_block(after.block)
         if known.history is None:
             action = int(self.moves[known.action])
-            return None if action == STAYS_AWAY else Carried(action, block, known.after)
+            return None if action == STAYS_AWAY else Carried(action, block, after)
         if not self.histories or not (self.moves != STAYS_AWAY).any():
             return None
         history = moved(known.history, self.moves, actions=len(self.actions_now))
-        return Carried(0, block, known.after, history.astype("<f8").tobytes())
+        return Carried(0, block, after, history.astype("<f8").tobytes())
 
 
 def moved(

@@ -25,7 +25,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +66,52 @@ def pool_schedule(shortest: int) -> Schedule:
     [1, 3, 7, 16, 40, 98, 128]
     """
     return geometric(_RATIO, POOL * shortest)
+
+
+class Gift(NamedTuple):
+    """A run of a key's blocks that are donated one after the other."""
+
+    blocks: int
+    slots: int
+
+
+NO_GIFT = Gift(0, 0)
+
+
+def run_from(schedule: Schedule, block: int, *, shortest: int) -> Gift:
+    """The blocks that are donated from this one on, until one is long enough to be kept.
+
+    >>> from streamdp.core.schedule import restarting
+    >>> run_from(geometric("5/2"), 0, shortest=4), run_from(geometric("5/2"), 2, shortest=4)
+    (Gift(blocks=2, slots=4), Gift(blocks=0, slots=0))
+    >>> run_from(restarting(20), 0, shortest=4)
+    Gift(blocks=2, slots=3)
+    """
+    blocks, slots = 0, 0
+    while shortest and (length := _length(schedule, block + blocks)) < shortest:
+        blocks, slots = blocks + 1, slots + length
+    return Gift(blocks, slots)
+
+
+def reached(schedule: Schedule, due: int, *, shortest: int) -> int:
+    """The length of the last block before this one that was kept; 0 if none was.
+
+    >>> reached(geometric("5/2"), 3, shortest=4), reached(geometric("5/2"), 2, shortest=4)
+    (7, 0)
+    """
+    return next(
+        (
+            length
+            for block in range(due - 1, -1, -1)
+            if (length := _length(schedule, block)) >= shortest
+        ),
+        0,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _length(schedule: Schedule, block: int) -> int:
+    return int(schedule.lengths(np.array([block]))[0])
 
 
 @dataclass(frozen=True, slots=True)

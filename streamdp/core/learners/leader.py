@@ -241,6 +241,11 @@ def donating(learner: Leader) -> Leader:
     return replace(learner, crowd=replace(learner.crowd, donates=shortest))
 
 
+def donated_below(learner: object) -> int:
+    """The length below which this learner's blocks are donated; 0 where none is."""
+    return learner.crowd.donates if isinstance(learner, Leader) and learner.crowd else 0
+
+
 RECIPES: dict[str, Callable[..., Leader]] = {}
 """Every recipe by its name."""
 

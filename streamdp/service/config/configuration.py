@@ -24,7 +24,7 @@ from enum import Enum
 from fractions import Fraction
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pydantic import ValidationError
 
@@ -33,7 +33,7 @@ from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import Leader, Learner, PolicyLearner, earlier_learner_of, learner_of
 from streamdp.core.learners.feedback import feedback_learner_of
-from streamdp.core.learners.leader import crowded
+from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
@@ -189,7 +189,8 @@ class Configuration:
                 if stream.crowd == "off":
                     return learner
                 groups = Groups.of(stream.crowd_groups)
-                return crowded(learner, groups=groups, control=Control(stream.control))
+                together = crowded(learner, groups=groups, control=Control(stream.control))
+                return donating(together) if stream.donate else together
             # here: streams of losses need not load the papers' bandit learners
             from streamdp.core.learners.bandits import refuse_in_blocks
 
@@ -318,6 +319,8 @@ class Configuration:
             if stream.observes != "losses":
                 what, expected = "is for votes", 'observes = "losses"'
                 got = f'observes = "{stream.observes}"'
+            elif stream.donate and (stream.control or stream.crowd_groups):
+                self._refuse_donation(name)
             elif stream.mode is Mode.SHADOW:
                 what = "needs votes that readers see: nobody could compute priors from others"
                 expected, got = 'mode = "live" or "fallback"', 'mode = "shadow"'
@@ -326,11 +329,25 @@ class Configuration:
             where = self._where(name, "crowd")
             raise InvalidConfig(complaint(where, what, expected=expected, got=got))
 
+    def _refuse_donation(self, name: str) -> NoReturn:
+        """The pool is of all keys: it has no group, and no key learns alone beside it."""
+        stream = self.stream(name)
+        beside = "crowd_groups" if stream.crowd_groups else "control"
+        raise InvalidConfig(
+            complaint(
+                self._where(name, "donate"),
+                f"not beside {beside}: all keys of a partition share one pool",
+                expected=f"donate = false, or no {beside}",
+                got=f"donate = true and {beside}",
+            )
+        )
+
     def _check_nothing_of_a_crowd(self, name: str) -> None:
         stream = self.stream(name)
         for key, what, got in (
             ("control", "a control group of no crowd", stream.control),
             ("crowd_groups", "groups of no crowd", len(stream.crowd_groups)),
+            ("donate", "a donation to no crowd", stream.donate),
         ):
             if got:
                 where, expected = self._where(name, key), 'crowd = "partition"'

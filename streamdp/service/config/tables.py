@@ -246,6 +246,9 @@ class StreamTable(BaseModel):
         default={},
         description="how keys begin, and which group those keys are in: each group has a prior",
     )
+    donate: bool = Field(
+        default=False, description="whether blocks of a few slots go to a pool of all keys"
+    )
     mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
     fallback_action: str | None = Field(
         default=None, description="what readers use where there is no action"

@@ -175,6 +175,8 @@ def _crowd(about: About, told: StreamReleases) -> dict[str, Any] | None:
             if part.prior is not None
             for group, best in enumerate(_best(learner.actions, crowd, part.prior))
         ],
+        "donates_below": crowd.donates or None,
+        "pooled": sum(part.pooled for _, part in parts),
         "control": str(crowd.control.share) if crowd.control.share else None,
         "agreement": {"control": _agreement(both.alone), "with_crowd": _agreement(both.together)},
     }

@@ -1,0 +1,387 @@
+"""Does the pool of donated slots live through crashes, and can anybody prove its charges?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec import UNSET
+
+import streamdp as sd
+from streamdp.core.engine import CrowdStanding
+from streamdp.core.engine.losses import LossBlocks
+from streamdp.core.engine.plan import Plan
+from streamdp.core.engine.waves import Applier
+from streamdp.ports import Headers, Key, Value
+from streamdp.service import protocol
+from streamdp.service.batches import decode
+from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.spec import StreamSpec
+from streamdp.service.verification import Verification
+from streamdp.service.view import View
+from streamdp.testing.judge import judge
+from streamdp.wire import state_version
+from streamdp.wire.lines import Charge, Donates, LedgerLine, PoolLine
+from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.recording import Lasts, record_all
+from streamdp.wire.state import SavedState, largest_recorded, read_state
+from tests.support.carrying import (
+    charges,
+    leader,
+    live,
+    mapped,
+    openings,
+    remembers,
+    stream,
+    through_crashes,
+    verified,
+)
+from tests.support.crowded import crowded
+from tests.support.protocol_model import HOME, Store, evidence, fold, restore, settle
+from tests.test_crowd_protocol import scripted, seen
+
+KEYS = [b"%d" % number for number in range(15)]
+
+
+def donates(schedule: str = "capped 8", *, memory: bool = False) -> sd.Leader:
+    """A learner whose keys donate blocks of one and two slots."""
+    learner = leader(schedule=schedule)
+    return crowded(replace(learner, memory=remembers().memory) if memory else learner, donates=3)
+
+
+def pool_lines(store: Store) -> list[PoolLine]:
+    """The votes of the pool on the ledger."""
+    lines = [decode_ledger(each.value) for each in store.ledger]
+    return [line for line in lines if isinstance(line, PoolLine)]
+
+
+def many(count: int = 240) -> Store:
+    """Fifteen keys, so that many slots are donated."""
+    return Store(mapped(count, keys=KEYS))
+
+
+def test_does_each_line_say_what_its_key_donates_next() -> None:
+    """Openings announce the first blocks, which have no line; the pool charges their slots."""
+    learner = donates()
+    store, of = many(), stream(learner)
+    for stop in (1, 2, 50, 240):
+        live(store, of, stop)
+    lines = charges(store)
+    gifts = {line.kind: line.donates for line in lines}
+    assert gifts["opening"] == Donates(blocks=2, slots=3, epsilon="1/2")
+    assert gifts["action"] is UNSET
+    assert {line.block for line in lines if line.kind == "action"} >= {2, 3}
+    votes = pool_lines(store)
+    assert [(line.block, line.start, line.epsilon) for line in votes[:3]] == [
+        (0, 1, "1/2"), (1, 2, "1/2"), (2, 5, "1/2"),
+    ]  # fmt: skip
+    slots = Counter(key for key, _ in store.input)
+    given = sum(min(3, taken) for taken in slots.values())
+    assert 0 <= given - (votes[-1].stop - 1) < 20
+    assert verified(store, of) == []
+    assert judge(evidence(store)) == []
+    verification = Verification()
+    verification.read(of.topics, store.ledger)
+    (verdict,) = verification.verdicts({of.topics.input: Fraction(1, 2)}, {})
+    assert (verdict.highest, verdict.kept) == (Fraction(1, 2), False)  # seeded
+
+
+@pytest.mark.parametrize(
+    ("seed", "schedule", "memory"),
+    [(0, "capped 8", False), (1, "restarting 8", True), (2, "dyadic", False)],
+)
+def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memory: bool) -> None:
+    """Whatever is lost: the same votes of keys and pool, the same priors, each line once."""
+    learner = donates(schedule, memory=memory)
+    calm, stormy, of = many(120), many(120), stream(learner)
+    live(calm, of, 120)
+    assert through_crashes(stormy, of, seed) > 0
+    assert [each.value for each in stormy.ledger] == [each.value for each in calm.ledger]
+    assert len(pool_lines(calm)) > 3
+    for store in (calm, stormy):
+        assert verified(store, of) == []
+        assert judge(evidence(store)) == []
+        assert fold(store, of, whole="whole") == []
+        assert not [entry for entry in store.state if b'"pooled"' in entry]
+
+
+def in_pieces(store: Store, learner: sd.Leader, *, step: int = 6) -> list[str]:
+    """All that anybody has against a life that is taken anew again and again."""
+    of = stream(learner)
+    for stop in range(step, store.end + 1, step):
+        live(store, of, stop)
+    return judge(evidence(store)) + verified(store, of)
+
+
+def given_twice(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: each donated slot is given to the pool twice, which draws from it twice."""
+    plain = Plan.gifts.fget  # type: ignore[attr-defined]
+    patch.setattr(Plan, "gifts", property(lambda self: np.repeat(plain(self), 2)))
+
+
+def never_given(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: half of the donated slots reach no pool: they are charged and say nothing."""
+    plain = Plan.gifts.fget  # type: ignore[attr-defined]
+    patch.setattr(Plan, "gifts", property(lambda self: plain(self)[::2]))
+
+
+def counted_too(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: keys count their short blocks as well, and draw from them."""
+    added, advance = LossBlocks.added, Applier._advance
+    patch.setattr(LossBlocks, "added", lambda self, plan: added(self, replace(plan, gives=None)))
+    patch.setattr(
+        Applier,
+        "_advance",
+        lambda self, plan, *rest: advance(self, replace(plan, gives=None), *rest),
+    )
+
+
+def forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: who takes a partition begins with a new pool."""
+    plain = protocol._crowd
+
+    def known(saved: SavedState) -> CrowdStanding | None:
+        found = plain(saved)
+        return None if found is None else replace(found, pool=b"\x00")
+
+    patch.setattr(protocol, "_crowd", known)
+
+
+def told_early(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: a vote of the pool is published by the cut that records it, and may be lost."""
+    cut = PartitionWork.cut
+
+    def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
+        made = cut(self, now=now, pace=pace)
+        votes = [each for each in self._waiting.entries if each.lasts is Lasts.UNTIL_PUBLISHED]
+        ledger = [*made.commit.ledger, *((None, each.ledger) for each in votes)]
+        return replace(made, commit=replace(made.commit, ledger=ledger))
+
+    patch.setattr(PartitionWork, "cut", early)
+
+
+@pytest.mark.parametrize("break_it", [told_early, given_twice, never_given, counted_too, forgotten])
+def test_is_a_broken_pool_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the judge, or by whoever computes the ledger again."""
+    assert in_pieces(many(), donates()) == []
+    break_it(monkeypatch)
+    assert in_pieces(many(), donates()) != []
+
+
+def test_is_all_that_a_pool_lets_be_seen_the_same_for_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One record's content changes: the same lines and sizes, where draws are the same."""
+    scripted(monkeypatch, 0)
+    for crash in (False, True):
+        plain = seen(90, None, crash, donates())
+        for changed in (0, 3, 50):
+            assert seen(90, changed, crash, donates()) == plain
+
+
+def test_is_nothing_of_a_pool_larger_for_one_vote_than_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit must not fail for one outcome and not for another (P5)."""
+    sizes = []
+    for script in (0, 1):
+        with monkeypatch.context() as patch:
+            scripted(patch, script)
+            sizes.append(seen(90, None, False, donates()))
+    assert sizes[0][0] != sizes[1][0]
+    assert sizes[0][1] == sizes[1][1]
+
+
+@pytest.mark.parametrize("carry", [True, False])
+def test_does_an_epoch_begin_with_a_pool_of_its_own(carry: bool) -> None:
+    """Keys carry over what their lines tell, whichever rows were saved when; the pool goes."""
+    learner, store = donates(), many()
+    for stop in (20, 80, 120):
+        live(store, stream(learner), stop)
+    for epoch, now in ((2, learner), (3, leader(schedule="capped 8"))):
+        for stop in (60 * epoch + 20, 60 * epoch + 60):
+            live(store, stream(now, epoch=epoch, carry=carry), min(stop, 240))
+        assert verified(store, stream(now, epoch=epoch, carry=carry)) == []
+        carried = [line.carried is not UNSET for line in openings(store, epoch).values()]
+        assert any(carried) == carry
+    assert [line.block for line in pool_lines(store) if line.epoch == 2][:2] == [0, 1]
+    assert judge(evidence(store)) == []
+    assert not [entry for entry in store.state if b'"pool' in entry]
+
+
+@pytest.mark.parametrize("schedule", ["capped 8", "restarting 8"])
+def test_do_keys_that_were_idle_come_back_as_their_lines_tell(schedule: str) -> None:
+    """Which block was due does not depend on which rows were saved when, and the pool goes on."""
+    events = mapped(240, keys=KEYS)
+    keyed: list[tuple[Key, Value]]
+    keyed = [(KEYS[(at // 30 * 3 + at % 3) % 9], value) for at, (_, value) in enumerate(events)]
+    none: list[Headers] = [[]] * 240
+    calm, stormy = (Store(keyed, headers=none) for _ in range(2))
+    of = stream(donates(schedule))
+    of = replace(of, topics=replace(of.topics, headers=True), idle=20)
+    live(calm, of, 240)
+    assert through_crashes(stormy, of, 5) > 0
+    assert [each.value for each in stormy.ledger] == [each.value for each in calm.ledger]
+    back = [line for line in charges(calm) if line.carried is not UNSET]
+    assert len(back) > 3
+    assert verified(calm, of) == []
+    assert judge(evidence(calm)) == []
+
+
+def test_does_the_view_count_what_donated_events_were_charged() -> None:
+    """Once a vote of the pool is published, also if no key has voted, and after a restart."""
+    store = Store(mapped(12, keys=[b"%d" % number for number in range(12)]))
+    of, cuts = stream(donates()), list[Cut]()
+    work = restore(store, of)
+    work.absorb([store.records(0, 12)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    view = View([of])
+    assert view.streams["home"].charge == 0
+    work = restore(store, of)
+    while work.urgent:
+        cut = work.cut(now=1, pace=Pace())
+        store.decide(cut.commit)
+        view.committed(HOME, cut, slots=12, keys_refused=0, now=1.0)
+        cuts.append(cut)
+    assert [cut.pooled for cut in cuts] == [True]
+    assert {line.kind for line in charges(store)} == {"opening"}
+    assert view.streams["home"].charge == Fraction(1, 2)
+
+
+def test_would_the_version_before_refuse_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on without the pool: it is told that a newer one wrote this."""
+    store = many()
+    live(store, stream(donates()), 40)
+    point = read_state(store.state, stream="home", partition=0).checkpoint
+    assert point is not None
+    assert point.min_reader == state_version.POOL_VERSION
+    monkeypatch.setattr(state_version, "NEWEST", 3)
+    with pytest.raises(sd.StateMismatch, match="written by a newer streamdp"):
+        restore(store, stream(donates(), epoch=2))
+
+
+def test_is_a_damaged_pool_refused() -> None:
+    """A pool that is gone, of another checkpoint, or a vote in the place of another."""
+    store, of, place = many(), stream(donates()), b'["home",0,"pool",1]'
+    work = restore(store, of)
+    work.absorb([store.records(0, 60)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    kept = dict(store.state)
+    votes = [entry for entry in kept if b'"pooled"' in entry]
+    assert len(votes) > 2
+    store.state = kept | {votes[0]: kept[votes[1]]}
+    with pytest.raises(sd.StateMismatch, match="expected vote 0 of the pool of epoch 1"):
+        restore(store, of)
+    store.state = {entry: value for entry, value in kept.items() if entry != place}
+    with pytest.raises(sd.StateMismatch, match="pool: not saved"):
+        restore(store, of)
+    store.state = {entry: value for entry, value in kept.items() if entry != votes[0]}
+    with pytest.raises(sd.StateMismatch, match="other releases wait"):
+        restore(store, of)
+    store.state = dict(kept)
+    finished = restore(store, of)
+    finished.absorb([store.records(60, 100)], mode=Mode.LIVE)
+    settle(store, finished)
+    store.state |= {place: kept[place]}
+    with pytest.raises(sd.StateMismatch, match="of another checkpoint"):
+        restore(store, of)
+
+
+def broken(store: Store, of: StreamSpec, wrong: Callable[[LedgerLine], dict[str, object]]) -> str:
+    """What is wrong with the ledger once fields of some lines are others."""
+    verification = Verification()
+    for record in store.ledger:
+        change = wrong(decode_ledger(record.value))
+        if change == DROPPED:
+            continue
+        line = msgspec.json.decode(record.value) | change
+        verification.read(of.topics, [replace(record, value=msgspec.json.encode(line))])
+    return "\n".join(verification.violations)
+
+
+DROPPED: dict[str, object] = {"drop": True}
+
+
+def test_are_a_pool_s_lines_held_against_what_keys_donate() -> None:
+    """Slots that nobody donated, a vote left out, another charge, a short block with a vote."""
+    store, of = many(), stream(donates())
+    live(store, of, 240)
+
+    def of_pool(**change: object) -> str:
+        return broken(
+            store,
+            of,
+            lambda line: change if isinstance(line, PoolLine) and line.block == 3 else {},
+        )
+
+    def of_keys(kind: str, **change: object) -> str:
+        return broken(
+            store, of, lambda line: change if isinstance(line, Charge) and line.kind == kind else {}
+        )
+
+    assert broken(store, of, lambda line: {}) == ""
+    assert "is missing before record" in of_pool(**DROPPED)
+    assert "charges slots [12, 99) where block 3" in of_pool(stop=99)
+    assert "the pool charges 98 slots; keys donated" in of_pool(stop=99)
+    assert "donated slots are charged 1/4, and before 1/2" in of_pool(epsilon="1/4")
+    assert "reads records of the block before" in of_pool(first_offset=0)
+    assert "a vote for action 9" in of_pool(index=9)
+    assert "another crowd than before" in of_pool(crowd="crowd of none")
+    assert "ε has 1001 characters" in of_pool(epsilon="1" * 1001)
+    gift = {"blocks": 2, "slots": 3, "epsilon": "1" * 1001}
+    assert "ε has 1001 characters" in of_keys("opening", donates=gift)
+    assert "2 blocks of 9 slots are donated, or not short" in of_keys(
+        "opening", donates=gift | {"slots": 9, "epsilon": "1/2"}
+    )
+    assert "has a vote; below 3 is given" in of_keys("action", start=4, stop=5)
+    without = crowded(leader()).crowd
+    assert without is not None
+    none = broken(store, of, lambda line: {"crowd": without.name})
+    assert "a donation, in a crowd whose keys donate nothing" in none
+    assert "of a pool, in a stream whose keys donate nothing" in none
+
+
+def test_is_a_donated_slot_charged_once_among_other_streams() -> None:
+    """The budget of a record: what its key's own line charges or the pool's vote, never both."""
+    store, of = many(), stream(donates())
+    live(store, of, 120)
+    budgets = {of.topics.input: Fraction(1)}
+
+    def highest(*more: StreamSpec) -> Fraction:
+        verification = Verification()
+        for each in (of, *more):
+            verification.read(each.topics, store.ledger)
+        (verdict,) = verification.verdicts(budgets, {})
+        assert verification.violations == []
+        return verdict.highest
+
+    assert highest() == Fraction(1, 2)
+    other = replace(of, topics=replace(of.topics, app="search"))
+    assert highest(other) == 1
+    live(store, stream(donates(), epoch=2, carry=False), 240)
+    assert highest() == Fraction(1, 2)
+
+
+@pytest.mark.parametrize("schedule", ["restarting 8", "capped 8"])
+def test_is_the_largest_entry_of_a_pool_known_beforehand(schedule: str) -> None:
+    """So that no commit fails for its size; and many lines at once are those of one by one."""
+    store, of = many(), stream(donates(schedule))
+    live(store, of, 240)
+    largest = max(len(entry) + len(value) for entry, value in store.state.items())
+    assert largest < largest_recorded(of.lines, key_bytes=8) <= of.largest_value
+    batch, _ = decode(of.format, [store.records(0, 240)], most_key_bytes=64)
+    released = of.engine(0).apply_batch(batch)
+    entries = record_all(released, lines=of.lines, mode=Mode.LIVE, ordinal=1)
+    assert len(entries) == released.lines
+    assert [each.ledger for each in entries] == [each.value for each in store.ledger]
+    assert fold(store, of, whole="whole") == []
+    gifts = {line.donates for line in charges(store) if line.kind == "action"}
+    restarts = Donates(blocks=3, slots=4, epsilon="1/2")
+    assert gifts == ({restarts} if schedule == "restarting 8" else {UNSET})
