@@ -187,8 +187,12 @@ def exposure(learner: Bandit, *, slots: int = _SLOTS, engine: Factory = BanditEn
         whole = transcript(learner, base, script, engine)
         for slot in range(slots):
             for content in _CONTENTS:
+                if content is base[slot][1]:
+                    continue
                 changed = [*base[:slot], (headers[slot], content), *base[slot + 1 :]]
                 worst = max(worst, price(whole, transcript(learner, changed, script, engine)))
+                if worst == inf:
+                    return worst
     return worst
 
 

@@ -13,7 +13,7 @@ engine takes slots that lie inside a block by a way of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
 
@@ -106,6 +106,10 @@ class Exposure:
     design: Design
     seen: Seen
     statistics: Ints  # N × B × E: the exact numbers behind estimates; 0 where none is due
+    reads: dict[int, tuple[Ints, NDArray[np.intp]]] = field(default_factory=dict, repr=False)
+    """What the selections of each block read: the different rows, and which of them each run's is.
+
+    `transcripts.laws` finds them once, whatever choices it is then asked about."""
 
 
 Subject = Callable[[Design], Exposure]

@@ -67,10 +67,12 @@ def observe(
     rows = engine.save()
     seen |= _of_saves("save: ", rows)
     without = {name: value for name, value in drawn.items() if name.block != 1}
-    seen["error: a release missing"] = _said(lambda: _again(learner, estimates, log, without))
-    seen["error: rows too many"] = _said(lambda: _again(learner, estimates, log, drawn, rows=99))
+    missing = _said(lambda: _finished(_again(learner, estimates, log, without)))
+    seen["error: a release missing"] = missing
     try:
-        again = _of_engine(_again(learner, estimates, log, drawn))
+        rebuilding = _again(learner, estimates, log, drawn)
+        seen["error: rows too many"] = _said(lambda: _finished(rebuilding, rows=99))
+        again = _of_engine(_finished(rebuilding))
     except StreamdpError as error:
         again = {"refused": repr(error).encode()}
     seen |= {f"again: {name}": told for name, told in again.items()}
@@ -133,13 +135,16 @@ def _again(
     estimates: tuple[Estimate, ...],
     log: list[LossBatch],
     drawn: dict[Drawn, Kept],
-    *,
-    rows: int = _LIMIT,
-) -> Engine:
-    """The engine rebuilt from nothing but the log and what was recorded."""
+) -> Rebuilding:
+    """An engine that is rebuilt from nothing but the log and what was recorded."""
     rebuilding = Rebuilding(_engine(learner, estimates), rows=[], releases=drawn)
     for batch in log:
         rebuilding.feed(batch)
+    return rebuilding
+
+
+def _finished(rebuilding: Rebuilding, *, rows: int = _LIMIT) -> Engine:
+    """The rebuilt engine."""
     return rebuilding.finish(position=_RECORDS, rows=rows)
 
 

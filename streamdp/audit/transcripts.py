@@ -55,15 +55,22 @@ def laws(exposure: Exposure, choose: Mechanism) -> Floats:
     logs = np.full((runs, blocks, actions + 1), -np.inf)
     logs[..., actions][~seen.happened] = 0.0
     for block in range(blocks):
-        happened = seen.happened[:, block]
-        sums = seen.sums[happened, block]
-        read = np.concatenate(
-            [sums - sums.min(axis=1, keepdims=True), seen.bonuses[happened, block]], axis=1
-        )
-        distinct, which = distinct_rows(read)
+        distinct, which = _reads(exposure, block)
         known = [law(choose, row, seen.denominators[block]) for row in distinct]
+        happened = seen.happened[:, block]
         logs[happened, block, :actions] = np.array(known).reshape(-1, actions)[which]
     return logs
+
+
+def _reads(exposure: Exposure, block: int) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Differences of sums, and bonuses: the different rows, and which of them each run read."""
+    if block not in exposure.reads:
+        seen, happened = exposure.seen, exposure.seen.happened[:, block]
+        sums = seen.sums[happened, block]
+        moved = sums - sums.min(axis=1, keepdims=True)
+        read = np.concatenate([moved, seen.bonuses[happened, block]], axis=1)
+        exposure.reads[block] = distinct_rows(read)
+    return exposure.reads[block]
 
 
 def distinct_rows(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

@@ -117,7 +117,7 @@ def check_selection(mechanism: Mechanism, *, draws: int = 100_000, seed: int = 1
         if case.coarse:
             bits = CoarseBits(source.bits(draws // 50))
             _check_draws(mechanism, case, bits, "draws of coarse words")
-        exact = max(20, min(1000, draws // 50) // len(case.sums))
+        exact = max(20, min(300, draws // 50) // len(case.sums))
         _check_exact_path(mechanism, case, source.bits(exact))
     _check_price(mechanism, source)
     flaws = flaws_of_races(mechanism)

@@ -20,7 +20,7 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Carried, Key, Release
 from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.noise import discrete_laplace, discrete_laplaces
-from streamdp.core.randomness import Bits, Purpose, Randomness, uniform_integers
+from streamdp.core.randomness import TAG_BYTES, Bits, Purpose, Randomness, uniform_integers
 from streamdp.core.regret import Estimate
 
 _WORDS = 1 << 18  # of random bits at once: 2 MB
@@ -123,9 +123,12 @@ class Fresh:
         """Give new rows what addresses their bits; fresh bits need no address."""
         if not self.randomness.seeded:
             return
-        for row, born in zip(rows.tolist(), bank.born[rows].tolist(), strict=True):
-            tag = self.randomness.tag(self.stream, self.partition, bank.keys[row], self.epoch, born)
-            bank.tags[row] = np.frombuffer(tag, dtype=np.uint8)
+        named = zip(rows.tolist(), bank.born[rows].tolist(), strict=True)
+        tags = b"".join(
+            self.randomness.tag(self.stream, self.partition, bank.keys[row], self.epoch, born)
+            for row, born in named
+        )
+        bank.tags[rows] = np.frombuffer(tags, dtype=np.uint8).reshape(len(rows), TAG_BYTES)
 
     def bits(self, bank: Bank, rows: Ints, purpose: int, indices: Ints) -> Bits:
         """The bits of one draw per row."""

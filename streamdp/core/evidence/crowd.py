@@ -412,10 +412,10 @@ def _keys(rows: _Rows, shares: Floats) -> Floats:
 
     Sums are added in one order, whatever the platform.
     """
-    share = rows.count / _chances(rows, shares)
-    others = shares * rows.others
+    others, own = shares * rows.others, shares * rows.own
+    share = rows.count / _likely(others, own)
     keys = (others * (share.sum(axis=1, keepdims=True) - share)).sum(axis=0)
-    return np.asarray(keys + (shares * rows.own * share).sum(axis=0))
+    return np.asarray(keys + (own * share).sum(axis=0))
 
 
 def _weighed(keys: Floats, base: Floats, sizes: Sequence[float]) -> Floats:
@@ -440,5 +440,9 @@ def _likelihood(keys: Floats, supposed: Floats) -> float:
 
 def _chances(rows: _Rows, shares: Floats) -> Floats:
     """How likely each vote of each row is (G × K), up to a factor of its own."""
-    others = shares * rows.others
-    return np.asarray(others.sum(axis=1, keepdims=True) - others + shares * rows.own)
+    return _likely(shares * rows.others, shares * rows.own)
+
+
+def _likely(others: Floats, own: Floats) -> Floats:
+    """Either another action than the vote's is the best, or the vote's own is."""
+    return np.asarray(others.sum(axis=1, keepdims=True) - others + own)

@@ -169,8 +169,10 @@ class VoteFilter:
 
 def _factors(shares: Ints) -> Ints:
     """f of each row, in parts of 2**8."""
-    last = np.partition(shares, shares.shape[1] - 2, axis=1)
-    factors: Ints = (last[:, -1] << _FACTOR) // np.maximum(last[:, -2], 1)
+    each, best = np.arange(len(shares)), shares.argmax(axis=1)
+    others = shares.copy()
+    others[each, best] = 0
+    factors: Ints = (shares[each, best] << _FACTOR) // np.maximum(others.max(axis=1), 1)
     return factors.clip(_LEAST, _MOST)
 
 
