@@ -19,6 +19,7 @@ pytest_plugins = (
     "tests.support.left_out",
     "tests.support.untraced",
     "tests.support.calling",
+    "tests.support.crowded",
 )
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import streamdp as sd
-from streamdp import cli
+from streamdp import audit, cli
 from streamdp.audit.blackbox import (
     CONFIDENCE,
     EpsilonBound,
@@ -219,10 +219,23 @@ def run(*args: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+SHARED = audit.Memo()
+"""What does not depend on a rate; no command is run on a broken engine."""
+
+
+@pytest.fixture
+def the_engine_is_audited_once(monkeypatch: Patch) -> None:
+    """By the first command that is run."""
+    monkeypatch.setattr(audit, "Memo", lambda: SHARED)
+
+
+once = pytest.mark.usefixtures("the_engine_is_audited_once")
+
 QUICK = ("audit", "--recipe", "incumbent_leader", "--epsilon", "1", "--actions", "2",
          "--samples", "1000", "--black-box", "--runs", "250")  # fmt: skip
 
 
+@once
 def test_does_the_command_tell_what_the_service_proves() -> None:
     code, out = run(*QUICK, "--json")
     (found,) = json.loads(out)
@@ -230,6 +243,7 @@ def test_does_the_command_tell_what_the_service_proves() -> None:
     assert 0 <= found["epsilon_proven"] <= 1
 
 
+@once
 def test_does_the_table_have_a_column_for_it(monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     code, out = run(*QUICK)
@@ -238,6 +252,7 @@ def test_does_the_table_have_a_column_for_it(monkeypatch: Patch) -> None:
     assert "ε ≥" in out
 
 
+@once
 def test_does_the_command_fail_for_a_service_that_proves_more(monkeypatch: Patch) -> None:
     monkeypatch.setattr(incumbent_leader, "permute_and_flip_rate", lambda epsilon: 4 * epsilon)
     code, out = run(*QUICK, "--json")

@@ -10,13 +10,23 @@ from fractions import Fraction
 import pytest
 from typer.testing import CliRunner
 
-from streamdp import cli
+from streamdp import audit, cli
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 
 pytestmark = pytest.mark.slow
 
 QUICK = ["--epsilon", "1", "--actions", "2", "--samples", "1000"]
 ONE = ["audit", "--recipe", "incumbent_leader", *QUICK]
+
+
+SHARED = audit.Memo()
+"""What does not depend on a rate; no test of this file breaks the engine."""
+
+
+@pytest.fixture(autouse=True)
+def the_engine_is_audited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first command that is run."""
+    monkeypatch.setattr(audit, "Memo", lambda: SHARED)
 
 
 def run(*args: str) -> tuple[int, str]:

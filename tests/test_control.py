@@ -23,6 +23,8 @@ from streamdp.core.learners.leader import crowded
 from tests.support.strategies import cut
 from tests.test_rebuild import Recorder
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 HALF = Control(Fraction(1, 2))
 KEYS = [b"%d" % number for number in range(12)]
 APART = [key for key in KEYS if HALF.holds(key)]

@@ -34,6 +34,8 @@ from streamdp.core.selection import Mechanism, Prior
 from tests.support.crowded import crowded
 from tests.support.strategies import cut
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 Ints = NDArray[np.int64]
 
 EPSILON = Fraction(2)

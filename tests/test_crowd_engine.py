@@ -23,6 +23,8 @@ from tests.support.remembering import remembering
 from tests.support.strategies import ACTIONS, cut, logs, part
 from tests.test_rebuild import Recorder, charged
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 ONE = 1 << POINT
 HOUR = 3_600_000
 

@@ -19,6 +19,8 @@ from tests.support.carrying import leader, live, store_of, stream, verified
 from tests.support.crowded import crowded
 from tests.test_crowd_protocol import lines_of, scripted, seen
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 KEYS = st.none() | st.binary(max_size=6)
 PREFIXES = st.lists(
     st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=4).map(tuple), max_size=4

@@ -45,6 +45,8 @@ from tests.support.carrying import (
 from tests.support.crowded import crowded
 from tests.support.protocol_model import Store, evidence, fold, restore, settle
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 LEADERS = [leader, remembers]
 HALF = Control(Fraction(1, 2))
 IN_GROUPS = Groups.of({"f": "french", "de": "german"})

@@ -28,6 +28,8 @@ from tests.support.strategies import ACTIONS, cut, logs, part
 from tests.test_crowd_engine import HOUR, dated, pieces
 from tests.test_rebuild import Recorder, charged
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 SHORTEST = 3
 CHARGE = Fraction(2)
 

@@ -31,6 +31,8 @@ from tests.support.crowded import crowded
 from tests.test_crowd_audit import Forced
 from tests.test_rebuild import Recorder
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 EPSILON = Fraction(2)
 TWO = ("a", "b")
 VERTICES = np.array(list(product((0, 1), repeat=2)), np.float32)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
+import hypothesis
 import msgspec
 import numpy as np
 import pytest
@@ -18,6 +20,9 @@ from streamdp.wire.formats import Decoded, Format, Setting, Value
 from streamdp.wire.json_format import JsonFormat, short_decimals
 from streamdp.wire.nesting import MAX_NESTING, too_deep
 from streamdp.wire.raw_format import Float16Format, Float32Format, RawFormat
+
+EXAMPLES = 25 * int(os.environ.get("STREAMDP_SOAK", "1"))
+"""For each rule; so many catch every mutant below."""
 
 ACTIONS = ("a", "b", "c")
 LIST = JsonFormat(actions=ACTIONS)
@@ -50,7 +55,7 @@ def is_null(rows: Sequence[Sequence[float]]) -> list[bool]:
 
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
 def test_every_shipped_format_keeps_the_rules(format_: Format) -> None:
-    check_format(format_, examples=40)
+    check_format(format_, examples=EXAMPLES)
 
 
 # JSON: what a record's loss is
@@ -451,7 +456,18 @@ class Mutant:
             return self.good.decode(values)
 
 
+@pytest.fixture
+def one_example_tells() -> Iterator[None]:
+    """Where a failure is what is asked for, no simpler one is searched."""
+    only = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("one example", hypothesis.settings(), phases=only)
+    hypothesis.settings.load_profile("one example")
+    yield
+    hypothesis.settings.load_profile("suite")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_example_tells")
 @pytest.mark.parametrize(
     ("good", "name", "rule"),
     [
@@ -466,4 +482,4 @@ class Mutant:
 )
 def test_the_kit_catches(good: RawFormat | JsonFormat, name: str, rule: str) -> None:
     with pytest.raises((AssertionError, ValueError), match=rule):
-        check_format(Mutant(good, name), examples=100)
+        check_format(Mutant(good, name), examples=EXAMPLES)

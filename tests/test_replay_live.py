@@ -19,6 +19,8 @@ from tests.support.replayed import CROWDS, EVERYONE, Pieces, cells, made_up, rep
 from tests.support.replayed import lived as engines
 from tests.support.streams import events
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 BENCH = Bench((3, 7), stream="home", epoch=2)
 ALONE = [text.partition(":crowd=partition")[0] for text in CROWDS]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 
 import numpy as np
+import pytest
 
 import streamdp as sd
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key, Release, Releases
-from streamdp.core.evidence.crowd import Crowd, cast, due, newest
+from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, newest
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 
 
@@ -21,6 +22,29 @@ def crowded(
     rate, bonus = learner.choose.rate, learner.bonus
     crowd = Crowd(len(learner.actions), rate, bonus, Fraction(floor), donates, groups)
     return replace(learner, crowd=crowd)
+
+
+@pytest.fixture(scope="module")
+def priors_are_made_once() -> Iterator[None]:
+    """Compute a prior once for the same votes and the same priors before it.
+
+    It is a function of nothing else, and the same ones are asked for again and again: by every
+    transcript of an enumeration, by a life without crashes and the same one with them.
+    """
+    plain, known = Crowd.made, dict[object, CrowdPrior]()
+
+    def made(
+        self: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int
+    ) -> CrowdPrior:
+        columns = tuple(getattr(votes, column.name).tobytes() for column in fields(votes))
+        told = tuple((number, prior.told) for number, prior in priors.items())
+        if (self, columns, told, after) not in known:
+            known[self, columns, told, after] = plain(self, votes, priors, after=after)
+        return known[self, columns, told, after]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Crowd, "made", made)
+        yield
 
 
 @dataclass

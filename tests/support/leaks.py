@@ -98,7 +98,8 @@ def expect_caught(
     life: Callable[[int, str], Observed], contents: Sequence[str], *, at: int, where: str
 ) -> None:
     """Neighbours differ in what `where` names: perhaps not wherever the record is, since what is
-    kept of it depends on when rows are saved. `life` gets the record's place and its content."""
+    kept of it depends on when rows are saved. `life` gets the record's place and its content. What
+    tells soonest, the places before `at` and the first contents, is looked at first."""
     first, *others = contents
     for place in range(at, at - 9, -1):
         plain = life(place, first)

@@ -1,0 +1,29 @@
+"""Learners that differ in nothing but how much noise their choice adds, counted once.
+
+What an engine does with slots, windows, blocks and memories depends on a learner's *structure*: all
+of it but ε, from which follow the rate of its choice, its charge and its name. What is asked of the
+engine alone is asked of one learner of each structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from streamdp.core.learners import Leader
+from streamdp.core.selection import Smallest
+
+
+def structure(learner: Leader) -> Leader:
+    """The learner without what follows from ε and from the name of its noise."""
+    actions = tuple(str(number) for number in range(len(learner.actions)))
+    return replace(learner, actions=actions, choose=Smallest(), charge=None, recipe="", options=())
+
+
+def one_of_each(learners: Iterable[Leader], *, by_choice: bool = False) -> list[Leader]:
+    """The first learner of each structure, or of each structure and kind of choice."""
+    first: dict[object, Leader] = {}
+    for learner in learners:
+        kind = type(learner.choose) if by_choice else None
+        first.setdefault((structure(learner), kind), learner)
+    return list(first.values())
