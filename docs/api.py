@@ -28,9 +28,9 @@ def modules() -> Iterator[str]:
     """Every module that a reader may look up."""
     for package in PACKAGES:
         yield package.__name__
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not any(part.startswith("_") for part in found.name.split(".")):
-                yield found.name
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not any(part.startswith("_") for part in module.name.split(".")):
+                yield module.name
 
 
 class Page(HTMLParser):

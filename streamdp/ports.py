@@ -538,14 +538,14 @@ def check_bytes(
     """Refuse records that are no bytes: a log that kept them as they are would stop readers."""
     _check_headers(topic, len(records), headers)
     for at, record in enumerate(records):
-        for what, each in zip(("key", "value"), record, strict=True):
-            if each is not None and not isinstance(each, bytes):
+        for what, part in zip(("key", "value"), record, strict=True):
+            if part is not None and not isinstance(part, bytes):
                 raise InvalidConfig(
                     complaint(
                         f"topic {topic}: record {at} of those to send",
                         what,
                         expected="bytes or None",
-                        got=type(each).__name__,
+                        got=type(part).__name__,
                     )
                 )
 

@@ -31,7 +31,7 @@ def points(text: str) -> list[tuple[FeedbackWish, float]]:
     for actions, rate, part, epsilon in product(ACTIONS, RATES, GAPS, EPSILONS):
         gap = min(rate * part, 0.45)
         wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, HORIZON)
-        after = plan_feedback(wish, runs=RUNS).found
+        after = plan_feedback(wish, runs=RUNS).found_after
         if after:
             found.append((wish, after / 2**0.5))
     return found

@@ -34,7 +34,6 @@ from tests.support.crowded import Outsider
 from tests.test_crowd_audit import EPSILON, TWO, VERTICES, Forced
 from tests.test_rebuild import Recorder
 
-Ints = NDArray[np.int64]
 THREE = ("a", "b", "c")
 
 

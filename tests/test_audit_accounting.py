@@ -10,13 +10,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import BudgetExceeded
 from streamdp.core.ledger import Ledger, TopicCharge, topic_total
 from streamdp.core.ledger.runs import Levels
-
-Ints = NDArray[np.int64]
 
 
 def charge(ledger: Ledger, start: int, stop: int, epsilon: Fraction) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamdp.audit import Memo, audit_learner
 from streamdp.audit.sampler import sample_estimates
 from streamdp.core import calibration
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine, draws, rebuild, recorded
 from streamdp.core.engine.charges import Tariff
@@ -25,7 +26,6 @@ from streamdp.core.regret import ESTIMATES, Estimate, estimate, estimates
 
 pytestmark = pytest.mark.slow
 
-Ints = NDArray[np.int64]
 Breaks = Callable[[pytest.MonkeyPatch], None]
 
 

@@ -22,6 +22,7 @@ from streamdp.audit.sweep import sweep_wide
 from streamdp.audit.transcripts import worst_ratios
 from streamdp.cli.audit import SHIPPED
 from streamdp.core import calibration
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import machine
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig
@@ -43,8 +44,6 @@ from tests.support.structures import one_of_each
 
 pytestmark = pytest.mark.slow
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MEMO = Memo()
 """What audits of the unbroken engine share; a test that breaks the engine asks without it."""

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from streamdp.audit import (
     audit_learner,
@@ -24,6 +23,7 @@ from streamdp.audit import (
     sample_long,
 )
 from streamdp.cli.audit import SHIPPED
+from streamdp.core.arrays import Ints
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import SystemRandomness
@@ -32,7 +32,6 @@ from tests.support.remembering import remembering
 
 pytestmark = pytest.mark.slow
 
-Ints = NDArray[np.int64]
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 SYSTEM = SystemRandomness()

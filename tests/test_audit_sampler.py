@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from streamdp.audit import Chi2, sample
 from streamdp.audit.sampler import chi2
 from streamdp.cli.audit import SHIPPED
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import losses
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, SystemRandomness
 
-Ints = NDArray[np.int64]
 Tags = NDArray[np.uint8]
 
 

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.core.arrays import Ints
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.crowd import (
     GAPS,
@@ -25,8 +26,6 @@ from streamdp.core.evidence.crowd import (
     newest,
 )
 from streamdp.core.evidence.groups import Groups
-
-Ints = NDArray[np.int64]
 
 CROWD = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
 ONE = 1 << POINT

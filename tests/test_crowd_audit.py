@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.audit.transcripts import TOLERANCE
+from streamdp.core.arrays import Ints
 from streamdp.core.engine.crowding import PartitionCrowd, Side
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Batch, Plan
@@ -36,7 +37,6 @@ from tests.support.strategies import cut
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
-Ints = NDArray[np.int64]
 
 EPSILON = Fraction(2)
 TWO = ("a", "b")

@@ -73,7 +73,7 @@ def test_does_the_screen_part_what_is_public_from_what_only_a_simulator_knows() 
     assert "-0.010 ± 0.020" in shown
     assert "no long block yet" in shown
     assert "simulator only" in shown
-    assert "outdoor (block 9)" in screen.told(frame)
+    assert "outdoor (block 9)" in screen.as_line(frame)
 
 
 def test_are_banners_told_by_what_was_published_alone() -> None:
@@ -85,8 +85,8 @@ def test_are_banners_told_by_what_was_published_alone() -> None:
     assert "only the shown one's click is heard of" in shown
     assert "9.2 to 11.5" in shown
     assert "75%" in shown
-    assert "banners free delivery: 75%  ε" in screen.told(frame)
-    assert "banners …" in screen.told(
+    assert "banners free delivery: 75%  ε" in screen.as_line(frame)
+    assert "banners …" in screen.as_line(
         screen.Frame([], half, half, one, 0, 0.0, 1.0, "", banners[:1])
     )
 

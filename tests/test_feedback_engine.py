@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.engine import Engine, NotPrivate, rebuild, recorded
@@ -23,7 +22,6 @@ from streamdp.testing.feedback_learners import check_feedback_learner
 from tests.golden_engine import POLICIES
 
 ARMS = ("a", "b", "c")
-Ints = NDArray[np.int64]
 
 
 def blocks(**options: str) -> PolicyLearner:

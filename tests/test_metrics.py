@@ -20,7 +20,7 @@ from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.status import BUCKETS, ProcessStatus
 from streamdp.service.view import PartitionView, Reason, Status, View
 from tests.support.publishing import charge, release
-from tests.support.showing import ABOUT, LINES, block, facts, partition, process, told
+from tests.support.showing import ABOUT, LINES, block, facts, partition, process, releases
 from tests.support.streams import spec
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -134,12 +134,12 @@ def test_does_a_lower_budget_of_a_new_epoch_stand_beside_its_own_charges() -> No
     next_epoch = replace(ABOUT, epoch=2, budget=Fraction(1, 2))
     found = samples(replace(facts(), about=[next_epoch]))
     assert of(found, "streamdp_epsilon_charged_in_epoch", stream="home") == 0
-    known = told()
+    known = releases()
     lower = release(b"fr", 1, block=1, epoch=2, start=1, stop=3, epsilon="1/4")
     known.apply([charge(release(b"fr", 0, epoch=2)), charge(lower)])
     late = charge(release(b"de", 1, block=3, start=11, stop=20, epsilon="1/2"))
     known.apply([late])  # of a partition that is not there yet
-    found = samples(replace(facts(), about=[next_epoch], told={"home": known}))
+    found = samples(replace(facts(), about=[next_epoch], shown={"home": known}))
     assert of(found, "streamdp_epsilon_charged_in_epoch", stream="home") == 0.25
     assert of(found, "streamdp_epsilon_charged_max", stream="home") == 1.0
 
@@ -199,7 +199,7 @@ def test_does_the_page_keep_to_the_conventions() -> None:
 
 
 def test_do_charges_of_the_same_slots_add_up_and_of_others_not() -> None:
-    known = told()
+    known = releases()
     assert known.charged() == Fraction(1)
     known.apply(block(b"fr", 3, 11, 20, regret=0, share=0))
     assert known.charged() == Fraction(1)
@@ -209,7 +209,7 @@ def test_do_charges_of_the_same_slots_add_up_and_of_others_not() -> None:
 
 
 def test_does_a_new_epoch_or_a_key_s_return_begin_anew() -> None:
-    known = told()
+    known = releases()
     known.apply([charge(release(b"fr", 0, born=500))])
     assert known.latest("block_regret").value == 2.0  # of `de` alone
     known.apply([charge(release(b"de", 0, epoch=2))])
@@ -218,7 +218,7 @@ def test_does_a_new_epoch_or_a_key_s_return_begin_anew() -> None:
 
 
 def test_is_the_curve_a_mean_over_keys_and_slots() -> None:
-    curve = dict(told().curve("block_regret"))
+    curve = dict(releases().curve("block_regret"))
     assert (curve[1].value, curve[2].value, curve[2].keys) == (0.5, 0.5, 2)
     noise = ABOUT.estimates[0].standard_error(actions=3, length=8)
     assert isclose(curve[2].standard_error, noise * sqrt(2) / 16, rel_tol=1e-5)
@@ -231,9 +231,9 @@ def test_is_a_ledger_that_is_read_again_counted_once() -> None:
         history.began()
         history.heard(lines)
         history.current()
-    assert history.told.latest("block_regret").keys == 1
+    assert history.shown.latest("block_regret").keys == 1
     history.began()
-    assert history.told.latest("block_regret").keys == 1  # shown until the new one has caught up
+    assert history.shown.latest("block_regret").keys == 1  # shown until the new one has caught up
 
 
 def test_is_a_long_ledger_begun_late_and_that_said() -> None:
@@ -243,7 +243,7 @@ def test_is_a_long_ledger_begun_late_and_that_said() -> None:
     known.apply(late)
     known.apply(block(b"fr", 8, 300, 400, regret=1, share=0))
     assert (known.whole, known.partitions[0].blocks) == (False, 9)  # 0 to 8 are finished
-    assert (told().whole, told().partitions[0].blocks) == (True, 6)
+    assert (releases().whole, releases().partitions[0].blocks) == (True, 6)
 
 
 def replace_offset(record: Published, offset: int) -> Published:

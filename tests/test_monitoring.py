@@ -46,7 +46,7 @@ class Shown:
         known = StreamReleases()
         known.apply([charge(release(b"fr", 1, block=1, stop=3, epsilon=epsilon))])
         about = replace(ABOUT, budget=Fraction(budget))
-        self.facts = replace(_with_assembly(facts()), about=[about], told={"home": known})
+        self.facts = replace(_with_assembly(facts()), about=[about], shown={"home": known})
 
     def render(self) -> bytes:
         """The pages that the service would show: the public one, then the operator's."""

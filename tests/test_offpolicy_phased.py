@@ -29,7 +29,7 @@ from streamdp.replay.offpolicy.question import (
     replay_shown,
     seconds_for,
 )
-from streamdp.replay.offpolicy.told import as_json
+from streamdp.replay.offpolicy.statements import as_json
 from streamdp.replay.sources import ReadOptions, open_log
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
 
@@ -79,7 +79,7 @@ def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
     rows = [{"losses": row, "key": "fr" if at % 3 else "de"} for at, row in enumerate(drawn)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = replay_losses(open_log(str(path), ReadOptions()), asked(*LEARNERS, seeds=3))
-    assert found.found.keys == 2
+    assert found.findings.keys == 2
     assert [each.cell.text for each in found.answers] == list(LEARNERS)
     for each in found.answers:
         assert each.regret is not None

@@ -24,7 +24,7 @@ from streamdp.replay.offpolicy.files import holds_feedback, open_file
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.page import page
 from streamdp.replay.offpolicy.question import FeedbackQuestion, replay_shown
-from streamdp.replay.offpolicy.told import as_json, summary
+from streamdp.replay.offpolicy.statements import as_json, summary
 from streamdp.replay.sources import ReadOptions
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
@@ -210,7 +210,7 @@ def test_are_wrong_and_missing_propensities_refused() -> None:
     with pytest.raises(InvalidConfig, match="propensities are missing"):
         replay_shown(replace(log, pscore=some), QUESTION)
     left = replay_shown(replace(log, pscore=some), replace(QUESTION, incomplete="leave out"))
-    assert left.found.without == 286
+    assert left.findings.without == 286
     assert left.answers[0].value is not None
     assert left.answers[0].value.records == 2000 - 286
     with pytest.raises(InvalidConfig, match="nothing was drawn"):
@@ -224,7 +224,7 @@ def test_take_records_that_were_not_drawn_no_part() -> None:
     played = np.where(certain, 0, log.played).astype(np.int32)
     pscore = np.where(certain, 1.0, log.pscore)
     found = replay_shown(replace(log, played=played, pscore=pscore), QUESTION)
-    assert found.found.settled == 1000
+    assert found.findings.settled == 1000
     assert found.fixed is not None
     assert found.fixed.uniform.records == 2000
     assert any("not drawn" in each.says for each in summary(found))

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core import grid, segments
+from streamdp.core.arrays import Ints
 from streamdp.core.grid import quantise
 from streamdp.core.segments import Adder, Segments, cut, group
 from tests.support.strategies import SCHEDULES
-
-Ints = NDArray[np.int64]
 
 
 def by_hand(

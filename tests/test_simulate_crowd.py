@@ -16,7 +16,7 @@ from streamdp.cli import application
 from streamdp.core.learners import Leader
 from streamdp.replay import crowd_worlds, crowds
 from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind
-from streamdp.replay.crowds import CrowdOutcome, Size, caught, simulate_crowds, told
+from streamdp.replay.crowds import CrowdOutcome, Size, caught, regret_left, simulate_crowds
 
 SMALL = Size(keys=80, actions=5, horizon=1500, runs=3, seed=1)
 
@@ -35,20 +35,20 @@ def played(*names: str, size: Size = SMALL) -> list[CrowdOutcome]:
 def test_do_keys_with_the_same_best_action_lose_far_less() -> None:
     """With eighty keys already less than half; with a thousand a fifteenth (docs/crowd.md)."""
     (same,) = played("same best")
-    assert told([same])[0] < 0.5
+    assert regret_left([same])[0] < 0.5
 
 
 def test_do_unrelated_keys_lose_hardly_more() -> None:
     """Nor those of a power law, nor those that begin at once."""
     for outcome in played("unrelated", "power law, unrelated", "at once, unrelated"):
-        assert told([outcome])[0] < 1.15, outcome.kind.name
+        assert regret_left([outcome])[0] < 1.15, outcome.kind.name
 
 
 def test_is_harm_bounded_where_the_crowd_is_wrong() -> None:
     """The crowd's favourite is the worst action for a fifth of the keys."""
     (trap,) = played("trap")
     assert caught(trap) < 1.5
-    assert told([trap])[0] < 1.0
+    assert regret_left([trap])[0] < 1.0
 
 
 def test_is_a_crowd_that_is_told_nothing_the_learner_itself(
@@ -64,7 +64,7 @@ def test_do_groups_say_what_they_can() -> None:
     """Keys of one cluster gain by being a group; groups that mean nothing hardly cost."""
     size = Size(keys=150, actions=10, horizon=3000, runs=3, seed=1)
     kinds = ("five clusters", "clusters that are groups", "unrelated, in groups")
-    apart, grouped, unrelated = (told([each])[0] for each in played(*kinds, size=size))
+    apart, grouped, unrelated = (regret_left([each])[0] for each in played(*kinds, size=size))
     assert grouped < 0.75 * apart
     assert unrelated < 1.15
 
@@ -78,7 +78,7 @@ def test_do_keys_lose_hardly_more_where_the_world_changes() -> None:
         return sd.remembering_leader(actions=actions, epsilon=epsilon)
 
     same, unrelated = simulate_crowds(remembering, [Fraction(2)], kinds=kinds, size=size)
-    assert told([same])[0] < 1.1 > told([unrelated])[0]
+    assert regret_left([same])[0] < 1.1 > regret_left([unrelated])[0]
 
 
 def test_do_phases_share_a_world_out() -> None:

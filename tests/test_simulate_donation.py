@@ -16,7 +16,7 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.learners.leader import donating
 from streamdp.replay.crowd_worlds import BESIDE, STAGGERED
-from streamdp.replay.crowds import CrowdOutcome, Size, simulate_crowds, told
+from streamdp.replay.crowds import CrowdOutcome, Size, regret_left, simulate_crowds
 from streamdp.replay.gifts import BlocksOfKeys, Gifts
 
 SMALL = Size(keys=150, actions=5, horizon=300, runs=3, seed=1)
@@ -40,7 +40,7 @@ def test_do_keys_with_the_same_best_action_lose_less_if_they_donate() -> None:
     kept, donated = played("same best", SMALL), played(
         "same best", replace(SMALL, donation="short blocks"))  # fmt: skip
     assert np.array_equal(kept.alone, donated.alone)
-    assert told([donated])[0] < 0.85 * told([kept])[0]
+    assert regret_left([donated])[0] < 0.85 * regret_left([kept])[0]
 
 
 def test_are_the_pools_slots_those_that_keys_had() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import Identity, Key, Release, Releases, Told
+from streamdp.core.events import FeedbackColumns, Identity, Key, Release, Releases
 from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
@@ -119,7 +119,7 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         actions=(),
         keys=[each.key for each in drawn],
         kind=np.array([kinds.index(each.kind) for each in drawn], np.uint8),
-        told=None,
+        feedback=None,
         carried={
             (each.key, each.identity.born): each.carried
             for each in drawn
@@ -195,7 +195,7 @@ def test_many_of_a_feedback_stream_are_the_same_bytes(
         replace(each, identity=each.identity._replace(kind=kinds[at % 2]), value=0)
         for at, each in enumerate(drawn)
     ]
-    releases = replace(columns(named, kinds), told=Told(gains, shown, policy))
+    releases = replace(columns(named, kinds), feedback=FeedbackColumns(gains, shown, policy))
     entries = record_all(releases, lines=FEEDBACK, mode=mode, ordinal=first)
     for at, (each, entry) in enumerate(zip(releases, entries, strict=True)):
         plain = state.record(each, lines=FEEDBACK, mode=mode, ordinal=first + at)

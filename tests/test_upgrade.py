@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import streamdp as sd
-from streamdp.cli.state import _told
+from streamdp.cli.state import _described
 from streamdp.core.learners import earlier_learner_of
 from streamdp.ports import Published
 from streamdp.service.opening import check_configuration
@@ -74,7 +74,7 @@ def test_do_the_tools_take_the_state_for_the_stream_s_own() -> None:
     check_configuration(stream(), HOME, taken)
     with pytest.raises(sd.StateMismatch, match="the configuration differs from the state's"):
         check_configuration(replace(stream(), earlier=None), HOME, taken)
-    found = _told(stream(), HOME, taken, content=True)
+    found = _described(stream(), HOME, taken, content=True)
     assert found["checkpoint"]["configuration"] == "same"
     assert all(row["slots"] > 0 for row in found["rows"].values())
     assert found["rows"]

@@ -14,7 +14,7 @@ import streamdp as sd
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
 from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.ports import Published, StreamTopics
-from streamdp.service.verification import MOST_TOLD, Verification, told
+from streamdp.service.verification import MOST_LISTED, Verification, shortened
 from streamdp.wire.published import Mode
 from tests.support.streams import spec
 
@@ -214,8 +214,8 @@ def test_is_the_verdict_exact_at_the_budget() -> None:
 
 def test_is_a_flood_of_violations_counted() -> None:
     """The first ones in full."""
-    assert told(["x"] * 3) == ["x"] * 3
-    assert told(["x"] * (MOST_TOLD + 5))[-1] == "and 5 more"
+    assert shortened(["x"] * 3) == ["x"] * 3
+    assert shortened(["x"] * (MOST_LISTED + 5))[-1] == "and 5 more"
 
 
 # -- what is in force ----------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Topics:
 
     def verified(self) -> Verification:
         found, topics = Verification(), feedback_spec().topics
-        found.told(topics, self.actions)
+        found.read_published(topics, self.actions)
         found.read(topics, self.ledger)
         found.finish()
         return found
@@ -102,7 +102,7 @@ def test_are_published_actions_of_losses_compared_too() -> None:
         last = json.loads(evidence.actions[-1].value)
         last["index"] = (last["index"] + change) % len(ACTIONS)
         record = replace(evidence.actions[-1], value=json.dumps(last).encode())
-        found.told(topics, [*evidence.actions[:-1], record])
+        found.read_published(topics, [*evidence.actions[:-1], record])
         found.read(topics, evidence.ledger)
         found.finish()
         assert [text for text in said if text not in str(found.violations)] == []

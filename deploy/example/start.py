@@ -173,8 +173,8 @@ def _state(address: str) -> dict[str, Any] | None:
     """What the shop's page shows; None while it is not open."""
     try:
         with urllib.request.urlopen(f"http://{address}/state", timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+            state: dict[str, Any] = json.load(answer)
+            return state
     except OSError:
         return None
 

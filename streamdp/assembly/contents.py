@@ -107,7 +107,7 @@ def _by_action(
 def _texts(value: object, where: str) -> list[str]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         _refuse(where, "a list of texts", _kind(value))
-    return [_text(each, where) for each in value]
+    return [_text(member, where) for member in value]
 
 
 def _text(value: object, where: str) -> str:

@@ -330,7 +330,7 @@ class Join:
         oldest = self._oldest_of_coming()
         while self._early_names and self._early_names[0][0] <= oldest:
             _, name = self._early_names.popleft()
-            young = [each for each in self._early.pop(name, ()) if each.timestamp > oldest]
+            young = [outcome for outcome in self._early.pop(name, ()) if outcome.timestamp > oldest]
             if young:
                 self._early[name] = young
 

@@ -43,10 +43,10 @@ def name_of(key: Key, headers: Headers) -> Name | None:
     >>> name_of(b"fr", [("streamdp-request", b"r1")])
     b'2:frr1'
     """
-    found = only(headers, REQUEST_HEADER)
-    if found is None:
+    request = only(headers, REQUEST_HEADER)
+    if request is None:
         return None
-    return b":" + found if key is None else b"%d:%b%b" % (len(key), key, found)
+    return b":" + request if key is None else b"%d:%b%b" % (len(key), key, request)
 
 
 def _parts(name: Name) -> tuple[Key, bytes]:
@@ -139,9 +139,12 @@ class KeptRequests:
         before, back = None, 0
         if name is None:
             row[1] = key
-            row += [each for _, each in headers]
+            row += [header_value for _, header_value in headers]
         else:
-            row += [None if header == REQUEST_HEADER else each for header, each in headers]
+            row += [
+                None if header == REQUEST_HEADER else header_value
+                for header, header_value in headers
+            ]
             content += name
             slot = hash(name) & self._mask
             newest = self._slots[slot]

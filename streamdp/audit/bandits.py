@@ -111,7 +111,7 @@ class ScriptedCourse:
     course: Course
     script: Sequence[float]
     costs: list[Fraction | None]
-    told: int = 0
+    sent: int = 0
 
     def begin_slot(self, slot: int, entered: Sequence[int]) -> None:
         """The course's."""
@@ -138,11 +138,11 @@ class ScriptedCourse:
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
         """Tell the script, as means of the parts."""
         parts = self.course.parts(arm)
-        means = [self.script[(self.told + at + arm) % len(self.script)] for at in range(len(parts))]
-        self.told += len(parts)
+        means = [self.script[(self.sent + at + arm) % len(self.script)] for at in range(len(parts))]
+        self.sent += len(parts)
         lengths = [part.stop - part.start for part in parts]
-        told = [mean * length for mean, length in zip(means, lengths, strict=True)]
-        self.course.released(slot, arm, told, _Fixed())
+        scripted = [mean * length for mean, length in zip(means, lengths, strict=True)]
+        self.course.released(slot, arm, scripted, _Fixed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ def transcript(
     for action, content in records:
         public.append(machine.action())
         releases = machine.observe(action, content)
-        public += [(each.arm, each.start, each.stop, each.slot) for each in releases]
-        units += [each.units for each in releases]
+        public += [(release.arm, release.start, release.stop, release.slot) for release in releases]
+        units += [release.units for release in releases]
     return Transcript(tuple(public), tuple(units), tuple(costs))
 
 
@@ -213,16 +213,16 @@ def price(one: Transcript, other: Transcript) -> float:
 def long_run_failures(learner: Bandit, engine: Factory) -> list[str]:
     """What a long run with its own actions does otherwise than its parts say."""
     drawn = default_rng(5)
-    losses: list[object] = [float(each) for each in drawn.random(_LONG)]
+    losses: list[object] = [float(loss) for loss in drawn.random(_LONG)]
     losses[7::31] = [float("nan")] * len(losses[7::31])
     headers = drawn.integers(0, _ARMS + 1, _LONG)
     records: list[tuple[str | None, object]] = [
         (learner.actions[arm] if arm < _ARMS else None, loss)
         for arm, loss in zip(headers.tolist(), losses, strict=True)
     ]
-    found = transcript(learner, records, _SCRIPTS[2], engine)
+    run = transcript(learner, records, _SCRIPTS[2], engine)
     failures = []
-    if list(found.units) != _by_hand(learner, records, found):
+    if list(run.units) != _by_hand(learner, records, run):
         failures.append("other sums than the log's")
     machine = engine(learner, budget=learner.charge, randomness=SeededRandomness(2))
     releases = machine.observe_all(records)
@@ -232,7 +232,7 @@ def long_run_failures(learner: Bandit, engine: Factory) -> list[str]:
 
 
 def _by_hand(
-    learner: Bandit, records: Sequence[tuple[str | None, object]], found: Transcript
+    learner: Bandit, records: Sequence[tuple[str | None, object]], run: Transcript
 ) -> list[int]:
     """The sums of the released parts, from a log of entered observations."""
     course = ScriptedCourse(learner.begin(), _SCRIPTS[2], [])
@@ -249,7 +249,7 @@ def _by_hand(
                 parts = course.parts(arm)
                 sums += [sum(entered[arm][part.start - 1 : part.stop - 1]) for part in parts]
                 course.released(slot, arm, [0.0] * len(parts), _Fixed())
-        course.begin_slot(slot + 1, [len(entered[each]) for each in range(_ARMS)])
+        course.begin_slot(slot + 1, [len(entered[arm]) for arm in range(_ARMS)])
     return sums
 
 
@@ -260,11 +260,11 @@ def _accounts_agree(
     if learner.charge is None:
         return True
     for action in learner.actions:
-        own = [each for each in releases if each.action == action]
-        last = max((each.stop for each in own), default=1)
+        own = [release for release in releases if release.action == action]
+        last = max((release.stop for release in own), default=1)
         for observation in range(1, min(last, 200)):
-            holding = [each for each in own if each.start <= observation < each.stop]
-            cost = sum((each.epsilon or Fraction(0) for each in holding), Fraction(0))
+            holding = [release for release in own if release.start <= observation < release.stop]
+            cost = sum((release.epsilon or Fraction(0) for release in holding), Fraction(0))
             if machine.spent(action, observation) != cost or cost > learner.charge:
                 return False
     return True
@@ -290,7 +290,7 @@ def noise_follows_its_law(
         if not residuals:
             return True  # its first release comes later than a sampler waits
     counts = np.histogram(residuals, [-inf, *_QUANTILES, inf])[0]
-    expected = np.diff([0.0, *(_below(each) for each in _QUANTILES), 1.0]) * len(residuals)
+    expected = np.diff([0.0, *(_below(quantile) for quantile in _QUANTILES), 1.0]) * len(residuals)
     return bool(chi2(counts, expected).passed)
 
 

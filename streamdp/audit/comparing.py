@@ -27,71 +27,71 @@ _PRICED = 24  # selections whose law is computed
 _MOST_PRICED_ACTIONS = 8
 
 
-def compared(told: StoryResult) -> Iterator[str]:
+def compared(result: StoryResult) -> Iterator[str]:
     """What differs, where each draw's key is known."""
-    yield from told.wrong
-    yield from told.strange
-    yield from missing(told)
-    fold = fold_of(told)
-    standings = standings_of(told.learner, told.openings, told.values[ACTION])
-    yield from _openings(told)
-    yield from _selections(told, fold, standings)
-    yield from _estimates(told, fold, standings)
-    yield from _said(told, standings)
-    yield from _charges(told)
-    yield from _prices(told)
+    yield from result.wrong
+    yield from result.strange
+    yield from missing(result)
+    fold = fold_of(result)
+    standings = standings_of(result.learner, result.openings, result.values[ACTION])
+    yield from _openings(result)
+    yield from _selections(result, fold, standings)
+    yield from _estimates(result, fold, standings)
+    yield from _said(result, standings)
+    yield from _charges(result)
+    yield from _prices(result)
 
 
-def fold_of(told: StoryResult) -> Fold:
+def fold_of(result: StoryResult) -> Fold:
     """What should have been read, for the words that windows and coins were drawn by."""
-    story, blocks = told.story, told.story.blocks
+    story, blocks = result.story, result.story.blocks
     _, slots, actions = story.losses.shape
-    windows = told.latest(Purpose.WINDOW, columns=blocks, words=1)[..., 0]
+    windows = result.latest(Purpose.WINDOW, columns=blocks, words=1)[..., 0]
     coins = np.zeros((len(story.keys), 0, 1), dtype=np.uint64)
-    if told.learner.resample == "bernoulli":
+    if result.learner.resample == "bernoulli":
         fields = -(-actions // 3)
-        coins = told.latest(Purpose.RESAMPLE, columns=slots, words=fields, first=1)
-    return Fold.of(told.learner, story, windows=windows, coins=coins)
+        coins = result.latest(Purpose.RESAMPLE, columns=slots, words=fields, first=1)
+    return Fold.of(result.learner, story, windows=windows, coins=coins)
 
 
-def missing(told: StoryResult) -> Iterator[str]:
+def missing(result: StoryResult) -> Iterator[str]:
     """Every block's action once, every estimate where it is due."""
-    lengths = told.learner.schedule.lengths(np.arange(told.story.blocks))
-    due = [np.ones_like(lengths), *(each.due(lengths) for each in told.estimates)]
-    for kind, expected in zip(told.kinds, due, strict=True):
-        wrong = told.times[kind] != np.broadcast_to(expected, told.times[kind].shape)
+    lengths = result.learner.schedule.lengths(np.arange(result.story.blocks))
+    due = [np.ones_like(lengths), *(estimate.due(lengths) for estimate in result.estimates)]
+    for kind, expected in zip(result.kinds, due, strict=True):
+        wrong = result.times[kind] != np.broadcast_to(expected, result.times[kind].shape)
         yield from where(wrong, f"{kind}: not released exactly once")
-    if (told.openings < 0).any():
+    if (result.openings < 0).any():
         yield "an opening is missing"
 
 
-def _openings(told: StoryResult) -> Iterator[str]:
-    words = told.latest(Purpose.OPENING, columns=1, words=1)[:, 0, 0]
-    actions = np.full(len(words), len(told.learner.actions))
-    wrong = scaled(words, actions) != told.openings
+def _openings(result: StoryResult) -> Iterator[str]:
+    words = result.latest(Purpose.OPENING, columns=1, words=1)[:, 0, 0]
+    actions = np.full(len(words), len(result.learner.actions))
+    wrong = scaled(words, actions) != result.openings
     yield from where(wrong[:, None], "the opening is not what its bits say")
-    drawn = np.concatenate([draw.keys for draw in told.drawn(Purpose.OPENING)])
-    if len(drawn) != len(told.openings):
+    drawn = np.concatenate([draw.keys for draw in result.drawn(Purpose.OPENING)])
+    if len(drawn) != len(result.openings):
         yield "an opening was not drawn exactly once"
 
 
-def _selections(told: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
+def _selections(result: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
     """What each selection was handed and chose, and whether that is what was released."""
     times = np.zeros(fold.windows.shape[:2], dtype=np.int64)
-    for call in told.selected:
+    for call in result.selected:
         keys, blocks = call.keys, call.blocks
-        if (keys == NOBODY).any() or (blocks >= told.story.blocks).any():
+        if (keys == NOBODY).any() or (blocks >= result.story.blocks).any():
             yield "a selection was drawn for no key or block of the story"
             continue
         np.add.at(times, (keys, blocks), 1)
         wrong = (call.sums != fold.windows[keys, blocks]).any(axis=1)
         yield from _at(call, wrong, "the selection read other sums than its window's")
-        expected = told.learner.prior(standings.during[keys, blocks])
+        expected = result.learner.prior(standings.during[keys, blocks])
         one, two = (bonuses(prior, *call.sums.shape) for prior in (call.prior, expected))
         wrong = (one[0] * two[1] != two[0] * one[1]).any(axis=1)
         yield from _at(call, wrong, "the bonus is not what earlier releases say")
-        yield from losers(told.learner, call)
-        wrong = told.values[ACTION][keys, blocks] != call.winners
+        yield from losers(result.learner, call)
+        wrong = result.values[ACTION][keys, blocks] != call.winners
         yield from _at(call, wrong, "the release is not what was selected")
     yield from where(times != 1, "not selected from exactly once")
 
@@ -112,14 +112,14 @@ def _at(call: Selected, wrong: NDArray[np.bool_], what: str) -> Iterator[str]:
         yield f"block {call.blocks[row]} of key {call.keys[row]}: {what}"
 
 
-def _estimates(told: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
+def _estimates(result: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
     """Statistic of the fold, plus the noise of the bits that were drawn for it."""
-    actions = len(told.learner.actions)
-    for number, estimate in enumerate(told.estimates):
-        times = np.zeros_like(told.times[estimate.name])
-        for draw in told.drawn(purpose_of(number)):
+    actions = len(result.learner.actions)
+    for number, estimate in enumerate(result.estimates):
+        times = np.zeros_like(result.times[estimate.name])
+        for draw in result.drawn(purpose_of(number)):
             keys, blocks = draw.keys, draw.indices
-            if (keys == NOBODY).any() or (blocks >= told.story.blocks).any():
+            if (keys == NOBODY).any() or (blocks >= result.story.blocks).any():
                 yield f"{estimate.name}: drawn for no key or block of the story"
                 continue
             np.add.at(times, (keys, blocks), 1)
@@ -129,32 +129,32 @@ def _estimates(told: StoryResult, fold: Fold, standings: Standings) -> Iterator[
                 nulls=fold.nulls[keys, blocks],
             )
             noisy = exact + discrete_laplace(estimate.scale(actions=actions), draw.bits)
-            if (noisy != told.values[estimate.name][keys, blocks]).any():
+            if (noisy != result.values[estimate.name][keys, blocks]).any():
                 yield f"{estimate.name}: not the block's statistic with the noise that was drawn"
-        yield from where(times != told.times[estimate.name], f"{estimate.name}: drawn again")
+        yield from where(times != result.times[estimate.name], f"{estimate.name}: drawn again")
 
 
-def _said(told: StoryResult, standings: Standings) -> Iterator[str]:
+def _said(result: StoryResult, standings: Standings) -> Iterator[str]:
     """What the engine says is in force: at the end, and with each release of a memory."""
-    if told.in_force is not None and (told.in_force != standings.after[:, -1]).any():
+    if result.in_force is not None and (result.in_force != standings.after[:, -1]).any():
         yield "what is in force does not follow from the releases"
-    wrong = (told.standing >= 0) & (told.standing != standings.after)
+    wrong = (result.standing >= 0) & (result.standing != standings.after)
     yield from where(wrong, "a release does not say what is in force after it")
 
 
-def _charges(told: StoryResult) -> Iterator[str]:
+def _charges(result: StoryResult) -> Iterator[str]:
     """The ledger of every key: each block's action and estimates, once."""
-    charge = told.learner.charge
+    charge = result.learner.charge
     if charge is None:
         return
-    schedule, runs = told.learner.schedule, []
-    for block in range(told.story.blocks):
+    schedule, runs = result.learner.schedule, []
+    for block in range(result.story.blocks):
         start, stop = schedule.start(block), schedule.stop(block)
-        due = (spec.epsilon for spec in told.estimates if stop - start >= spec.min_length)
+        due = (spec.epsilon for spec in result.estimates if stop - start >= spec.min_length)
         runs.append(Run(start, stop, sum(due, charge)))
     expected = _joined(runs)
-    for number, key in enumerate(told.story.keys):
-        if _joined(told.charged.get(key, [])) != expected:
+    for number, key in enumerate(result.story.keys):
+        if _joined(result.charged.get(key, [])) != expected:
             yield f"key {number}: the ledger does not say what its blocks cost"
             return
 
@@ -169,21 +169,21 @@ def _joined(runs: Sequence[Run]) -> list[Run]:
     return joined
 
 
-def _prices(told: StoryResult) -> Iterator[str]:
+def _prices(result: StoryResult) -> Iterator[str]:
     """The law of selections with the very sums and bonuses that they were handed: one more slot
     holds each vertex of the first actions' cube, and no probability moves by more than the charge.
     """
-    charge, actions = told.learner.charge, len(told.learner.actions)
+    charge, actions = result.learner.charge, len(result.learner.actions)
     if charge is None or actions > _MOST_PRICED_ACTIONS:
         return
     corners = np.zeros((8, actions), dtype=np.int64)
     corners[:, : min(actions, 3)] = np.indices((2, 2, 2)).reshape(3, 8).T[:, : min(actions, 3)]
-    calls = told.selected
+    calls = result.selected
     for call in calls[:: -(-len(calls) // _PRICED)]:
         at = len(call.sums) // 2
         prior = None if call.prior is None else call.prior.part(at, at + 1)
         logs = [
-            told.learner.choose.log_probabilities(call.sums[at] + corner * UNIT, prior)
+            result.learner.choose.log_probabilities(call.sums[at] + corner * UNIT, prior)
             for corner in np.unique(corners, axis=0)
         ]
         if not np.isfinite(logs).all() or np.ptp(logs, axis=0).max() > charge + TOLERANCE:

@@ -89,13 +89,14 @@ class Design:
         coins = np.tile(self.coins, (len(self.windows), 1, 1))
         words = word_of(windows, np.broadcast_to(self.choices, windows.shape))
         last = np.zeros((len(words), 1), np.uint64)
-        each = len(self.scripts)
+        per_chance = len(self.scripts)
         return Script(
             actions=np.tile(self.scripts, (self.streams * self.chances, 1)),
             windows=np.tile(
-                np.repeat(np.concatenate([words, last], axis=1), each, axis=0), (self.streams, 1)
+                np.repeat(np.concatenate([words, last], axis=1), per_chance, axis=0),
+                (self.streams, 1),
             ),
-            coins=np.tile(np.repeat(coins, each, axis=0), (self.streams, 1, 1)),
+            coins=np.tile(np.repeat(coins, per_chance, axis=0), (self.streams, 1, 1)),
         )
 
 
@@ -131,8 +132,8 @@ def engine_subject(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> Sub
             randomness=ScriptedRandomness(design.script(), seen),
         )
         statistics = np.zeros((design.runs, design.blocks, len(estimates)), dtype=np.int64)
-        each = design.chances * len(design.scripts)
-        for batch in arrivals(design, np.repeat(design.losses(), each, axis=0)):
+        per_stream = design.chances * len(design.scripts)
+        for batch in arrivals(design, np.repeat(design.losses(), per_stream, axis=0)):
             _note(statistics, engine.apply_batch(batch))
             try:
                 engine.apply_batch(batch)
@@ -149,15 +150,15 @@ def arrivals(design: Design, losses: NDArray[np.float32]) -> Iterator[LossBatch]
         yield from frames(losses)
         return
     runs, slots, _ = losses.shape
-    keys, each = [key_of(run) for run in range(runs)], np.arange(runs)
+    keys, numbers = [key_of(run) for run in range(runs)], np.arange(runs)
     for slot in range(1, slots + 1):
-        rows, offsets = losses[:, slot - 1], each + slot * runs
+        rows, offsets = losses[:, slot - 1], numbers + slot * runs
         if slot not in design.alone:
-            yield LossBatch(keys, each, np.ascontiguousarray(rows), offsets)
+            yield LossBatch(keys, numbers, np.ascontiguousarray(rows), offsets)
             continue
-        for run in each.tolist():
+        for run in numbers.tolist():
             one = slice(run, run + 1)
-            yield LossBatch(keys[one], each[:1], rows[one], offsets[one])
+            yield LossBatch(keys[one], numbers[:1], rows[one], offsets[one])
 
 
 def frames(losses: NDArray[np.float32]) -> list[LossBatch]:

@@ -196,15 +196,15 @@ def _cost(moved: Ints, scales: Sequence[Fraction | None]) -> float:
 def _released(releases: Releases, *, runs: int) -> tuple[Ints, Ints]:
     """The public part of each run's releases (runs × B·4), and their numbers (runs × B × 2 × K)."""
     ended = releases.kind == releases.kinds.index(SUMS)
-    assert releases.told is not None
+    assert releases.feedback is not None
     run = np.array([int(key or b"0") for key in releases.keys])[ended]
     blocks = int(releases.block[ended].max(initial=0)) + 1
-    numbers = np.zeros((runs, blocks, 2, releases.told.gains.shape[1]), dtype=np.int64)
+    numbers = np.zeros((runs, blocks, 2, releases.feedback.gains.shape[1]), dtype=np.int64)
     public = np.full((runs, blocks, 4), -1, dtype=np.int64)
     at = releases.block[ended]
     numbers[run, at, 0], numbers[run, at, 1] = (
-        releases.told.gains[ended],
-        releases.told.shown[ended],
+        releases.feedback.gains[ended],
+        releases.feedback.shown[ended],
     )
     public[run, at] = np.stack(
         [
@@ -240,12 +240,12 @@ def sums_are_the_logs(learner: PolicyLearner) -> bool:
                 position=engine.position,
                 expected_rows=len(engine),
             )
-    found = {
-        (each.key, each.identity.block): [column.tolist() for column in each.sums.arrays()]
-        for each in releases
-        if each.sums is not None
+    sums = {
+        (release.key, release.identity.block): [column.tolist() for column in release.sums.arrays()]
+        for release in releases
+        if release.sums is not None
     }
-    return found == _by_hand(learner, batch)
+    return sums == _by_hand(learner, batch)
 
 
 def _bare(learner: PolicyLearner) -> Engine:
@@ -295,8 +295,8 @@ def _by_hand(learner: PolicyLearner, batch: FeedbackBatch) -> dict[object, list[
             gains[arm] += max(-NULL, min(NULL, gain))
             shown[arm] += 1
     return {
-        (name, block): each
-        for (name, block), each in sums.items()
+        (name, block): columns
+        for (name, block), columns in sums.items()
         if schedule.stop(block) - 1 <= slots[name]
     }
 
@@ -361,7 +361,7 @@ def noise_failures(learner: PolicyLearner, samples: int, randomness: Randomness)
             continue
         law = _binned_law(float(scale))
         borders = _borders(float(scale))
-        known += [(np.searchsorted(borders, each, side="right"), law) for each in drawn]
+        known += [(np.searchsorted(borders, noise, side="right"), law) for noise in drawn]
     for classes, law in known:
         if not chi2(np.bincount(classes, minlength=len(law)), law * samples).passed:
             yield "noise does not follow the law of its scale"

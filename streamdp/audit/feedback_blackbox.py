@@ -89,7 +89,7 @@ class FeedbackPair:
 
     def log_headers(self, runs: int) -> list[Headers]:
         """The headers of each record of the log."""
-        return [each for each in self.headers for _ in range(len(SIDES) * runs)]
+        return [headers for headers in self.headers for _ in range(len(SIDES) * runs)]
 
 
 def feedback_pairs(schedule: Schedule, format_: FeedbackFormat) -> list[FeedbackPair]:
@@ -129,10 +129,10 @@ class _Builder:
         start = self.schedule.start(self.block)
         slots = self.schedule.stop(self.block + _FOLLOWING) - 1
         usual = _slot(self.format, _OTHER, loss=_USUAL)
-        width = max(len(each.value or b"") for each in (one, other))  # public, so it is the same
-        one, other = (each.padded(width) for each in (one, other))
+        width = max(len(slot.value or b"") for slot in (one, other))  # public, so it is the same
+        one, other = (slot.padded(width) for slot in (one, other))
         sides = [
-            [usual] * (start - 1) + [each] + [usual] * (slots - start) for each in (one, other)
+            [usual] * (start - 1) + [slot] + [usual] * (slots - start) for slot in (one, other)
         ]
         arms = [_OTHER] * slots
         arms[start - 1] = _SHOWN
@@ -140,7 +140,7 @@ class _Builder:
         return FeedbackPair(
             name=name,
             block=self.block,
-            streams=([each.value for each in sides[0]], [each.value for each in sides[1]]),
+            streams=([slot.value for slot in sides[0]], [slot.value for slot in sides[1]]),
             headers=[headers_of(self.format, [arm]) for arm in arms],
             exact=(a, b),
             counts=a[1] if self.format.feedback.played == "header" else None,
@@ -150,9 +150,9 @@ class _Builder:
         """The block's sums and counts without noise, slot by slot."""
         numbers = np.zeros((2, len(self.format.feedback.actions)), dtype=np.int64)
         start, stop = self.schedule.start(self.block), self.schedule.stop(self.block)
-        for each in side[start - 1 : stop - 1]:
-            if each.arm is not None:
-                numbers[:, each.arm] += each.gain, 1
+        for slot in side[start - 1 : stop - 1]:
+            if slot.arm is not None:
+                numbers[:, slot.arm] += slot.gain, 1
         return numbers
 
 

@@ -35,12 +35,14 @@ Content = NDArray[np.float32]
 
 def leaks(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[str]:
     """The names of observables that differ between neighbouring inputs; none, if all is well."""
-    found: set[str] = set()
+    leaking: set[str] = set()
     for place in _places():
-        told = [observe(learner, estimates, place, content) for content in _contents(learner)]
-        found.update(name for other in told for name in other if other[name] != told[0].get(name))
-        found.update(name for other in told for name in told[0] if name not in other)
-    return sorted(found)
+        observed = [observe(learner, estimates, place, content) for content in _contents(learner)]
+        leaking.update(
+            name for other in observed for name in other if other[name] != observed[0].get(name)
+        )
+        leaking.update(name for other in observed for name in observed[0] if name not in other)
+    return sorted(leaking)
 
 
 def observe(
@@ -75,7 +77,7 @@ def observe(
         again = _of_engine(_finished(rebuilding))
     except StreamdpError as error:
         again = {"refused": repr(error).encode()}
-    seen |= {f"again: {name}": told for name, told in again.items()}
+    seen |= {f"again: {name}": value for name, value in again.items()}
     return seen
 
 
@@ -153,8 +155,8 @@ def _of_releases(where: str, releases: Releases) -> Observed:
     names = ("born", "block", "kind", "start", "stop", "first_offset", "last_offset")
     seen = {where + name: np.asarray(getattr(releases, name)).tobytes() for name in names}
     seen[where + "actions"] = np.where(releases.kind < 2, releases.value, 0).tobytes()
-    told = (releases.keys, releases.kinds, releases.charges, len(releases))
-    seen[where + "keys and charges"] = repr(told).encode()
+    public = (releases.keys, releases.kinds, releases.charges, len(releases))
+    seen[where + "keys and charges"] = repr(public).encode()
     seen[where + "repr"] = repr(releases).encode()
     return seen
 

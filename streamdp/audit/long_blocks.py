@@ -92,10 +92,10 @@ def _misdeeds(
         yield from _named(other.name, compare(other, telling, seeded))
 
 
-def _named(name: str, found: Iterator[str]) -> Iterator[str]:
+def _named(name: str, faults: Iterator[str]) -> Iterator[str]:
     """The faults found in one story; an engine that raises is a fault too."""
     try:
-        yield from (f"{name}: {what}" for what in found)
+        yield from (f"{name}: {what}" for what in faults)
     except StreamdpError as error:
         yield f"{name}: the engine refuses to go on: {error}"
 
@@ -160,18 +160,18 @@ def _together(
     system: Randomness,
 ) -> Iterator[str]:
     """Many keys at once under the system's bits, which do not say whose they are."""
-    told = tell(learner, estimates, story, telling, system)
-    yield from told.wrong
-    yield from told.strange
-    yield from missing(told)
-    yield from _repeated(told)
-    for call in told.selected:
+    result = tell(learner, estimates, story, telling, system)
+    yield from result.wrong
+    yield from result.strange
+    yield from missing(result)
+    yield from _repeated(result)
+    for call in result.selected:
         yield from losers(learner, call)
     if learner.window == "random_prefix" or learner.resample == "bernoulli":
         return
-    fold, votes = fold_of(told), told.values[ACTION]
-    standings = standings_of(learner, told.openings, votes)
-    handed = np.concatenate([_row_by_row(call) for call in told.selected])
+    fold, votes = fold_of(result), result.values[ACTION]
+    standings = standings_of(learner, result.openings, votes)
+    handed = np.concatenate([_row_by_row(call) for call in result.selected])
     for block in range(story.blocks):
         sums, prior = fold.windows[:, block], learner.prior(standings.during[:, block])
         due = np.column_stack([sums, bonuses(prior, *sums.shape)[0], votes[:, block]])
@@ -181,8 +181,8 @@ def _together(
 
 def _row_by_row(call: Selected) -> Ints:
     """Block, sums, bonuses and winner of each row of a call."""
-    told = bonuses(call.prior, *call.sums.shape)[0]
-    return np.column_stack([call.blocks, call.sums, told, call.winners])
+    bonus = bonuses(call.prior, *call.sums.shape)[0]
+    return np.column_stack([call.blocks, call.sums, bonus, call.winners])
 
 
 def _same_rows(one: Ints, other: Ints) -> bool:
@@ -190,13 +190,13 @@ def _same_rows(one: Ints, other: Ints) -> bool:
     return np.array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)])
 
 
-def _repeated(told: StoryResult) -> Iterator[str]:
+def _repeated(result: StoryResult) -> Iterator[str]:
     """No word comes twice: not in a draw, and not in another."""
-    actions = len(told.learner.actions)
+    actions = len(result.learner.actions)
     some = {Purpose.SELECTION: actions, Purpose.RESAMPLE: -(-actions // 3), Purpose.NOISE: 2}
     words = [
         draw.bits.words(0, some.get(Purpose(min(draw.purpose, Purpose.NOISE)), 1)).ravel()
-        for draw in told.draws
+        for draw in result.draws
     ]
     read = np.concatenate(words)[:_DISTINCT]
     if len(np.unique(read)) != len(read):

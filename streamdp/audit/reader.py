@@ -37,13 +37,13 @@ def exact_sum(losses: Ints) -> Ints:
 def in_force(learner: Leader, votes: Ints) -> Ints:
     """The action in force in each block, from an opening and the votes of the blocks before it."""
     standing = Standing(votes[:, 0], np.zeros((len(votes), learner.memory.width), np.int64))
-    told = [standing.in_force]
+    by_block = [standing.in_force]
     for block in range(votes.shape[1] - 1):
         length = learner.schedule.stop(block) - learner.schedule.start(block)
         lengths = np.full(len(votes), length)
         standing = learner.memory.after(standing, votes[:, block + 1], lengths)
-        told.append(standing.in_force)
-    return np.stack(told, axis=1)
+        by_block.append(standing.in_force)
+    return np.stack(by_block, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class WindowReader:
         grids = [quantise(stream)[0] for stream in design.losses()]
         standing = in_force(self.learner, design.scripts)
         runs = product(grids, design.windows, design.coins, standing)
-        for run, (grid, windows, coins, told) in enumerate(runs):
+        for run, (grid, windows, coins, shown) in enumerate(runs):
             losses = np.where(coins, UNIT, 0) if self.learner.resample == "bernoulli" else grid
             losses = np.where(grid % UNIT, losses, grid)  # 0 and 1 stay what they are
             for block in range(design.blocks):
-                self._select(seen, run, block, losses, int(windows[block]), int(told[block]))
+                self._select(seen, run, block, losses, int(windows[block]), int(shown[block]))
         return Exposure(design, seen, np.zeros((design.runs, design.blocks, 0), dtype=np.int64))
 
     def _select(

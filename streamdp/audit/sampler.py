@@ -144,21 +144,21 @@ def sample_estimates(
     for batch in frames(np.repeat(design.losses(), samples, axis=0)):
         _collect(values, engine.apply_batch(batch), samples)
     classes = {
-        (block, each): _classes(values[block, each.name] - exact, each, learner)
+        (block, estimate): _classes(values[block, estimate.name] - exact, estimate, learner)
         for block in range(design.blocks)
-        for each in estimates
-        if (block, each.name) in values
-        for exact in [_statistic(each, learner, design, block, values)]
+        for estimate in estimates
+        if (block, estimate.name) in values
+        for exact in [_statistic(estimate, learner, design, block, values)]
     }
-    found = [
+    fits = [
         _of_two(classes[one], classes[other], _shares(one[1], learner), _shares(other[1], learner))
         for one, other in combinations(classes, 2)
     ]
-    for (block, each), noise in classes.items():
+    for (block, estimate), noise in classes.items():
         chosen = values[block, ACTION]
         shares = np.bincount(chosen, minlength=len(learner.actions)) / samples
-        found.append(_of_two(noise, chosen, _shares(each, learner), shares))
-    return found
+        fits.append(_of_two(noise, chosen, _shares(estimate, learner), shares))
+    return fits
 
 
 IN_FORCE = ", in force"
@@ -174,8 +174,8 @@ def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: i
             column = values.setdefault((block, kind), np.zeros(samples, dtype=np.int64))
             column[runs[which]] = releases.value[which]
             if kind in (OPENING, ACTION) and releases.in_force is not None:
-                told = values.setdefault((block, kind + IN_FORCE), np.zeros_like(column))
-                told[runs[which]] = releases.in_force[which]
+                standing = values.setdefault((block, kind + IN_FORCE), np.zeros_like(column))
+                standing[runs[which]] = releases.in_force[which]
 
 
 def _statistic(

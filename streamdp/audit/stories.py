@@ -122,18 +122,18 @@ def told_by_turns(story: Story) -> Telling:
     """
     runs, slots, _ = story.losses.shape
     group = np.arange(runs) % _GROUPS
-    told = np.zeros(_GROUPS, dtype=np.int64)
+    sent = np.zeros(_GROUPS, dtype=np.int64)
     batches: list[LossBatch] = []
     offset = 0
     for number, step in zip(count(), cycle(_STEPS)):
         waiting = np.arange(_GROUPS) * _LATE > number
-        upto = np.where(waiting, told, np.minimum(told + step, slots))
-        if (upto == told).all():
+        upto = np.where(waiting, sent, np.minimum(sent + step, slots))
+        if (upto == sent).all():
             continue  # the groups that were born are done, and the next is not due
-        batches.append(_batch(story, told[group], upto[group], offset, frames=number % 2 == 0))
+        batches.append(_batch(story, sent[group], upto[group], offset, frames=number % 2 == 0))
         offset = int(batches[-1].offsets[-1]) + 2
-        told = upto
-        if (told == slots).all():
+        sent = upto
+        if (sent == slots).all():
             break
     places = np.linspace(1, len(batches) - 1, _REBUILDS + 2).astype(int)[1:-1]
     return Telling(tuple(batches), frozenset(places.tolist()))

@@ -98,14 +98,14 @@ def tell(
     """Run the shipped engine over a telling, saving and rebuilding it on the way."""
     numbers = {key: number for number, key in enumerate(story.keys)}
     witness = None if watched is None else watched(randomness, numbers)
-    told = _nothing(learner, tuple(estimates), story, witness)
-    teller = _Teller(told, randomness if witness is None else witness)
+    result = _nothing(learner, tuple(estimates), story, witness)
+    teller = _Teller(result, randomness if witness is None else witness)
     for number, batch in enumerate(telling.batches):
         teller.apply(batch)
         if number in telling.rebuilds:
             teller.rebuild(telling.batches[: number + 1])
     teller.finish()
-    return told
+    return result
 
 
 def _nothing(
@@ -128,26 +128,26 @@ def _nothing(
 class _Teller:
     """An engine, what was saved of it, and what it has released."""
 
-    def __init__(self, told: StoryResult, randomness: Randomness) -> None:
-        self._told, self._randomness = told, randomness
-        self._numbers = {key: number for number, key in enumerate(told.story.keys)}
+    def __init__(self, result: StoryResult, randomness: Randomness) -> None:
+        self._result, self._randomness = result, randomness
+        self._numbers = {key: number for number, key in enumerate(result.story.keys)}
         self._saved: dict[Key, bytes] = {}
         self._drawn: dict[Drawn, Kept] = {}
         self._rebuilds = 0
         self._engine = self._new()
 
     def _new(self) -> Engine:
-        told = self._told
-        choose = told.learner.choose
-        if told.witness is not None:
-            choose = Watched(choose, told.witness)
-        private = told.learner.charge is not None
+        result = self._result
+        choose = result.learner.choose
+        if result.witness is not None:
+            choose = Watched(choose, result.witness)
+        private = result.learner.charge is not None
         return Engine(
             stream="audit",
             partition=0,
-            learner=replace(told.learner, choose=choose),
-            estimates=told.estimates,
-            budget=full_charge(told.learner, told.estimates) if private else None,
+            learner=replace(result.learner, choose=choose),
+            estimates=result.estimates,
+            budget=full_charge(result.learner, result.estimates) if private else None,
             randomness=self._randomness,
         )
 
@@ -178,38 +178,38 @@ class _Teller:
 
     def finish(self) -> None:
         """The engine's result after the whole story."""
-        told, engine = self._told, self._engine
-        actions = list(told.learner.actions)
-        said = [engine.action(key) for key in told.story.keys]
-        told.in_force = np.array([-1 if name is None else actions.index(name) for name in said])
+        result, engine = self._result, self._engine
+        actions = list(result.learner.actions)
+        said = [engine.action(key) for key in result.story.keys]
+        result.in_force = np.array([-1 if name is None else actions.index(name) for name in said])
         for key, run in engine.ledger.export():
-            told.charged.setdefault(key, []).append(run)
+            result.charged.setdefault(key, []).append(run)
 
     def _is_alone(self, batch: LossBatch) -> None:
-        if self._told.witness is not None:
+        if self._result.witness is not None:
             alone = len(batch.keys) == 1
-            self._told.witness.alone = self._numbers[batch.keys[0]] if alone else NOBODY
+            self._result.witness.alone = self._numbers[batch.keys[0]] if alone else NOBODY
 
     def _note(self, releases: Releases) -> None:
         """Put releases into the tables."""
-        told, schedule = self._told, self._told.learner.schedule
+        result, schedule = self._result, self._result.learner.schedule
         keys = np.array([self._numbers[key] for key in releases.keys], dtype=np.int64)
         for code, kind in enumerate(releases.kinds):
             of = releases.kind == code
             block = releases.block[of]
             if kind == OPENING:
-                told.openings[keys[of]] = releases.value[of]
+                result.openings[keys[of]] = releases.value[of]
                 continue
             starts, stops = schedule.starts(block), schedule.stops(block)
             if (releases.start[of] != starts).any() or (releases.stop[of] != stops).any():
-                told.wrong.append(f"{kind}: a release says other slots than those of its block")
-            if (block >= told.story.blocks).any():
-                told.wrong.append(f"{kind}: a release is of a block that has not ended")
+                result.wrong.append(f"{kind}: a release says other slots than those of its block")
+            if (block >= result.story.blocks).any():
+                result.wrong.append(f"{kind}: a release is of a block that has not ended")
                 continue
-            told.values[kind][keys[of], block] = releases.value[of]
-            np.add.at(told.times[kind], (keys[of], block), 1)
+            result.values[kind][keys[of], block] = releases.value[of]
+            np.add.at(result.times[kind], (keys[of], block), 1)
             if kind == ACTION and releases.in_force is not None:
-                told.standing[keys[of], block] = releases.in_force[of]
+                result.standing[keys[of], block] = releases.in_force[of]
 
 
 def purpose_of(estimate: int) -> int:

@@ -41,9 +41,9 @@ def worst_ratios(
         return {slot: _spread(by_stream, axis) for axis, slot in enumerate(design.varied)}
     shifts = _shifts(exposure, estimates)
     by_scripts = logs.reshape(*letters, len(design.scripts), -1)
-    each = shifts.reshape(*letters, *shifts.shape[1:])
+    by_design = shifts.reshape(*letters, *shifts.shape[1:])
     return {
-        slot: max(_distances(by_scripts, each, axis), default=0.0)
+        slot: max(_distances(by_scripts, by_design, axis), default=0.0)
         for axis, slot in enumerate(design.varied)
     }
 

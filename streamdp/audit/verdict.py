@@ -171,8 +171,8 @@ class _Findings:
             fits["estimates"] = sample_estimates(
                 self.learner, self.estimates, randomness=randomness, samples=samples
             )
-        for what, found in fits.items():
-            self._judge(what, max(found, key=lambda one: one.statistic - one.limit))
+        for what, measured in fits.items():
+            self._judge(what, max(measured, key=lambda one: one.statistic - one.limit))
 
     def _judge(self, what: str, fit: Chi2) -> None:
         """A χ² test beyond its limit is a failure."""
@@ -228,7 +228,9 @@ class _Findings:
 def _on_short_blocks(learner: Leader, estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
     """Estimates that are due from the second block on, or as early as they were."""
     second = learner.schedule.stop(1) - learner.schedule.start(1)
-    return tuple(replace(each, min_length=min(each.min_length, second)) for each in estimates)
+    return tuple(
+        replace(estimate, min_length=min(estimate.min_length, second)) for estimate in estimates
+    )
 
 
 def _first(learner: Leader, most: int) -> Leader:

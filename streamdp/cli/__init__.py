@@ -71,7 +71,7 @@ def application(markup: Markup = "rich", *, only: str | None = None) -> typer.Ty
 
 def _files() -> list[str]:
     """The files that hold a command."""
-    names = [each.name for each in iter_modules(__path__)]
+    names = [module.name for module in iter_modules(__path__)]
     return [name for name in names if not name.startswith("_") and name not in _SHARED]
 
 

@@ -46,12 +46,12 @@ def seen_from_outside(
     """
     if audit.charged is None:
         return audit
-    found = bounds(spec or spec_of(learner, stream="x"), runs=runs)
-    worst = max(bound.epsilon for bound in found)
+    proven = bounds(spec or spec_of(learner, stream="x"), runs=runs)
+    worst = max(bound.epsilon for bound in proven)
     failures = tuple(
         f"from outside: ε ≥ {bound.epsilon:.3f} > {audit.charged} ({bound.event}:"
         f" {bound.counts[0]} against {bound.counts[1]} of {bound.runs} runs)"
-        for bound in found
+        for bound in proven
         if bound.epsilon > audit.charged
     )
     return replace(audit, outside=worst, failures=audit.failures + failures)
@@ -156,7 +156,7 @@ def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
     """What each pair of neighbouring logs proves of a stream, on the embedded files."""
     (entry,) = entry_points(group="streamdp.transports", name="sqlite")
     factory: type[Technology] = entry.load()
-    found = []
+    proven = []
     with TemporaryDirectory(prefix="streamdp-audit-") as folder:
         technology = factory.from_settings({"path": str(Path(folder) / "audit.db")}, app=_APP)
         for at, judge in enumerate(_judges(spec)):
@@ -169,8 +169,8 @@ def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
             ) -> list[bytes]:
                 return asyncio.run(served(made, technology, log, headers))
 
-            found.append(judge(play, runs))
-    return found
+            proven.append(judge(play, runs))
+    return proven
 
 
 def _judges(spec: StreamSpec) -> list[Judge]:

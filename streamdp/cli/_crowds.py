@@ -66,11 +66,11 @@ def crowds(
 
     candidates = parse_candidates(DEFAULT if learners is None else learners)
     epsilons = parse_epsilons("0.3,1" if epsilon is None else epsilon)
-    kinds = [each for each in (*STAGGERED, *BESIDE) if only is None or only in each.name]
+    kinds = [kind for kind in (*STAGGERED, *BESIDE) if only is None or only in kind.name]
     if not kinds:
-        expected = "; ".join(each.name for each in (*STAGGERED, *BESIDE))
+        expected = "; ".join(kind.name for kind in (*STAGGERED, *BESIDE))
         raise InvalidConfig(complaint("--world", "unknown", expected=expected, got=only))
-    finite = [each for each in epsilons if each is not None]
+    finite = [one for one in epsilons if one is not None]
     if len(candidates) != 1 or len(finite) < len(epsilons):
         raise InvalidConfig(
             complaint(
@@ -89,9 +89,9 @@ def crowds(
             runs=RUNS if asked.runs is None else asked.runs,
             seed=asked.seed,
             donation="short blocks" if asked.donate else "none",
-            worlds=each,
+            worlds=world,
         )
-        for each in (SETS if worlds is None else [worlds])
+        for world in (SETS if worlds is None else [worlds])
     ]
     return [
         outcome
@@ -110,29 +110,29 @@ def crowd_tables(
     outcomes: Sequence[CrowdOutcome],
 ) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """What the crowd leaves of each kind's regret; a table for each set of worlds."""
-    for worlds in dict.fromkeys(each.worlds for each in outcomes):
-        yield _table(worlds, [each for each in outcomes if each.worlds == worlds])
+    for worlds in dict.fromkeys(outcome.worlds for outcome in outcomes):
+        yield _table(worlds, [outcome for outcome in outcomes if outcome.worlds == worlds])
 
 
 def _table(worlds: str, outcomes: Sequence[CrowdOutcome]) -> tuple[str, list[str], list[list[str]]]:
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.crowd_worlds import STAGGERED
-    from streamdp.replay.crowds import caught, told
+    from streamdp.replay.crowds import caught, regret_left
 
-    budgets = list(dict.fromkeys(each.epsilon for each in outcomes))
-    kinds = list(dict.fromkeys(each.kind for each in outcomes))
-    found = {(each.kind, each.epsilon): each for each in outcomes}
+    budgets = list(dict.fromkeys(outcome.epsilon for outcome in outcomes))
+    kinds = list(dict.fromkeys(outcome.kind for outcome in outcomes))
+    by_kind = {(outcome.kind, outcome.epsilon): outcome for outcome in outcomes}
 
     def row(name: str, of: Sequence[Sequence[CrowdOutcome]]) -> list[str]:
-        return [name, *("{:.2f} ± {:.2f}".format(*told(each)) for each in of)]
+        return [name, *("{:.2f} ± {:.2f}".format(*regret_left(cell)) for cell in of)]
 
-    rows = [row(kind.name, [[found[kind, budget]] for budget in budgets]) for kind in kinds]
+    rows = [row(kind.name, [[by_kind[kind, budget]] for budget in budgets]) for kind in kinds]
     for kind in kinds:
-        of = [found[kind, budget] for budget in budgets]
-        if all(len(each.alone_caught) and each.alone_caught.all() for each in of):
-            rows.append([f"{kind.name}: whom it catches", *(f"{caught(each):.2f}" for each in of)])
+        of = [by_kind[kind, budget] for budget in budgets]
+        if all(len(outcome.alone_caught) and outcome.alone_caught.all() for outcome in of):
+            rows.append([f"{kind.name}: whom it catches", *(f"{caught(cell):.2f}" for cell in of)])
     ten = [
-        [found[kind, budget] for kind in kinds if kind in STAGGERED and (kind, budget) in found]
+        [by_kind[kind, budget] for kind in kinds if kind in STAGGERED and (kind, budget) in by_kind]
         for budget in budgets
     ]
     rows.append(row("geometric mean of the first ten", ten))
@@ -140,7 +140,7 @@ def _table(worlds: str, outcomes: Sequence[CrowdOutcome]) -> tuple[str, list[str
     return f"{worlds}: regret with the crowd, as a share of the same keys' alone", header, rows
 
 
-def crowd_told(outcome: CrowdOutcome) -> dict[str, object]:
+def crowd_as_json(outcome: CrowdOutcome) -> dict[str, object]:
     """For machines."""
     return {
         "worlds": outcome.worlds,

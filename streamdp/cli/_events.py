@@ -84,17 +84,17 @@ def _members(where: str, line: str) -> dict[str, Any]:
     return event
 
 
-def _losses(where: str, told: object, actions: Actions) -> list[float]:
+def _losses(where: str, losses: object, actions: Actions) -> list[float]:
     """The losses of all actions in order; one that is left out is ½, as in the service."""
-    if isinstance(told, dict):
-        for name in told.keys() - set(actions):
+    if isinstance(losses, dict):
+        for name in losses.keys() - set(actions):
             refuse(where, "unknown action", names(actions), word(name))
-        told = [told.get(action, 0.5) for action in actions]
-    if not isinstance(told, list):
-        refuse(where, "losses are not usable", "a list, or an object by action", kind(told))
-    if len(told) != len(actions):
-        refuse(where, "losses of another number", f"{len(actions)}, one an action", len(told))
-    return _checked(where, told, actions)
+        losses = [losses.get(action, 0.5) for action in actions]
+    if not isinstance(losses, list):
+        refuse(where, "losses are not usable", "a list, or an object by action", kind(losses))
+    if len(losses) != len(actions):
+        refuse(where, "losses of another number", f"{len(actions)}, one an action", len(losses))
+    return _checked(where, losses, actions)
 
 
 def read_key(where: str, event: dict[str, Any]) -> bytes | None:
@@ -230,14 +230,14 @@ def _checked(where: str, losses: list[Any], actions: Actions) -> list[float]:
     return losses
 
 
-def kind(told: object) -> str:
+def kind(value: object) -> str:
     """What something in a file is, without saying it."""
-    if told is None:
+    if value is None:
         return "null"
-    return "NaN" if told != told else _KINDS[type(told)]
+    return "NaN" if value != value else _KINDS[type(value)]
 
 
 def names(given: Iterable[str]) -> str:
     """The first of some names."""
-    found = list(given)
-    return ", ".join([*map(word, found[:MOST_NAMES]), *(["…"] if len(found) > MOST_NAMES else [])])
+    first = list(given)
+    return ", ".join([*map(word, first[:MOST_NAMES]), *(["…"] if len(first) > MOST_NAMES else [])])

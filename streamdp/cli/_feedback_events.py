@@ -97,8 +97,8 @@ def _arm(where: str, event: dict[str, Any], feedback: Feedback) -> int:
 
 def _number(where: str, event: dict[str, Any], feedback: Feedback) -> float:
     """The loss or reward, if it is a number in [0, 1]."""
-    told = event[feedback.content]
-    if type(told) is not float or not 0 <= told <= 1:
-        got = "another number" if type(told) is float and told == told else kind(told)
+    number = event[feedback.content]
+    if type(number) is not float or not 0 <= number <= 1:
+        got = "another number" if type(number) is float and number == number else kind(number)
         refuse(f"{where}: {feedback.content}", "cannot be sent", "a number in [0, 1]", got)
-    return told
+    return number

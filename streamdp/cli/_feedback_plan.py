@@ -36,11 +36,11 @@ def text_of(learner: PolicyLearner) -> str:
     """
     from streamdp.core.learners.feedback import feedback_learner_of
 
-    told = learner.to_config()
-    plain = {name: told[name] for name in ("recipe", "epsilon")}
+    config = learner.to_config()
+    plain = {name: config[name] for name in ("recipe", "epsilon")}
     usual = feedback_learner_of(plain, actions=learner.actions).to_config()
-    options = [f"{name}={value}" for name, value in told.items() if value != usual[name]]
-    return ":".join([told["recipe"], *options])
+    options = [f"{name}={value}" for name, value in config.items() if value != usual[name]]
+    return ":".join([config["recipe"], *options])
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
     actions: int,
     world: AssumedEvents,
     *,
-    told: Literal["people", "json", "markdown"],
+    output: Literal["people", "json", "markdown"],
 ) -> None:
     """Plan, and tell it."""
     from streamdp.replay.feedback_planning import FeedbackWish, plan_feedback
@@ -66,37 +66,37 @@ def run(
         world.keys,
         world.traffic,
     )
-    if told == "markdown":
+    if output == "markdown":
         typer.echo(markdown(wish))
         return
-    found = plan_feedback(wish)
-    if told == "json":
+    plan = plan_feedback(wish)
+    if output == "json":
         import json
 
-        typer.echo(json.dumps(for_machines(found), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(for_machines(plan), indent=1, ensure_ascii=False))
         return
-    _print_blocks(found)
-    _print_table(found)
-    typer.echo(answer(found))
+    _print_blocks(plan)
+    _print_table(plan)
+    typer.echo(answer(plan))
 
 
-def answer(found: FeedbackPlan) -> str:
+def answer(plan: FeedbackPlan) -> str:
     """The single answer, in a sentence or two."""
     from streamdp.replay.summary import number
 
-    wish = found.wish
-    if found.found is None:
-        told = f"The best action is not found within {wish.horizon:,} events of a key"
+    wish = plan.wish
+    if plan.found_after is None:
+        text = f"The best action is not found within {wish.horizon:,} events of a key"
     else:
-        told = f"The best action is found after {found.found:,} events of a key"
-        if found.days is not None:
-            told += f", {days_text(found.days)} at {wish.traffic:,g} a day"
-    each = f" and {number(found.regret * wish.keys)} over {wish.keys:,} keys" * (wish.keys > 1)
+        text = f"The best action is found after {plan.found_after:,} events of a key"
+        if plan.days is not None:
+            text += f", {days_text(plan.days)} at {wish.traffic:,g} a day"
+    of_all = f" and {number(plan.regret * wish.keys)} over {wish.keys:,} keys" * (wish.keys > 1)
     return (
-        f"{told} (from then on it is shown in at least 3 of 4 requests, in 9 of 10 runs)."
-        f" Until {wish.horizon:,} events learning costs {number(found.regret)}"
-        f" ± {number(1.96 * found.error)} in rewards{each}; showing all equally costs"
-        f" {number(found.uniform)}."
+        f"{text} (from then on it is shown in at least 3 of 4 requests, in 9 of 10 runs)."
+        f" Until {wish.horizon:,} events learning costs {number(plan.regret)}"
+        f" ± {number(1.96 * plan.error)} in rewards{of_all}; showing all equally costs"
+        f" {number(plan.uniform)}."
     )
 
 
@@ -142,27 +142,27 @@ def days_text(days: float) -> str:
     return f"about {max(1, round(days / size))} {unit}"
 
 
-def _print_blocks(found: FeedbackPlan) -> None:
+def _print_blocks(plan: FeedbackPlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.summary import number
 
-    wish = found.wish
+    wish = plan.wish
     table = Table(
         title=f"{wish.text}, K = {wish.actions}, ε = {epsilon_text(wish.epsilon)}",
-        caption=f"Mean of {found.runs} simulated runs of clicks: the best action's rate is"
+        caption=f"Mean of {plan.runs} simulated runs of clicks: the best action's rate is"
         f" {wish.rate + wish.gap:g}, all others' {wish.rate:g}.",
     )
     for name in ("block", "slots", "runs that have found it", "best shown", "regret so far"):
         table.add_column(name, justify="right")
-    for number_, block in enumerate(found.blocks):
-        if number_ < _FIRST or number_ % max(1, len(found.blocks) // _ROWS) == 0:
+    for number_, block in enumerate(plan.blocks):
+        if number_ < _FIRST or number_ % max(1, len(plan.blocks) // _ROWS) == 0:
             table.add_row(
                 str(number_),
                 f"{block.first:,} – {block.last:,}",
-                f"{block.found:.0%}",
+                f"{block.found_share:.0%}",
                 f"{block.best:.0%}",
                 number(block.regret),
             )
@@ -173,22 +173,22 @@ _FIRST = 24
 _ROWS = 12
 
 
-def _print_table(found: FeedbackPlan) -> None:
+def _print_table(plan: FeedbackPlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from streamdp.replay.feedback_planning import table_for
 
-    told = table_for(found.wish)
-    if told is None:
+    events_table = table_for(plan.wish)
+    if events_table is None:
         return
     table = Table(
-        title=f"Events of a key until the best of {found.wish.actions} is found",
+        title=f"Events of a key until the best of {plan.wish.actions} is found",
         caption="By a formula that was fitted to simulations: right within a factor of two.",
     )
     table.add_column("gap", justify="right")
-    for epsilon in told.epsilons:
+    for epsilon in events_table.epsilons:
         table.add_column(f"ε = {epsilon}", justify="right")
-    for gap, row in zip(told.gaps, told.events, strict=True):
+    for gap, row in zip(events_table.gaps, events_table.events, strict=True):
         table.add_row(f"{gap:g}", *map(two_digits, row))
     Console().print(table)

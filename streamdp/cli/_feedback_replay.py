@@ -105,10 +105,10 @@ def run(
     as_json: Path | None,
 ) -> None:
     """Ask a log, and tell what it says."""
-    found = replayed(log, asked, how, shown)
-    write(found, report, as_json)
+    answered = replayed(log, asked, how, shown)
+    write(answered, report, as_json)
     if str(as_json) != "-":
-        show(found)
+        show(answered)
 
 
 def replayed(
@@ -139,57 +139,57 @@ def replayed(
     return replay_losses(losses, asked)
 
 
-def write(found: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:
+def write(replay: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:
     """The page and the figures, where they were asked for."""
     from streamdp.cli._written import write_figures, write_page
     from streamdp.replay.offpolicy.page import page
-    from streamdp.replay.offpolicy.told import as_json as figures
+    from streamdp.replay.offpolicy.statements import as_json as figures
 
-    write_page(report, lambda: page(found))
-    write_figures(as_json, lambda: figures(found))
+    write_page(report, lambda: page(replay))
+    write_figures(as_json, lambda: figures(replay))
 
 
-def show(found: FeedbackReplay) -> None:
+def show(replay: FeedbackReplay) -> None:
     """The table of all cells, and what to take from it."""
     from rich.console import Console
     from rich.table import Table
 
     from streamdp.replay.cells import epsilon_text
-    from streamdp.replay.offpolicy.told import METHODS, charge_text, summary
+    from streamdp.replay.offpolicy.statements import METHODS, charge_text, summary
     from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
-        title=f"{found.log}: {found.found.slots:,} slots, {len(found.actions)} actions",
-        caption=f"{NOT_PRIVATE}. {METHODS[found.method].about}.",
+        title=f"{replay.log}: {replay.findings.slots:,} slots, {len(replay.actions)} actions",
+        caption=f"{NOT_PRIVATE}. {METHODS[replay.method].about}.",
     )
-    head = _head(found)
+    head = _head(replay)
     for name in ("learner", "ε", *head, "charge of an event"):
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
-    for answer in found.rejected or found.answers:
+    for answer in replay.rejected or replay.answers:
         name, budget = answer.cell.text, epsilon_text(answer.cell.epsilon)
-        table.add_row(name, budget, *_figures(answer, found), charge_text(answer))
+        table.add_row(name, budget, *_figures(answer, replay), charge_text(answer))
     console = Console()
     console.print(table)
-    for each in summary(found):
-        console.print(f"[bold]{each.about}.[/] {each.says}", highlight=False)
+    for statement in summary(replay):
+        console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
 
 
-def _head(found: FeedbackReplay) -> list[str]:
-    if found.method == "exact":
+def _head(replay: FeedbackReplay) -> list[str]:
+    if replay.method == "exact":
         return ["regret", "mean reward"]
-    if found.method == "service":
+    if replay.method == "service":
         return ["blocks", "likeliest the best"]
-    if found.method == "uniform":
+    if replay.method == "uniform":
         return ["mean reward", "records met"]
     return ["mean reward (DR)", "SNIPS", "IPS", "for certain", "effective records"]
 
 
-def _figures(answer: FeedbackAnswer, found: FeedbackReplay) -> list[str]:
-    from streamdp.replay.offpolicy.told import headline, interval, likeliest
+def _figures(answer: FeedbackAnswer, replay: FeedbackReplay) -> list[str]:
+    from streamdp.replay.offpolicy.statements import headline, interval, likeliest
     from streamdp.replay.summary import number
 
-    if found.method == "service":
-        return [f"{answer.charge.blocks:,}", likeliest(answer, found.actions)]
+    if replay.method == "service":
+        return [f"{answer.charge.blocks:,}", likeliest(answer, replay.actions)]
     if answer.regret is not None:
         return [number(float(answer.regret.mean())), interval(headline(answer))]
     if answer.accepted is not None:

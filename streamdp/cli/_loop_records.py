@@ -44,14 +44,14 @@ def loop_records(
     for where, text in lines(file, source):
         if not text.strip():
             continue
-        told = _members(where, text, mode)
-        own = read_key(where, told) if any(name in told for name in KEYS) else key
+        members = _members(where, text, mode)
+        own = read_key(where, members) if any(name in members for name in KEYS) else key
         try:
-            of = Request(own, _text(where, told, "request"))
-            if SAYS[mode] in told:
-                yield Line(True, _outcome(of, told[SAYS[mode]], mode))
+            of = Request(own, _text(where, members, "request"))
+            if SAYS[mode] in members:
+                yield Line(True, _outcome(of, members[SAYS[mode]], mode))
             else:
-                yield Line(False, _request(where, of, told, mode, actions))
+                yield Line(False, _request(where, of, members, mode, actions))
         except InvalidConfig as error:
             if str(error).startswith(where):
                 raise
@@ -61,22 +61,22 @@ def loop_records(
 def _members(where: str, text: str, mode: str) -> dict[str, Any]:
     """A line's members, of which nobody is unknown."""
     try:
-        told = json.loads(text)
+        members = json.loads(text)
     except (ValueError, RecursionError):
         refuse(where, "is not JSON", "a request or an outcome a line", "another")
-    if not isinstance(told, dict):
-        refuse(where, "is no record", "an object with key and request", kind(_plain(told)))
+    if not isinstance(members, dict):
+        refuse(where, "is no record", "an object with key and request", kind(_plain(members)))
     asks, says = ASKS[mode], SAYS[mode]
     common = ("request", *KEYS)
     allowed = (
-        [*common, says] if says in told else [*common, "action", *_BESIDE, *filter(None, [asks])]
+        [*common, says] if says in members else [*common, "action", *_BESIDE, *filter(None, [asks])]
     )
-    for name in told:
+    for name in members:
         if name not in allowed:
             refuse(where, "unknown member", names(dict.fromkeys(allowed)), word(name))
-    if says not in told and asks is not None and asks not in told:
+    if says not in members and asks is not None and asks not in members:
         refuse(where, f"needs {asks} (a request) or {says} (an outcome)", "one", "none")
-    return told
+    return members
 
 
 def _outcome(of: Request, value: Any, mode: str) -> Record:
@@ -90,33 +90,33 @@ def _outcome(of: Request, value: Any, mode: str) -> Record:
 
 
 def _request(
-    where: str, of: Request, told: dict[str, Any], mode: str, actions: Sequence[str]
+    where: str, of: Request, members: dict[str, Any], mode: str, actions: Sequence[str]
 ) -> Record:
     from streamdp.client.requests import PROPENSITY_HEADER, request_record
     from streamdp.wire.feedback import ACTION_HEADER
 
-    content = _asked(where, told, mode, actions)
-    person = _text(where, told, "person") if "person" in told else None
+    content = _asked(where, members, mode, actions)
+    person = _text(where, members, "person") if "person" in members else None
     key, value, headers = request_record(of, content=content, person=person)
     more: list[tuple[str, bytes | None]] = []
-    if "action" in told:
-        _check_known(where, [_text(where, told, "action")], actions)
-        more.append((ACTION_HEADER, told["action"].encode()))
-    if "pscore" in told:
-        pscore = told["pscore"]
+    if "action" in members:
+        _check_known(where, [_text(where, members, "action")], actions)
+        more.append((ACTION_HEADER, members["action"].encode()))
+    if "pscore" in members:
+        pscore = members["pscore"]
         if isinstance(pscore, bool) or not isinstance(pscore, int | float) or not 0 < pscore <= 1:
             refuse(f"{where}: pscore", "is no probability", "above 0 and at most 1", "another")
         more.append((PROPENSITY_HEADER, repr(float(pscore)).encode()))
     return key, value, [*headers, *more]
 
 
-def _asked(where: str, told: dict[str, Any], mode: str, actions: Sequence[str]) -> Asked | None:
+def _asked(where: str, members: dict[str, Any], mode: str, actions: Sequence[str]) -> Asked | None:
     from streamdp.assembly.contents import Lists, Predictions
 
     asks = ASKS[mode]
     if asks in (None, "action"):
         return None
-    given = told[asks]
+    given = members[asks]
     _check_known(where, given if isinstance(given, dict) else [], actions)
     return Lists(given) if asks == "items" else Predictions(given)
 
@@ -127,10 +127,10 @@ def _check_known(where: str, given: Any, actions: Sequence[str]) -> None:
             refuse(where, "unknown action", names(actions), word(action))
 
 
-def _text(where: str, told: dict[str, Any], name: str) -> str:
-    if name not in told:
+def _text(where: str, members: dict[str, Any], name: str) -> str:
+    if name not in members:
         refuse(where, f"needs {name}", "the id that request and outcomes share", "none")
-    value = told[name]
+    value = members[name]
     if not isinstance(value, str):
         refuse(f"{where}: {name}", "is not usable", "text", kind(_plain(value)))
     return value

@@ -58,10 +58,10 @@ def is_asked(key: bytes | None, asked: str) -> bool:
     return key == key_bytes(asked) or key_word(key) == asked
 
 
-def _escaped(each: str) -> str:
-    if each.isprintable():
-        return each
-    number = ord(each)
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    number = ord(character)
     if number in _BYTES:
         return f"\\x{number - 0xDC00:02x}"
-    return _SHORT.get(each) or (f"\\u{number:04x}" if number < 1 << 16 else f"\\U{number:08x}")
+    return _SHORT.get(character) or (f"\\u{number:04x}" if number < 1 << 16 else f"\\U{number:08x}")

@@ -73,16 +73,16 @@ class LineProgress:
 
     def stage(self, name: str, total: int) -> Callable[[int], None]:
         """A new stage; its first line comes when it has taken a while."""
-        told_at, told = self.clock(), -1
+        told_at, shown = self.clock(), -1
 
         def tell(done: int) -> None:
-            nonlocal told_at, told
+            nonlocal told_at, shown
             now, since = self.clock(), told_at
-            if told < 0:  # work that goes on after an interruption does not begin at 0
-                told_at, told = now, done
+            if shown < 0:  # work that goes on after an interruption does not begin at 0
+                told_at, shown = now, done
             elif now >= since + _SECONDS_BETWEEN_LINES:
-                rate = (done - told) / (now - since)
-                told_at, told = now, done
+                rate = (done - shown) / (now - since)
+                told_at, shown = now, done
                 self._write(name, done, total, rate=rate)
 
         return tell

@@ -38,7 +38,7 @@ class Plain:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._told = ""  # the transport's last refusal: it is tried again and again
+        self._last_refusal = ""  # of the transport, which tries again and again
 
     def info(self, event: str, **fields: object) -> object:
         """Something happened as it should."""
@@ -47,8 +47,8 @@ class Plain:
     def warning(self, event: str, **fields: object) -> object:
         """Something that passes by itself; a start that waits says for what, once."""
         detail = str(fields.get("detail"))
-        if event == "join_lost" and detail != self._told:
-            self._told = detail
+        if event == "join_lost" and detail != self._last_refusal:
+            self._last_refusal = detail
             complain(f"waiting for the transport: {detail}")
         return self._log.warning(event, **fields)
 

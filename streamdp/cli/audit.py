@@ -91,7 +91,7 @@ def audit(
         _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions)
         audits = list(_of_configuration(config, samples, randomness, outside))
     _print_json(audits) if as_json else _print_table(audits)
-    if not all(found.passed for found in audits):
+    if not all(result.passed for result in audits):
         raise typer.Exit(1)
 
 
@@ -119,18 +119,18 @@ def _of_recipes(
             continue
         if options["recipe"] in FEEDBACK_RECIPES:
             policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
-            found = _with_choices(
+            result = _with_choices(
                 audit_feedback_learner(policies, samples=samples, randomness=randomness)
             )
             if runs is not None and many == fewest:
-                found = seen_from_outside(policies, found, runs=runs)
-            yield found
+                result = seen_from_outside(policies, result, runs=runs)
+            yield result
             continue
         learner = learner_of({**options, "epsilon": size}, actions=names)
-        found = audit_learner(learner, samples=samples, randomness=randomness, memo=memo)
+        result = audit_learner(learner, samples=samples, randomness=randomness, memo=memo)
         if runs is not None and many == _BLACK_BOX_ACTIONS:
-            found = seen_from_outside(learner, found, runs=runs)
-        yield found
+            result = seen_from_outside(learner, result, runs=runs)
+        yield result
 
 
 def _of_configuration(
@@ -154,20 +154,20 @@ def _of_configuration(
     for spec in specs:
         if not isinstance(spec.learner, PolicyLearner):
             continue
-        found = _with_choices(
+        result = _with_choices(
             audit_feedback_learner(spec.learner, samples=samples, randomness=randomness)
         )
         if runs is not None:
             fresh = replace(spec, randomness=SystemRandomness())
-            found = seen_from_outside(spec.learner, found, runs=runs, spec=fresh)
-        yield replace(found, learner=f"{spec.name}: {found.learner}")
+            result = seen_from_outside(spec.learner, result, runs=runs, spec=fresh)
+        yield replace(result, learner=f"{spec.name}: {result.learner}")
 
 
-def _with_choices(found: Audit) -> Audit:
+def _with_choices(result: Audit) -> Audit:
     """The audit with what is wrong with the draws from policies, if anything is."""
     from dataclasses import replace
 
-    return replace(found, failures=(*found.failures, *_flaws_of_choices()))
+    return replace(result, failures=(*result.failures, *_flaws_of_choices()))
 
 
 @lru_cache(maxsize=1)
@@ -233,41 +233,41 @@ def _print_table(audits: list[Audit]) -> None:
     table.add_column("ε charged", justify="right", min_width=7)
     table.add_column("worst exact log-ratio", justify="right", min_width=11)
     table.add_column("samples", justify="right", min_width=7)
-    outside = any(found.outside is not None for found in audits)
+    outside = any(result.outside is not None for result in audits)
     if outside:
         table.add_column("seen from outside", justify="right")
     table.add_column("verdict", min_width=7)
     before = ""
-    for found in audits:
-        name = _name(found)
+    for result in audits:
+        name = _name(result)
         if name != before:
             table.add_section()
-        verdict = found.verdict if found.passed else f"[bold red]{found.verdict}[/]"
+        verdict = result.verdict if result.passed else f"[bold red]{result.verdict}[/]"
         table.add_row(
             "" if name == before else name,
-            str(found.actions),
-            found.configured,
-            str(found.charged),
-            f"{found.worst:.9f}",
-            str(found.samples),
-            *([_proven(found)] if outside else []),
-            "\n".join([verdict, *found.failures]),
+            str(result.actions),
+            result.configured,
+            str(result.charged),
+            f"{result.worst:.9f}",
+            str(result.samples),
+            *([_proven(result)] if outside else []),
+            "\n".join([verdict, *result.failures]),
         )
         before = name
     Console().print(table)
 
 
-def _proven(found: Audit) -> str:
+def _proven(result: Audit) -> str:
     """The bound that the service's releases prove."""
-    return "" if found.outside is None else f"ε ≥ {found.outside:.3f}"
+    return "" if result.outside is None else f"ε ≥ {result.outside:.3f}"
 
 
-def _name(found: Audit) -> str:
+def _name(result: Audit) -> str:
     """The recipe and, below it, the options that tell it from others."""
-    recipe, _, rest = found.learner.partition("(")
+    recipe, _, rest = result.learner.partition("(")
     options = rest.partition(")")[0].split(", ")
-    told = [option.removeprefix("schedule=") for option in options if option != "resample=none"]
-    return "\n  ".join([recipe, *(option for option in told if not option.startswith("epsilon="))])
+    shown = [option.removeprefix("schedule=") for option in options if option != "resample=none"]
+    return "\n  ".join([recipe, *(option for option in shown if not option.startswith("epsilon="))])
 
 
 _CAPTION = (
@@ -281,18 +281,18 @@ _CAPTION = (
 def _print_json(audits: list[Audit]) -> None:
     import json
 
-    told = [
+    results = [
         {
-            "learner": found.learner,
-            "actions": found.actions,
-            "epsilon_configured": found.configured,
-            "epsilon_charged": str(found.charged),
-            "worst_log_ratio": found.worst,
-            "samples": found.samples,
-            "epsilon_proven": found.outside,
-            "verdict": found.verdict,
-            "failures": list(found.failures),
+            "learner": result.learner,
+            "actions": result.actions,
+            "epsilon_configured": result.configured,
+            "epsilon_charged": str(result.charged),
+            "worst_log_ratio": result.worst,
+            "samples": result.samples,
+            "epsilon_proven": result.outside,
+            "verdict": result.verdict,
+            "failures": list(result.failures),
         }
-        for found in audits
+        for result in audits
     ]
-    typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(results, indent=2, ensure_ascii=False))

@@ -73,14 +73,14 @@ def check(
     assemblies = configuration.assemblies()
     if with_state:
         wait_for(lambda: _compare(ready, assemblies))
-    told = {
+    report = {
         "app": configuration.app,
         "transport": configuration.tables.transport.kind,
         "topics": _topics(configuration),
         "streams": [_stream(configuration, spec) for spec in ready.specs],
         "assemblies": [_assembly(configuration, spec) for spec in assemblies],
     }
-    print_json(told) if as_json else _print(told)
+    print_json(report) if as_json else _print(report)
 
 
 async def _compare(ready: Prepared, assemblies: Sequence[AssemblySpec]) -> None:
@@ -150,7 +150,7 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
     table = configuration.tables.assemblies[spec.name]
     topics = configuration.tables.topics
     charge = configuration.charged(spec.topics.input) + topics[spec.topics.input].elsewhere
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "assembly": spec.name,
         "requests": spec.topics.input,
         "outcomes": spec.topics.beside,
@@ -170,7 +170,7 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
     }
     if spec.cap is not None:
         days, twice = spec.cap.slots is None, str(2 * spec.cap.most * charge)
-        told["persons"] = {
+        report["persons"] = {
             "most": spec.cap.most,
             "slots": spec.cap.slots,
             "per": "day" if days else None,
@@ -179,7 +179,7 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
             "charge_of_any_slots": None if days else twice,
             "charge_of_any_24_hours": twice if days else None,
         }
-    return told
+    return report
 
 
 _LONG_BLOCK = 1 << 16
@@ -211,16 +211,16 @@ def _warnings(spec: StreamSpec) -> list[str]:
     return []
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     """Print the report as text."""
-    typer.echo(f"The configuration of {told['app']} on {told['transport']} is right.")
-    for topic in told["topics"]:
+    typer.echo(f"The configuration of {report['app']} on {report['transport']} is right.")
+    for topic in report["topics"]:
         elsewhere = f" and {topic['elsewhere']} elsewhere" if topic["elsewhere"] != "0" else ""
         typer.echo(
             f"  topic {topic['topic']}: each record is charged ε = {topic['charged']}{elsewhere},"
             f" of a budget of {topic['budget']}"
         )
-    for stream in told["streams"]:
+    for stream in report["streams"]:
         parts = " + ".join(f"{kind} {share}" for kind, share in stream["charges"].items())
         own = "".join(f", of partition {n} {e}" for n, e in stream["partition_epochs"].items())
         typer.echo(
@@ -245,20 +245,20 @@ def _print(told: dict[str, Any]) -> None:
             )
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")
-    for assembly in told["assemblies"]:
+    for assembly in report["assemblies"]:
         _print_assembly(assembly)
 
 
-def _print_assembly(told: dict[str, Any]) -> None:
+def _print_assembly(report: dict[str, Any]) -> None:
     typer.echo(
-        f"  assembly {told['assembly']}: {told['requests']} and {told['outcomes']} become"
-        f" {told['output']} for {told['stream']}, {told['mode']}, epoch {told['epoch']}"
+        f"  assembly {report['assembly']}: {report['requests']} and {report['outcomes']} become"
+        f" {report['output']} for {report['stream']}, {report['mode']}, epoch {report['epoch']}"
     )
     typer.echo(
-        f"    outcomes count for {told['window_ms'] / 1000:g} s; a request with its outcomes is"
-        f" charged ε = {told['charge']} in all"
+        f"    outcomes count for {report['window_ms'] / 1000:g} s; a request with its outcomes is"
+        f" charged ε = {report['charge']} in all"
     )
-    persons = told["persons"]
+    persons = report["persons"]
     if persons is not None and persons["per"]:
         typer.echo(
             f"    {persons['most']} events of a person count in each calendar day (UTC) of a key,"

@@ -133,7 +133,7 @@ def sized(configuration: Configuration, streams: Sequence[StreamTopics]) -> list
             return assemblies[topics.stream].largest_value
         return configuration.spec(topics.stream, seeds=seeds(True)).largest_value
 
-    return [replace(each, largest_value=largest(each)) for each in streams]
+    return [replace(topics, largest_value=largest(topics)) for topics in streams]
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     from streamdp.ports import Verdict
 
     if as_json:
-        print_json([_finding(each) for each in findings])
+        print_json([_finding(finding) for finding in findings])
     else:
         marks = {
             Verdict.GOOD: typer.style("good   ", fg="green"),
@@ -183,9 +183,9 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
             Verdict.WARNING: typer.style("warning", fg="yellow"),
             Verdict.PROBLEM: typer.style("PROBLEM", fg="red", bold=True),
         }
-        for each in findings:
-            typer.echo(f"{marks[each.verdict]}  {each.subject}: {each.detail}")
-    if any(each.verdict is Verdict.PROBLEM for each in findings):
+        for finding in findings:
+            typer.echo(f"{marks[finding.verdict]}  {finding.subject}: {finding.detail}")
+    if any(finding.verdict is Verdict.PROBLEM for finding in findings):
         raise typer.Exit(ExitCode.WRONG)
 
 
@@ -200,9 +200,9 @@ def _finding(finding: Finding) -> dict[str, object]:
     """For programs; what looks at content has the label."""
     from streamdp.wire.unprotected import NOT_PRIVATE, labelled
 
-    told: dict[str, object] = {
+    report: dict[str, object] = {
         "subject": finding.subject,
         "verdict": finding.verdict.value,
         "detail": finding.detail,
     }
-    return labelled(told) if finding.subject.startswith(NOT_PRIVATE) else told
+    return labelled(report) if finding.subject.startswith(NOT_PRIVATE) else report

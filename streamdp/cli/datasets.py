@@ -30,8 +30,8 @@ def datasets(
     from streamdp.replay.log import ArrayLog
 
     if name is None:
-        for each, about in NAMES.items():
-            typer.echo(f"{each:10} {about}")
+        for known, about in NAMES.items():
+            typer.echo(f"{known:10} {about}")
         return
     dataset = load(name, folder=folder)
     target = out or Path(f"{name}.npz")

@@ -122,7 +122,7 @@ def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
     if console.is_terminal:
         console.print(screen.drawn(frame))
     else:
-        console.print(screen.told(frame), soft_wrap=True)
+        console.print(screen.as_line(frame), soft_wrap=True)
     console.print(screen.summary(show.world.scores, charged=frame.charged, budget=frame.budget))
     console.print(screen.clicks_summary(show.world.clicks, charged=frame.banner_charged))
     if show.first_action is not None:

@@ -62,13 +62,13 @@ def doctor(
     streamdp doctor --quarantine 10
     """
     configuration = load(config)
-    asked = [each for each in everything(configuration) if stream in (None, each.stream)]
+    asked = [topics for topics in everything(configuration) if stream in (None, topics.stream)]
     streams = sized(configuration, asked or narrowed(configuration, stream))
     technology = opened(configuration, single_broker)
     if sample is not None or quarantine is not None:
         warn_of_content()
-    found = wait_for(lambda: _look(configuration, technology, streams, sample, quarantine))
-    print_findings(found, as_json=as_json)
+    findings = wait_for(lambda: _look(configuration, technology, streams, sample, quarantine))
+    print_findings(findings, as_json=as_json)
 
 
 async def _look(
@@ -93,15 +93,17 @@ async def _look(
 
     tools, published = technology.administrator(), technology.publications()
     try:
-        found = {each.subject: each for each in await tools.probe(())}
-        if not are_good(found.values()):
-            return list(found.values())
-        found |= {each.subject: each for each in await tools.check(streams)}
-        for each in await tools.probe(there(streams, found)):
-            found.setdefault(each.subject, each)  # a problem that the check has found stays one
-        if not are_good(found.values()):
-            return list(found.values())
-        looked = list(found.values())
+        findings = {finding.subject: finding for finding in await tools.probe(())}
+        if not are_good(findings.values()):
+            return list(findings.values())
+        findings |= {finding.subject: finding for finding in await tools.check(streams)}
+        for finding in await tools.probe(there(streams, findings)):
+            findings.setdefault(
+                finding.subject, finding
+            )  # a problem that the check has found stays one
+        if not are_good(findings.values()):
+            return list(findings.values())
+        looked = list(findings.values())
         ledgers = Ledgers(configuration, technology)
         looked += retired(await ledgers.retired())
         looked += await _assemblies(configuration, tools, streams, ledgers, sample)
@@ -129,7 +131,7 @@ async def _assemblies(
     sample: int | None,
 ) -> list[Finding]:
     """Would assemblies start, and do their producers agree about partitions?"""
-    asked = {each.stream for each in topics if each.output}
+    asked = {topic.stream for topic in topics if topic.output}
     if not asked:
         return []
     from streamdp.service.assembling.diagnosis import keys, partitions

@@ -57,8 +57,8 @@ def show(
     Example: streamdp ledger show --stream home --key fr --last 10
     """
     configuration = load(config)
-    found = [each for each in everything(configuration) if stream in (None, each.stream)]
-    streams = found or narrowed(configuration, stream)
+    known = [topics for topics in everything(configuration) if stream in (None, topics.stream)]
+    streams = known or narrowed(configuration, stream)
     technology = opened(configuration, single_broker)
     for line in wait_for(lambda: _lines(technology, streams, key, last)):
         typer.echo(line if as_json else _in_words(line))
@@ -70,17 +70,17 @@ async def _lines(
     """The lines that were asked for, in the order of their ledgers."""
     from collections import deque
 
-    found: deque[bytes] = deque(maxlen=last)
+    lines: deque[bytes] = deque(maxlen=last)
     publications = technology.publications()
     try:
         for topics in streams:
             async for batch in publications.ledger(topics, follow=False):
-                found.extend(
+                lines.extend(
                     record.value for record in batch if key is None or is_asked(record.key, key)
                 )
     finally:
         await publications.close()
-    return list(found)
+    return list(lines)
 
 
 def _in_words(value: bytes) -> str:
@@ -107,11 +107,11 @@ def _in_words(value: bytes) -> str:
         )
     name, kind = key_word(key_bytes(line)), word(line.kind)
     drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
-    told = "withheld" if line.withheld is True else drawn
+    released = "withheld" if line.withheld is True else drawn
     return (
         f"{place:<12} {name:<20} block {line.block:<3} {kind:<14} ε {line.epsilon:<8}"
         f" slots [{line.start}, {line.stop})  records {line.first_offset} … {line.last_offset}"
-        f"  {told}"
+        f"  {released}"
     )
 
 
@@ -140,27 +140,33 @@ def verify(
 
     Example: streamdp ledger verify --config shop.toml --config search.toml
     """
-    from streamdp.service.verification import Verification, told
+    from streamdp.service.verification import Verification, shortened
 
     configurations = [load(path) for path in config]
     _check_once(configurations)
     verification = Verification()
-    configured = [topics for each in configurations for topics in everything(each)]
+    configured = [
+        topics for configuration in configurations for topics in everything(configuration)
+    ]
     read: set[str] = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
     unread: list[str] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
-        unread += wait_for(partial(_read_told, technology, configuration.topics(), verification))
+        unread += wait_for(
+            partial(_read_published, technology, configuration.topics(), verification)
+        )
         wait_for(partial(_read, technology, everything(configuration), verification))
-        found = wait_for(partial(_others, technology, configuration.app, read))
-        wait_for(partial(_read, technology, found, verification))
-        read |= {topics.ledger for topics in found}
-        retired += found
-    foreign = {each.app for each in retired} - {each.app for each in configurations}
+        others = wait_for(partial(_others, technology, configuration.app, read))
+        wait_for(partial(_read, technology, others, verification))
+        read |= {topics.ledger for topics in others}
+        retired += others
+    foreign = {topics.app for topics in retired} - {
+        configuration.app for configuration in configurations
+    }
     verification.finish()
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
-    violations = told(verification.violations)
+    violations = shortened(verification.violations)
     if verification.unjudged and not as_json:
         typer.echo(
             f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"
@@ -168,8 +174,8 @@ def verify(
         )
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
-    sides = [_sides(*each) for each in verification.agreements().items()]
-    ledgers = [each.ledger for each in retired]
+    sides = [_sides(*side) for side in verification.agreements().items()]
+    ledgers = [topics.ledger for topics in retired]
     _report(verdicts, violations, ledgers, held, claims, sides, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
@@ -188,7 +194,7 @@ async def _read(
         await publications.close()
 
 
-async def _read_told(
+async def _read_published(
     technology: Technology, streams: Sequence[StreamTopics], verification: Verification
 ) -> list[str]:
     """What the actions topics of one application still have; why some could not be read.
@@ -203,7 +209,7 @@ async def _read_told(
         for topics in streams:
             try:
                 async for batch in publications.actions(topics, follow=False):
-                    verification.told(topics, batch)
+                    verification.read_published(topics, batch)
             except InvalidConfig as error:
                 unread.append(f"{topics.actions}: {error}")
     finally:
@@ -215,7 +221,7 @@ async def _others(technology: Technology, app: str, read: set[str]) -> list[Stre
     """The ledgers that are there and that no given configuration names."""
     publications = technology.publications()
     try:
-        return [each for each in await publications.ledgers(app) if each.ledger not in read]
+        return [topics for topics in await publications.ledgers(app) if topics.ledger not in read]
     finally:
         await publications.close()
 
@@ -245,7 +251,9 @@ def _budgets(
     readers: dict[str, set[str]] = {}
     elsewhere: dict[str, Fraction] = {}
     for configuration in configurations:
-        ends = [end for each in everything(configuration) for end in (each.input, each.beside)]
+        ends = [
+            end for topics in everything(configuration) for end in (topics.input, topics.beside)
+        ]
         for topic in dict.fromkeys(end for end in ends if end in configuration.tables.topics):
             table = configuration.tables.topics[topic]
             budgets[topic] = min(table.budget, budgets.get(topic, table.budget))
@@ -268,11 +276,11 @@ def _report(
     if as_json:
         print_json(
             {
-                "topics": [_as_dict(each, violations) for each in verdicts],
+                "topics": [_as_dict(verdict, violations) for verdict in verdicts],
                 "violations": violations,
                 "not_configured": retired,
                 "compared": compared,
-                "persons": [_claim_as_dict(each) for each in claims],
+                "persons": [_claim_as_dict(claim) for claim in claims],
                 "control": sides,
             }
         )
@@ -282,14 +290,15 @@ def _report(
     _tell_compared(compared)
     for violation in violations:
         typer.echo(f"VIOLATION  {printable(violation)}")
-    for each in verdicts:
-        beside = f" + {each.elsewhere} elsewhere" if each.elsewhere else ""
-        if beside and each.own != each.highest:
-            beside = f" (without other applications: {each.own}{beside})"
-        record = "request with its outcomes" if each.assembled else "record"
+    for verdict in verdicts:
+        beside = f" + {verdict.elsewhere} elsewhere" if verdict.elsewhere else ""
+        if beside and verdict.own != verdict.highest:
+            beside = f" (without other applications: {verdict.own}{beside})"
+        record = "request with its outcomes" if verdict.assembled else "record"
         typer.echo(
-            f"topic {each.topic}: the highest charge on any {record} is ε = {each.highest}{beside},"
-            f" of a budget of {each.budget}, by {each.lines} lines: {_verdict(each, violations)}"
+            f"topic {verdict.topic}: the highest charge on any {record} is ε = {verdict.highest}"
+            f"{beside}, of a budget of {verdict.budget}, by {verdict.lines} lines:"
+            f" {_verdict(verdict, violations)}"
         )
 
     for claim in claims:
@@ -298,25 +307,25 @@ def _report(
         _tell_sides(both)
 
 
-def _sides(name: tuple[str, str], found: Agreements) -> dict[str, Any]:
+def _sides(name: tuple[str, str], agreements: Agreements) -> dict[str, Any]:
     """A control group and all other keys, by what no bonus has steered."""
     return {
         "stream": ".".join(name),
         **{
             side: {"keys": of.keys, "votes": of.votes, "rate": of.rate, "error": of.error}
-            for side, of in (("with_crowd", found.together), ("control", found.alone))
+            for side, of in (("with_crowd", agreements.together), ("control", agreements.alone))
         },
     }
 
 
-def _tell_sides(told: dict[str, Any]) -> None:
+def _tell_sides(report: dict[str, Any]) -> None:
     """The same in words."""
     typer.echo(
-        f"{told['stream']}: how many plain votes, which nothing has steered, were for the action in"
-        " force (higher: it fits fresh events better; no loss is measured):"
+        f"{report['stream']}: how many plain votes, which nothing has steered, were for the action"
+        " in force (higher: it fits fresh events better; no loss is measured):"
     )
     for side, name in (("with_crowd", "keys with the crowd"), ("control", "the control group")):
-        of = told[side]
+        of = report[side]
         error = "" if of["error"] is None else f" ± {of['error']:.1%}"
         rate = "none yet" if of["rate"] is None else f"{of['rate']:.1%}{error}"
         typer.echo(f"  {name:<20} {rate} of {of['votes']} votes of {of['keys']} keys")

@@ -117,8 +117,8 @@ def plan(
 
         many, exact, text = _asked_of_feedback(actions, epsilon, config, stream, learner)
         world = _feedback_plan.AssumedEvents(rate or 0.0, gap, horizon, seed, keys, traffic)
-        told: Literal["people", "json", "markdown"] = "json" if as_json else "people"
-        _feedback_plan.run(text, exact, many, world, told="markdown" if markdown else told)
+        output: Literal["people", "json", "markdown"] = "json" if as_json else "people"
+        _feedback_plan.run(text, exact, many, world, output="markdown" if markdown else output)
         return
     from streamdp.replay.cells import parse_candidate
     from streamdp.replay.planning import Wish
@@ -164,17 +164,17 @@ def _plan(
     from streamdp.replay.planning import as_json as for_machines
     from streamdp.replay.planning import plan_for
 
-    found = plan_for(wish, epsilon)
+    plan = plan_for(wish, epsilon)
     if as_json:
         import json
 
-        told = for_machines(found)
+        report = for_machines(plan)
         if target_regret is not None or target_slots is not None:
             least = _least(wish, target_regret, target_slots)
-            told["least_epsilon"] = None if least is None else float(least.epsilon or 0)
-        typer.echo(json.dumps(told, indent=1, ensure_ascii=False))
+            report["least_epsilon"] = None if least is None else float(least.epsilon or 0)
+        typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
         return
-    _print(found)
+    _print(plan)
     if target_regret is not None or target_slots is not None:
         _print_least(_least(wish, target_regret, target_slots), target_regret, target_slots)
 
@@ -235,16 +235,16 @@ def _plan_changes(wish: Wish, epsilon: Epsilon, every: int, *, as_json: bool) ->
     from streamdp.replay.changing import as_json as for_machines
     from streamdp.replay.changing import plan_changes
 
-    found = plan_changes(wish, epsilon, every=every)
+    plan = plan_changes(wish, epsilon, every=every)
     if as_json:
         import json
 
-        typer.echo(json.dumps(for_machines(found), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(for_machines(plan), indent=1, ensure_ascii=False))
     else:
-        _print_changes(found)
+        _print_changes(plan)
 
 
-def _print_changes(found: ChangePlan) -> None:
+def _print_changes(plan: ChangePlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -252,17 +252,17 @@ def _print_changes(found: ChangePlan) -> None:
     from streamdp.replay.changing import as_json as told_of
     from streamdp.replay.summary import number
 
-    wish, told = found.wish, told_of(found)
+    wish, report = plan.wish, told_of(plan)
     table = Table(
-        title=f"K = {wish.actions}, ε = {epsilon_text(found.epsilon)}, gap {wish.gap:g}, the best"
-        f" action changes every {found.changes_every:,} slots",
-        caption=f"Mean of {found.runs} simulated runs of {wish.horizon:,} slots ± 1.96 standard"
+        title=f"K = {wish.actions}, ε = {epsilon_text(plan.epsilon)}, gap {wish.gap:g}, the best"
+        f" action changes every {plan.changes_every:,} slots",
+        caption=f"Mean of {plan.runs} simulated runs of {wish.horizon:,} slots ± 1.96 standard"
         f" errors; Bernoulli losses: the best action's mean is {wish.best:g}, all others'"
         f" {wish.others:g}. Regret: losses above the best action of each moment.",
     )
     for name in ("learner", "regret of a key", "in 1,000 slots", "mean loss", "votes"):
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
-    for row in told["learners"]:
+    for row in report["learners"]:
         table.add_row(
             f"{row['kind']}: {row['learner']}",
             f"{number(row['regret'])} ± {number(row['interval'])}",
@@ -272,13 +272,13 @@ def _print_changes(found: ChangePlan) -> None:
         )
     console = Console()
     console.print(table)
-    best = told["learners"][0]
-    tied = f" It cannot be told from {', '.join(told['cannot_be_told_from'])}."
+    best = report["learners"][0]
+    tied = f" It cannot be told from {', '.join(report['cannot_be_told_from'])}."
     console.print(
-        f"Recommended: {told['recommended']}, about {number(best['regret'])} losses of each key"
+        f"Recommended: {report['recommended']}, about {number(best['regret'])} losses of each key"
         f" above what was possible, {number(best['regret_of_all_keys'])} of {wish.keys:,} keys;"
         f" choosing uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))} of"
-        f" each.{tied if told['cannot_be_told_from'] else ''}",
+        f" each.{tied if report['cannot_be_told_from'] else ''}",
         highlight=False,
     )
 
@@ -289,16 +289,16 @@ def _least(wish: Wish, regret: float | None, slots: int | None) -> LearnerPlan |
     return least_epsilon(wish, regret=regret, slots=slots)
 
 
-def _print(found: LearnerPlan) -> None:
+def _print(plan: LearnerPlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.summary import number
 
-    wish = found.wish
-    runs = len(found.walk.regret)
-    title = f"{wish.candidate.text}, K = {wish.actions}, ε = {epsilon_text(found.epsilon)}"
+    wish = plan.wish
+    runs = len(plan.walk.regret)
+    title = f"{wish.candidate.text}, K = {wish.actions}, ε = {epsilon_text(plan.epsilon)}"
     table = Table(
         title=f"{title}, gap {wish.gap:g}",
         caption=f"Mean of {runs} simulated runs of Bernoulli losses: the best action's mean is"
@@ -306,11 +306,11 @@ def _print(found: LearnerPlan) -> None:
     )
     for name in ("block", "slots", "best action in force", "regret so far"):
         table.add_column(name, justify="right")
-    for block, (first, last, right, cost) in enumerate(found.blocks()):
+    for block, (first, last, right, cost) in enumerate(plan.blocks()):
         table.add_row(str(block), f"{first:,} – {last:,}", f"{right:.0%}", number(cost))
     console = Console()
     console.print(table)
-    settled = found.settled
+    settled = plan.settled
     when = (
         f"It does not settle within {wish.horizon:,} slots"
         if settled is None
@@ -318,36 +318,36 @@ def _print(found: LearnerPlan) -> None:
     )
     console.print(
         f"{when} (best action in force with probability 0.9 from there on). Regret after"
-        f" {wish.horizon:,} slots: {number(found.regret)} ± {number(1.96 * found.error)}; choosing"
+        f" {wish.horizon:,} slots: {number(plan.regret)} ± {number(1.96 * plan.error)}; choosing"
         f" uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))}.",
         highlight=False,
     )
     if wish.keys > 1:
         console.print(
             f"{wish.keys:,} keys learn apart, each from its own slots: together"
-            f" {number(found.regret * wish.keys)} after {wish.horizon:,} slots of each.",
+            f" {number(plan.regret * wish.keys)} after {wish.horizon:,} slots of each.",
             highlight=False,
         )
-    if found.bound is not None:
+    if plan.bound is not None:
         console.print(
-            f"Proved: expected regret is at most {number(found.bound.regret)}"
-            f" ({found.bound.source}).",
+            f"Proved: expected regret is at most {number(plan.bound.regret)}"
+            f" ({plan.bound.source}).",
             highlight=False,
         )
 
 
-def _print_least(found: LearnerPlan | None, regret: float | None, slots: int | None) -> None:
+def _print_least(plan: LearnerPlan | None, regret: float | None, slots: int | None) -> None:
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.summary import number
 
     asked = [f"a regret of {number(regret)}"] if regret is not None else []
     asked += [f"settling within {slots:,} slots"] if slots is not None else []
     target = " and ".join(asked)
-    if found is None:
+    if plan is None:
         typer.echo(f"No ε reaches {target} here: not even without privacy, or not up to ε = 100.")
         return
-    at = "not at all" if found.settled is None else f"at slot {found.settled:,}"
+    at = "not at all" if plan.settled is None else f"at slot {plan.settled:,}"
     typer.echo(
-        f"The least ε for {target} is about {epsilon_text(found.epsilon)}: regret"
-        f" {number(found.regret)}, settled {at}."
+        f"The least ε for {target} is about {epsilon_text(plan.epsilon)}: regret"
+        f" {number(plan.regret)}, settled {at}."
     )

@@ -123,10 +123,10 @@ def replay(
         )
         return
     asked = _asked(learners, epsilon, seeds, first_seed, stream, epoch)
-    found = _replayed(log, asked, how, checkpoint)
-    _write(found, report, as_json)
+    answered = _replayed(log, asked, how, checkpoint)
+    _write(answered, report, as_json)
     if str(as_json) != "-":
-        _print(found)
+        _print(answered)
 
 
 def _asked(
@@ -171,10 +171,12 @@ def reading(
     if on_bad not in ("refuse", "null"):
         raise InvalidConfig(complaint("--on-bad", "unknown", expected="refuse | null", got=on_bad))
     settings: dict[str, object] = {}
-    for each in setting or ():
-        name, equals, value = each.partition("=")
+    for assignment in setting or ():
+        name, equals, value = assignment.partition("=")
         if not equals:
-            raise InvalidConfig(complaint("--set", "no value", expected="name=value", got=each))
+            raise InvalidConfig(
+                complaint("--set", "no value", expected="name=value", got=assignment)
+            )
         settings[name] = value
     names = tuple(name.strip() for name in actions.split(",")) if actions else None
     return ReadOptions(
@@ -185,16 +187,16 @@ def reading(
     )
 
 
-def _write(found: Replay, report: Path | None, as_json: Path | None) -> None:
+def _write(replay: Replay, report: Path | None, as_json: Path | None) -> None:
     from streamdp.cli._written import write_figures, write_page
     from streamdp.replay.figures import as_json as figures
     from streamdp.replay.page import page
 
-    write_page(report, lambda: page(found))
-    write_figures(as_json, lambda: figures(found))
+    write_page(report, lambda: page(replay))
+    write_figures(as_json, lambda: figures(replay))
 
 
-def _print(found: Replay) -> None:
+def _print(replay: Replay) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -204,15 +206,15 @@ def _print(found: Replay) -> None:
     from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
-        title=f"{found.log}: {found.slots:,} slots, {len(found.actions)} actions",
+        title=f"{replay.log}: {replay.slots:,} slots, {len(replay.actions)} actions",
         caption=f"{NOT_PRIVATE}. Mean over seeds ± 1.96 standard errors; exact if the log holds"
         " every action's loss as it would have been.",
     )
     for name in ("learner", "ε", "regret", "settled at slot", "charge of an event"):
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
-    extra = [found.leader, *([found.running] if found.running else [])]
-    for answer in (*found.answers, *(each for each in extra if each not in found.answers)):
-        at = settled_at(answer, found.base.points)
+    extra = [replay.leader, *([replay.running] if replay.running else [])]
+    for answer in (*replay.answers, *(answer for answer in extra if answer not in replay.answers)):
+        at = settled_at(answer, replay.base.points)
         charge = answer.cell.leader.charge
         table.add_row(
             answer.cell.name,
@@ -221,8 +223,8 @@ def _print(found: Replay) -> None:
             "never" if at is None else f"{at:,}",
             "not private" if charge is None else str(charge),
         )
-    table.add_row("uniform choice", "0", number(float(found.base.uniform_regret[-1])), "", "0")
+    table.add_row("uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "", "0")
     console = Console()
     console.print(table)
-    for each in summary(found):
-        console.print(f"[bold]{each.about}.[/] {each.says}", highlight=False)
+    for statement in summary(replay):
+        console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)

@@ -47,24 +47,24 @@ def reproduce(
     for name in only or ():
         if name not in known:
             raise InvalidConfig(complaint("claim", "unknown", expected=list(known), got=name))
-    found = []
+    results = []
     with _progress.watching("nothing is kept") as watcher:
         size = Effort(runs, seed, watcher.stoppable)
         for name, claim in known.items():
             if name in only if only else name not in LONG:
                 typer.echo(f"measuring {name}", err=True)
-                found.append((name, claim(size)))
+                results.append((name, claim(size)))
                 watcher.rest()
-    write_page(report, lambda: page(found, size))
+    write_page(report, lambda: page(results, size))
     if as_json:
         import json
 
-        typer.echo(json.dumps(for_machines(found), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(for_machines(results), indent=1, ensure_ascii=False))
     else:
-        _print(found)
+        _print(results)
 
 
-def _print(found: list[tuple[str, Measured]]) -> None:
+def _print(results: list[tuple[str, Measured]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -76,19 +76,19 @@ def _print(found: list[tuple[str, Measured]]) -> None:
     for name in ("claim and rule", "learner", "measured", "interval", "runs", "verdict"):
         table.add_column(name, overflow="fold")
     before = ""
-    for _, measured in found:
-        for each in measured.findings:
-            told = f"[bold]{each.claim}[/] ({each.source}): {each.rule}"
-            if told != before:
+    for _, measured in results:
+        for result in measured.findings:
+            heading = f"[bold]{result.claim}[/] ({result.source}): {result.rule}"
+            if heading != before:
                 table.add_section()
-            good = each.verdict == "reproduced"
+            good = result.verdict == "reproduced"
             table.add_row(
-                told if told != before else "",
-                each.learner,
-                each.measured,
-                f"{each.low:.3g} … {each.high:.3g}",
-                f"{each.runs:,}",
-                each.verdict if good else f"[bold red]{each.verdict}[/]",
+                heading if heading != before else "",
+                result.learner,
+                result.measured,
+                f"{result.low:.3g} … {result.high:.3g}",
+                f"{result.runs:,}",
+                result.verdict if good else f"[bold red]{result.verdict}[/]",
             )
-            before = told
+            before = heading
     Console().print(table)

@@ -172,7 +172,7 @@ async def _sent_to_both(
     try:
         for piece in _pieces(lines, BATCH):
             for topic in counts:
-                records = [each.record for each in piece if each.outcome == (topic != topics.input)]
+                records = [line.record for line in piece if line.outcome == (topic != topics.input)]
                 if not records:
                     continue
                 with reaching():

@@ -14,8 +14,8 @@ from streamdp.cli._crowds import (
     CrowdSize,
     DonateOption,
     KeysOption,
+    crowd_as_json,
     crowd_tables,
-    crowd_told,
     crowds,
     only_losses,
 )
@@ -109,21 +109,21 @@ def simulate(
         only_losses(observes)
         asked = CrowdSize(keys, actions=actions, runs=runs, slots=slots, seed=seed, donate=donate)
         crowd = crowds(learners, epsilon, asked, worlds=worlds, only=only)
-        told, tables = [crowd_told(outcome) for outcome in crowd], crowd_tables(crowd)
+        reports, tables = [crowd_as_json(outcome) for outcome in crowd], crowd_tables(crowd)
     elif observes == "feedback":
         size = {"runs": count, "seed": seed, "delay": delay}
         shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
         write_page(report, lambda: _page(shown))
-        told, tables = [_feedback_told(outcome) for outcome in shown], _feedback_tables(shown)
+        reports, tables = [_feedback_as_json(outcome) for outcome in shown], _feedback_tables(shown)
     elif observes == "losses":
-        found = _losses(
+        outcomes = _losses(
             worlds, learners, epsilon, runs=count, slots=slots, seed=seed, not_private=not_private
         )
-        told, tables = [_told(outcome) for outcome in found], _tables(found)
+        reports, tables = [_as_json(outcome) for outcome in outcomes], _tables(outcomes)
     else:
         raise _unknown(observes)
     if as_json:
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(reports, indent=2, ensure_ascii=False))
     else:
         _show(tables, how="markdown" if markdown else "drawn")
 
@@ -198,12 +198,12 @@ def _feedback(
     from streamdp.replay.cells import parse_epsilons
     from streamdp.replay.feedback import ENVIRONMENTS, HORIZON, LEARNERS, simulate_feedback
 
-    worlds = [each for each in ENVIRONMENTS if only is None or only in each.name]
+    worlds = [world for world in ENVIRONMENTS if only is None or only in world.name]
     if not worlds:
-        names = "; ".join(each.name for each in ENVIRONMENTS)
+        names = "; ".join(world.name for world in ENVIRONMENTS)
         raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
     with _progress.watching("nothing is kept") as watcher:
-        found = simulate_feedback(
+        outcomes = simulate_feedback(
             LEARNERS if learners is None else learners.split(","),
             parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),
             environments=worlds,
@@ -214,7 +214,7 @@ def _feedback(
             progress=lambda environment: typer.echo(f"simulating {environment.name}", err=True),
             watch=watcher.stoppable,
         )
-        return list(found)
+        return list(outcomes)
 
 
 Table = tuple[str, list[str], list[list[str]]]
@@ -226,13 +226,13 @@ def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
     from streamdp.replay.cells import epsilon_text
 
     budgets = list(dict.fromkeys(o.epsilon for o in outcomes if o.epsilon is not None))
-    told = {(o.environment.name, o.learner, o.epsilon): o for o in outcomes}
+    by_cell = {(o.environment.name, o.learner, o.epsilon): o for o in outcomes}
     rows = list(dict.fromkeys((o.environment.name, o.learner) for o in outcomes))
     header = ["world", "learner", *(f"ε = {epsilon_text(budget)}" for budget in budgets)]
 
     def cells(world: str, learner: str) -> list[FeedbackOutcome]:
-        exact = told.get((world, learner, None))
-        return [told[world, learner, budget] if exact is None else exact for budget in budgets]
+        exact = by_cell.get((world, learner, None))
+        return [by_cell[world, learner, budget] if exact is None else exact for budget in budgets]
 
     yield (
         "Mean regret",
@@ -272,10 +272,10 @@ def _tables(outcomes: Sequence[CellOutcome]) -> Iterator[Table]:
         header = ["learner", *(f"ε = {epsilon_text(budget)}" for budget in finite), "all"]
         yield f"Regret relative to {reference}, geometric mean over instances", header, rows
     instances = list(dict.fromkeys(o.instance for o in outcomes))
-    told = {(o.instance, o.cell.epsilon, o.cell.name): str(o) for o in outcomes}
+    by_cell = {(o.instance, o.cell.epsilon, o.cell.name): str(o) for o in outcomes}
     names = list(dict.fromkeys((o.cell.epsilon, o.cell.name) for o in outcomes))
     rows = [
-        [epsilon_text(budget), name, *(told[instance, budget, name] for instance in instances)]
+        [epsilon_text(budget), name, *(by_cell[instance, budget, name] for instance in instances)]
         for budget in budgets
         for of, name in names
         if of == budget
@@ -310,7 +310,7 @@ def _print_tables(tables: Iterable[Table]) -> None:
         Console().print(table)
 
 
-def _told(outcome: CellOutcome) -> dict[str, object]:
+def _as_json(outcome: CellOutcome) -> dict[str, object]:
     return {
         "instance": outcome.instance.name,
         "actions": outcome.instance.actions,
@@ -322,8 +322,8 @@ def _told(outcome: CellOutcome) -> dict[str, object]:
     }
 
 
-def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
-    from streamdp.replay.offpolicy.told import arms_as_json
+def _feedback_as_json(outcome: FeedbackOutcome) -> dict[str, object]:
+    from streamdp.replay.offpolicy.statements import arms_as_json
 
     return {
         "instance": outcome.environment.name,
@@ -342,5 +342,5 @@ def _feedback_told(outcome: FeedbackOutcome) -> dict[str, object]:
 def _over_time(course: Trajectory) -> dict[str, list[float]]:
     """Thin the curve to a bounded number of points: capped blocks may be thousands."""
     kept = slice(None, None, max(1, len(course.slots) // 200))
-    told = {"slots": course.slots, "mean": course.mean, "low": course.low, "high": course.high}
-    return {name: each[kept].tolist() for name, each in told.items()}
+    columns = {"slots": course.slots, "mean": course.mean, "low": course.low, "high": course.high}
+    return {name: values[kept].tolist() for name, values in columns.items()}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from streamdp.service.spec import StreamSpec
     from streamdp.wire.state import SavedState
 
-    Told = Callable[[Partition, Taken, bool], dict[str, Any]]
+    Describe = Callable[[Partition, Taken, bool], dict[str, Any]]
 
 
 def register(app: typer.Typer) -> None:
@@ -68,20 +68,20 @@ def inspect(
     streamdp state inspect --assembly clicks
     """
     configuration = load(config)
-    told: Told
+    described: Describe
     if assembly is None:
         topics = chosen(configuration, stream)
         spec = configuration.spec(topics.stream, seeds=_any_seed())
-        told = partial(_told, spec)
+        described = partial(_described, spec)
     else:
         topics = chosen_assembly(configuration, assembly)
-        (joined,) = (each for each in configuration.assemblies() if each.name == assembly)
-        told = partial(_told_assembly, joined)
+        (joined,) = (spec for spec in configuration.assemblies() if spec.name == assembly)
+        described = partial(_assembly_described, joined)
     technology = opened(configuration, single_broker)
-    found = wait_for(lambda: _inspect(technology, topics, told, partition, content))
+    partitions = wait_for(lambda: _inspect(technology, topics, described, partition, content))
     if content:
         warn_of_content()
-    print_json(found) if as_json else _print(found)
+    print_json(partitions) if as_json else _print(partitions)
 
 
 def _any_seed() -> Any:
@@ -94,7 +94,7 @@ def _any_seed() -> Any:
 async def _inspect(
     technology: Technology,
     topics: StreamTopics,
-    told: Told,
+    described: Describe,
     partition: int | None,
     content: bool,
 ) -> list[dict[str, Any]]:
@@ -104,16 +104,16 @@ async def _inspect(
     try:
         first = await tools.peek(topics, partition or 0)
         numbers = range(first.partitions) if partition is None else [partition]
-        found = []
+        partitions = []
         for number in numbers:
             place = Partition(topics.stream, number)
-            found.append(told(place, await tools.peek(topics, number), content))
-        return found
+            partitions.append(described(place, await tools.peek(topics, number), content))
+        return partitions
     finally:
         await tools.close()
 
 
-def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:
+def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:
     """One partition, in public words."""
     from msgspec import UNSET
 
@@ -122,7 +122,7 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
 
     saved = read_state(taken.state, stream=place.stream, partition=place.number)
     point = saved.checkpoint
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "partition": str(place),
         "input": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
@@ -130,12 +130,12 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
         "saved_rows": len(saved.rows),
         "recorded_releases": len(saved.releases),
         "stale_entries": len(saved.stale),
-        "earlier_rows": sum(len(each.rows) for each in saved.older.values()),
+        "earlier_rows": sum(len(generation.rows) for generation in saved.older.values()),
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if point is not None:
         spec = spec.continuing(point.digest)
-        told["checkpoint"] = {
+        facts["checkpoint"] = {
             "next_offset": point.next_offset,
             "low_water": point.low_water,
             "learners": point.rows,
@@ -149,14 +149,14 @@ def _told(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> di
             "headroom": point.low_water - taken.first_offset,
         }
         if point.ages is not UNSET:
-            told["checkpoint"]["newest_timestamp"] = point.ages.newest
+            facts["checkpoint"]["newest_timestamp"] = point.ages.newest
         if point.votes is not UNSET:
-            told["checkpoint"] |= {"votes": point.votes, "priors": len(saved.now.priors)}
-            told["checkpoint"]["pool_bytes"] = len(saved.now.pool or b"")
-    return labelled({**told, "rows": _rows(spec, saved)}) if content else told
+            facts["checkpoint"] |= {"votes": point.votes, "priors": len(saved.now.priors)}
+            facts["checkpoint"]["pool_bytes"] = len(saved.now.pool or b"")
+    return labelled({**facts, "rows": _rows(spec, saved)}) if content else facts
 
 
-def _told_assembly(
+def _assembly_described(
     spec: AssemblySpec, place: Partition, taken: Taken, content: bool
 ) -> dict[str, Any]:
     """One partition of an assembly, in public words: of outcomes nothing, unless asked."""
@@ -166,7 +166,7 @@ def _told_assembly(
     point = read_point(place, taken)
     null = b"" if point is None else entries(point.epoch)
     own = [at for at in taken.state if null and (at == null or at.startswith(null + b":"))]
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "partition": str(place),
         "requests": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
@@ -175,9 +175,9 @@ def _told_assembly(
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if taken.owner is not None:  # where the log says it beside the state
-        told["owner"] = taken.owner
+        facts["owner"] = taken.owner
     if point is not None:
-        told["checkpoint"] = {
+        facts["checkpoint"] = {
             "next_request": int(point.requests),
             "read_again_from": int(point.history),
             "declared": point.declared,
@@ -188,12 +188,12 @@ def _told_assembly(
             "headroom": int(point.history) - taken.first_offset,
         }
     if not content:
-        return told
+        return facts
     reach: dict[str, Any] = {"first_offset": taken.beside_first, "end_offset": taken.beside_end}
     if point is not None:
         reach |= {"read_again_from": int(point.outcomes)}
         reach |= {"headroom": int(point.outcomes) - taken.beside_first}
-    return labelled({**told, "outcomes": reach})
+    return labelled({**facts, "outcomes": reach})
 
 
 def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
@@ -206,25 +206,25 @@ def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
     from streamdp.core.grid import UNIT
 
     layout = row_layout(spec.learner, spec.estimates, epoch=spec.epoch)
-    told: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for key, row in saved.rows.items():
         name = "(no key)" if key is None else key.decode(errors="backslashreplace")
         of = layout if len(row) == layout.size else replace(layout, seen=1 - layout.seen)
         if len(row) != of.size:
-            told[name] = "saved by another configuration"
+            rows[name] = "saved by another configuration"
             continue
         fields = np.frombuffer(row, dtype=of.dtype, count=1)[0]
         sums = (fields["sums"] / UNIT).round(6).tolist()
-        told[name] = {"slots": int(fields["slots"]), "block": int(fields["block"]), "sums": sums}
-    return told
+        rows[name] = {"slots": int(fields["slots"]), "block": int(fields["block"]), "sums": sums}
+    return rows
 
 
-def _print(found: list[dict[str, Any]]) -> None:
-    for told in found:
-        typer.echo(f"partition {told['partition']}")
-        for name, value in told.items():
+def _print(partitions: list[dict[str, Any]]) -> None:
+    for facts in partitions:
+        typer.echo(f"partition {facts['partition']}")
+        for name, value in facts.items():
             if isinstance(value, dict):
-                value = ", ".join(f"{key} {each}" for key, each in value.items())
+                value = ", ".join(f"{key} {part}" for key, part in value.items())
             if name != "partition":
                 shown = "none" if value is None else printable(str(value))
                 typer.echo(f"  {name.replace('_', ' '):<18} {shown}")

@@ -81,11 +81,11 @@ async def _once(technology: Technology, topics: StreamTopics, printer: _Printer)
             latest |= {(printer.key(line), line.partition): line for line in _lines(batch)}
     finally:
         await publications.close()
-    found: dict[bytes | None, InForce] = {}
+    lines: dict[bytes | None, InForce] = {}
     for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
-        found.setdefault(name, line)
-    for name in sorted(found, key=lambda each: each or b""):
-        printer.show(found[name])
+        lines.setdefault(name, line)
+    for name in sorted(lines, key=lambda key: key or b""):
+        printer.show(lines[name])
 
 
 def _rank(line: InForce) -> tuple[int, int, int]:
@@ -115,19 +115,19 @@ class _Printer:
     def show(self, line: InForce) -> None:
         """Print one line, at once."""
         key = self.key(line)
-        if self._keys and not any(is_asked(key, each) for each in self._keys):
+        if self._keys and not any(is_asked(key, asked) for asked in self._keys):
             return
         if self._as_json:
             import msgspec
 
             typer.echo(msgspec.json.encode(line))
             return
-        told = "use the fallback action" if line.fallback is True else self._told(line)
+        text = "use the fallback action" if line.fallback is True else self._in_words(line)
         typer.echo(
-            f"{key_word(key):<24} {told:<24} block {line.block}, in force from slot {line.stop}"
+            f"{key_word(key):<24} {text:<24} block {line.block}, in force from slot {line.stop}"
         )
 
-    def _told(self, line: InForce) -> str:
+    def _in_words(self, line: InForce) -> str:
         """The action in force, or the likeliest ones of a policy."""
         from streamdp.core.evidence.policy import PARTS, policy_of
         from streamdp.wire.lines import PolicyLine, from_base64

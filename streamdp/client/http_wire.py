@@ -113,7 +113,7 @@ def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
     )
 
 
-def told(answer: Answer) -> HttpAnswer:
+def answer_for_http(answer: Answer) -> HttpAnswer:
     """An answer as the service sends it."""
     return HttpAnswer(answer.action, answer.why, in_force(answer))
 

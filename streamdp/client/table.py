@@ -128,16 +128,16 @@ class Table:
             line = decode_action(record.value)
             name = self._names.setdefault(line.action, line.action)
             return self._answer(line, record.partition, name, None)
-        told = decode_in_force(record.value)
-        if not isinstance(told, PolicyLine):
+        decided = decode_in_force(record.value)
+        if not isinstance(decided, PolicyLine):
             raise StateMismatch(f"stream {self.stream}: an action where policies are published")
-        if told.actions_digest != self._digest:
-            return self._fallback(told, record.partition, Why.OTHER_ACTIONS)
-        parts = from_base64(told.policy, "policy")
+        if decided.actions_digest != self._digest:
+            return self._fallback(decided, record.partition, Why.OTHER_ACTIONS)
+        parts = from_base64(decided.policy, "policy")
         policy = policy_of(parts, actions=len(self.source.names.actions))
         likeliest = self.source.names.actions[int(np.argmax(policy))]
-        kept = held(policy, hashed_prefix(self.source.names.salt, told.identity))
-        return self._answer(told, record.partition, likeliest, kept)
+        kept = held(policy, hashed_prefix(self.source.names.salt, decided.identity))
+        return self._answer(decided, record.partition, likeliest, kept)
 
     def _answer(self, line: InForce, partition: int, action: str, policy: Held | None) -> Answer:
         if line.fallback is not UNSET and line.fallback:

@@ -119,7 +119,7 @@ class Bank:
     @property
     def kept(self) -> frozenset[str]:
         """The columns that hold anything."""
-        return frozenset(name for name, each in self._columns.items() if 0 not in each.shape)
+        return frozenset(name for name, column in self._columns.items() if 0 not in column.shape)
 
     def row(self, key: Key) -> int | None:
         """The row of a key, if it has one."""

@@ -15,7 +15,7 @@ memory says which action is in force (`core.evidence`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -236,21 +236,21 @@ class Release:
     def __str__(self) -> str:
         """One line for people."""
         stream, partition, key, _, _, block, kind = self.identity
-        told = f"{stream}/{partition} key {key!r}: {kind} {self._what()}"
+        text = f"{stream}/{partition} key {key!r}: {kind} {self._what()}"
         if kind == OPENING:
             carried = "" if self.carried is None else f", carried over from {self.carried.after}"
-            return f"{told}{carried}, charged nothing"
+            return f"{text}{carried}, charged nothing"
         slots = f"slots {self.start} to {self.stop - 1}"
-        return f"{told} after block {block}, {slots} charged ε = {self.epsilon}"
+        return f"{text} after block {block}, {slots} charged ε = {self.epsilon}"
 
     def _what(self) -> str:
         """The action's name or number, or an estimate's value in loss."""
         if self.kind == SUMS:
             return "with noise"
         if self.kind in (OPENING, ACTION):
-            told = f"number {self.value}" if self.action is None else repr(self.action)
+            action = f"number {self.value}" if self.action is None else repr(self.action)
             others = self.standing != self.value
-            return f"{told} (in force: number {self.standing})" if others else told
+            return f"{action} (in force: number {self.standing})" if others else action
         return f"of {self.value * 2.0**-20:.4g}"
 
     @property
@@ -270,8 +270,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Told:
-    """The released sums and counts of many releases of a feedback stream: n × K each."""
+class FeedbackColumns:
+    """The sums, counts and policies of many releases of a feedback stream: n × K each."""
 
     gains: NDArray[np.int64]  # noisy sums; 0 for an opening
     shown: NDArray[np.int64]  # counts; 0 for an opening
@@ -280,6 +280,19 @@ class Told:
     def sums(self, at: int) -> BlockSums:
         """The sums of one release."""
         return BlockSums.of(self.gains[at], self.shown[at])
+
+    @classmethod
+    def joined(
+        cls, parts: Iterable[FeedbackColumns | None], order: slice | NDArray[np.int64] = slice(None)
+    ) -> FeedbackColumns | None:
+        """The parts one after the other, then in this order; None if there are none."""
+        given = [part for part in parts if part is not None]
+        if not given:
+            return None
+        columns = (
+            np.concatenate([getattr(part, name) for part in given]) for name in cls.__slots__
+        )
+        return cls(*(column[order] for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +313,7 @@ class Releases(Sequence[Release]):
     stop: NDArray[np.int64]
     first_offset: NDArray[np.int64]
     last_offset: NDArray[np.int64]
-    told: Told | None = None  # feedback streams only
+    feedback: FeedbackColumns | None = None  # feedback streams only
     in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
     carried: Mapping[tuple[Key, int], Carried] | None = None
     """What the openings among them carried over, by key and born."""
@@ -340,8 +353,10 @@ class Releases(Sequence[Release]):
             first_offset=int(self.first_offset[at]),
             last_offset=int(self.last_offset[at]),
             epsilon=self.charges[code],
-            sums=self.told.sums(at) if self.told is not None and name == SUMS else None,
-            policy=None if self.told is None else self.told.policy[at].astype("<u4").tobytes(),
+            sums=self.feedback.sums(at) if self.feedback is not None and name == SUMS else None,
+            policy=None
+            if self.feedback is None
+            else self.feedback.policy[at].astype("<u4").tobytes(),
             in_force=None if in_force is None else int(in_force[at]),
             carried=self._carried_at(at) if self.carried and name == OPENING else None,
             prior=self._prior_at(at) if name in (OPENING, ACTION) else None,

@@ -113,7 +113,9 @@ class Schedule:
         (3, 3)
         """
         once = (*self.prefix, *self.tail)
-        return once.index(next((each for each in once if each >= length), max(once)))
+        return once.index(
+            next((block_length for block_length in once if block_length >= length), max(once))
+        )
 
     @property
     def longest(self) -> int | None:

@@ -135,8 +135,8 @@ class Adder:
             owners = of[some]
             changes = np.flatnonzero(owners[1:] != owners[:-1]) + 1
             if len(changes) + 1 < len(owners):
-                each = np.concatenate([[0], changes])
-                owners, added = owners[each], np.add.reduceat(added, each, axis=0)
+                starts = np.concatenate([[0], changes])
+                owners, added = owners[starts], np.add.reduceat(added, starts, axis=0)
             into.sums[owners] += added
 
     def _add_rests(self, into: _Sums, rows: _Rows) -> None:

@@ -201,8 +201,8 @@ def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
 
 def _configurations(table: NDArray[np.void]) -> str:
     """Which epochs and digests the rows are of: public, as the ledger names both."""
-    found = sorted({(int(row["epoch"]), bytes(row["digest"]).hex()) for row in table})
-    return ", ".join(f"epoch {epoch}, digest {digest}" for epoch, digest in found)
+    pairs = sorted({(int(row["epoch"]), bytes(row["digest"]).hex()) for row in table})
+    return ", ".join(f"epoch {epoch}, digest {digest}" for epoch, digest in pairs)
 
 
 def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:

@@ -1,4 +1,4 @@
-"""Parquet and Arrow IPC files that a log is written to, so that writing can stop and go on.
+"""Parquet and Arrow IPC files as targets; an interrupted write can be resumed.
 
 Both kinds end in a footer that says where everything is, and pyarrow can append to neither. A
 Parquet file is therefore written in segments, each a Parquet file that is complete up to a mark,
@@ -59,7 +59,7 @@ class ArrowTarget:
 
     @classmethod
     def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> ArrowTarget:
-        """Anew, or with the batches up to a mark."""
+        """Open a new file, or one with the batches up to a mark."""
         schema = _schema(actions)
         new = path.with_name(path.name + ".new") if mark else path
         file = new.open("wb")
@@ -79,28 +79,28 @@ class ArrowTarget:
             for _ in range(count):
                 self.writer.write_batch(stream.read_next_batch())
         except (pa.ArrowException, OSError, ValueError, StopIteration):
-            told = complaint(str(path), "cut short", expected=f"{count} batches", got="fewer")
-            raise StateMismatch(told) from None
+            text = complaint(str(path), "cut short", expected=f"{count} batches", got="fewer")
+            raise StateMismatch(text) from None
         self.batches = count
 
     def write(self, chunk: Chunk) -> None:
-        """One batch."""
+        """Write one batch."""
         self.writer.write_batch(_record_batch(self.schema, chunk))
         self.batches += 1
 
     def mark(self) -> Mark:
-        """How many batches it has."""
+        """The number of batches written so far."""
         durable(self.file)
         return {"batches": self.batches}
 
     def finish(self) -> Path:
-        """The footer."""
+        """Write the footer."""
         self.writer.close()
         durable(self.file)
         return self.path
 
     def close(self) -> None:
-        """As it is."""
+        """Close the file without completing it."""
         self.file.close()
 
 
@@ -123,7 +123,7 @@ class ParquetTarget:
 
     @classmethod
     def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> ParquetTarget:
-        """Anew, or behind the segments of a mark."""
+        """Open a new file, or append behind the segments that a mark lists."""
         ends = list(mark["ends"]) if mark else []
         return cls(reopened(path, ends[-1] if ends else 0), _schema(actions), ends)
 
@@ -132,7 +132,7 @@ class ParquetTarget:
         self._begun().writer.write_batch(_record_batch(self.schema, chunk))
 
     def mark(self) -> Mark:
-        """Where the segments end; the one that is being written ends here."""
+        """Where the segments end; the open segment is completed first."""
         if self._segment is not None:
             self._segment.writer.close()
             self.file.write(self._segment.held.getvalue())
@@ -142,9 +142,9 @@ class ParquetTarget:
         return {"ends": self.ends}
 
     def finish(self) -> Path:
-        """One file of all segments' row groups; a single segment is that file already.
+        """Copy all segments' row groups into one file; a single segment is that file already.
 
-        The segments stay until the finished file has its name: a death in between costs the copy.
+        The segments stay until the finished file has its name: a crash only repeats the copy.
         """
         if not self.ends:
             self._begun()
@@ -153,7 +153,7 @@ class ParquetTarget:
         return path if len(self.ends) == 1 else self._joined(path)
 
     def close(self) -> None:
-        """As it is."""
+        """Close the file without completing it."""
         self.file.close()
 
     def _begun(self) -> _Segment:

@@ -40,5 +40,5 @@ def laplaces(epsilon: Fraction, count: int, generator: Generator) -> Floats:
 
 
 def laplace(epsilon: Fraction | None, generator: Generator) -> float:
-    """One of them; none without an ε."""
+    """One such draw; 0 without an ε."""
     return 0.0 if epsilon is None else float(laplaces(epsilon, 1, generator)[0])

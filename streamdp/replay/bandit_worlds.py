@@ -25,11 +25,11 @@ class Losses(Protocol):
 
     @property
     def arms(self) -> int:
-        """How many."""
+        """The number of arms."""
         ...
 
     def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
-        """What the arm lost at these slots, all together; each slot is asked for once."""
+        """The arm's total loss at these slots; each slot may be asked for only once."""
         ...
 
 
@@ -37,11 +37,11 @@ class BanditWorld(Losses, Protocol):
     """Where the losses of many runs come from, and what their regret is."""
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
-        """What each of some runs lost in the slots [first, stop) with an arm of its own."""
+        """The losses of some runs in the slots [first, stop), each run playing its own arm."""
         ...
 
     def cost(self, arms: Ints, first: int, stop: int) -> Floats:
-        """What each of some runs is charged for an arm of its own in the slots [first, stop)."""
+        """The cost of some runs in the slots [first, stop), each run playing its own arm."""
         ...
 
     def least(self, marks: Sequence[int]) -> Floats:
@@ -73,7 +73,7 @@ class IndependentRewards:
 
     @property
     def arms(self) -> int:
-        """How many."""
+        """The number of arms."""
         return len(self.stretches[0])
 
     def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
@@ -82,8 +82,8 @@ class IndependentRewards:
         counts = np.bincount(self._stretch(slots), minlength=len(means))
         if self.concentration is None:
             return float(generator.binomial(counts, 1 - means).sum())
-        each = np.repeat(1 - means, counts) * self.concentration
-        return float(generator.beta(each, self.concentration - each).sum())
+        pseudocounts = np.repeat(1 - means, counts) * self.concentration
+        return float(generator.beta(pseudocounts, self.concentration - pseudocounts).sum())
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
         """As `losses`, for one arm of each run."""
@@ -107,7 +107,7 @@ class IndependentRewards:
         return total
 
     def least(self, marks: Sequence[int]) -> Floats:
-        """Nothing: gaps are regret already."""
+        """0: `cost` sums gaps, which are regret already."""
         return np.zeros(len(marks))
 
     def regret(self, played: Ints, marks: Sequence[int]) -> Floats:
@@ -156,11 +156,11 @@ class WrittenLosses:
 
     @property
     def arms(self) -> int:
-        """How many."""
+        """The number of arms."""
         return len(self.written[0])
 
     def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
-        """What the table says."""
+        """The sum of the table's entries."""
         return float(self.written[slots, arm].sum())
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:

@@ -2,8 +2,8 @@
 
 A run goes through the shipped courses of play (`core.learners.bandits`), from release to release:
 between two releases a course says which arms are played, and only the slot at which the next part
-ends has to be found. Where losses are independent, the sum of a part is one binomial draw; where a
-world is a table of losses, it is the sum of the table. Learners that release at the same slots in
+ends has to be computed. Where losses are independent, the sum of a part is one binomial draw; where
+a world is a table of losses, it is the sum of the table. Learners that release at the same slots in
 every run go side by side instead (`lockstep`).
 """
 
@@ -39,7 +39,7 @@ _MOST_CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class BanditOutcome:
-    """The regret of one learner in one world, run by run, after some numbers of slots."""
+    """The regret of one learner in one world: by run, at several numbers of slots (`marks`)."""
 
     learner: str
     marks: tuple[int, ...]
@@ -73,7 +73,7 @@ def simulate_bandit(
 ) -> BanditOutcome:
     """Many runs of a learner; with `delay` an observation arrives that many slots later.
 
-    `progress` hears how many runs are over.
+    `progress` is called with the number of finished runs.
     """
     at = tuple(marks) or (horizon,)
     first = (seed,) if isinstance(seed, int) else tuple(seed)
@@ -105,18 +105,18 @@ def simulate_hybrid(
     more: int = 0,
     progress: Callable[[int], None] = lambda slot: None,
 ) -> list[BanditOutcome]:
-    """Many runs of Hybrid-UCB at several ε, all of them side by side; `progress` hears of slots.
+    """Many runs of Hybrid-UCB at several ε, side by side; `progress` is called with the slot.
 
-    `more` is 0 as shipped; 1 is the tree of one more level whose noise a reference has.
+    `more`: 0 is the shipped tree; 1 has the noise of one more level, as in a reference.
     """
     at, generator = tuple(marks) or (horizon,), default_rng(tuple(seed))
-    every = np.repeat([float(each) for each in epsilons], runs)
+    every = np.repeat([float(epsilon) for epsilon in epsilons], runs)
     trees = Trees(every, world.arms, horizon=horizon, more=more)
     tally = RegretTally(world, at, len(every))
     play_hybrid(trees, world, tally, horizon=horizon, generator=generator, progress=progress)
     return [
-        BanditOutcome(f"hybrid_ucb(epsilon={each})", at, regrets)
-        for each, regrets in zip(epsilons, np.split(tally.regrets, len(epsilons)), strict=True)
+        BanditOutcome(f"hybrid_ucb(epsilon={epsilon})", at, regrets)
+        for epsilon, regrets in zip(epsilons, np.split(tally.regrets, len(epsilons)), strict=True)
     ]
 
 
@@ -134,7 +134,7 @@ class BanditRun:
         meet: Callable[[int, Ints], Ints] = lambda slot, plays: plays,
     ) -> None:
         self.world, self.generator, self.delay = world, generator, delay
-        self._meet = meet  # how many of these plays from a slot on come about; none: the end
+        self._meet = meet  # which of these plays the log can answer; an empty array ends the run
         self.releases = self.charged = 0  # observations in some released part
         self._charged_to = [1] * world.arms
         self.course: Course = learner.begin()
@@ -142,11 +142,11 @@ class BanditRun:
         self.arms = np.zeros(horizon, dtype=np.int32)
         self.entered = [0] * world.arms
         self.sums = [PartSums(0.0) for _ in range(world.arms)]
-        self._credited = 0  # of the slots played, so many are known
+        self._credited = 0  # how many of the played slots the learner knows
         self._chunk = _FIRST_CHUNK
 
     def played(self) -> Ints:
-        """The arms of all slots that came about."""
+        """The arms of all slots that were played."""
         slot, horizon = 0, len(self.arms)
         while slot < horizon:
             self.course.begin_slot(slot + 1, self.entered)
@@ -184,7 +184,7 @@ class BanditRun:
         return first
 
     def _credit(self, until: int) -> None:
-        """Enter what is known before this slot."""
+        """Enter the losses that are known before this slot."""
         window = self.arms[self._credited : until]
         for arm in range(self.world.arms):
             if self.course.due(arm) is None:
@@ -222,7 +222,9 @@ def simulate_experts(
 
     `advice[contexts[t]]` is slot t's; regret is against the best fixed expert.
     """
-    experts = sum(each @ losses[contexts == at].sum(axis=0) for at, each in enumerate(advice)).min()
+    experts = sum(
+        expert @ losses[contexts == at].sum(axis=0) for at, expert in enumerate(advice)
+    ).min()
     regrets = np.empty((runs, 1))
     for run in range(runs):
         generator = default_rng((seed, run))
@@ -251,9 +253,9 @@ def _advised(
     slots: Ints,
     chance: NumpyChance,
 ) -> tuple[float, dict[Hashable, float]]:
-    """What the slots of one batch lost, and the sums of its cells.
+    """The total loss of one batch's slots, and the sums of its cells.
 
-    Within a batch the same advice has the same chances, and an arm the same weights.
+    Within a batch equal advice gives equal probabilities, and an arm equal weights.
     """
     total, sums = 0.0, dict[Hashable, float]()
     for context in np.unique(contexts[slots]).tolist():

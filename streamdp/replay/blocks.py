@@ -54,7 +54,7 @@ class Constant:
     means: Floats
 
     def sums(self, slots: Ints, generator: Generator) -> Ints:
-        """Multiples."""
+        """The loss vector times the number of slots."""
         return slots[:, None] * np.rint(self.means * UNIT).astype(np.int64)[None, :]
 
 
@@ -74,7 +74,7 @@ class Walk:
 
     @property
     def lengths(self) -> Ints:
-        """For how many slots up to the horizon it is."""
+        """For how many slots, up to the horizon, each choice is in force."""
         return np.diff(self.starts, append=self.horizon + 1)
 
     @property
@@ -93,7 +93,7 @@ class Walk:
         return np.asarray(self.costs.sum(axis=0))
 
     def settled(self, share: float) -> int | None:
-        """The first slot from which on a best action is in force in such a share of runs."""
+        """The first slot from which on a best action is in force in this share of the runs."""
         away = np.flatnonzero(self.right < share)
         if not len(away):
             return 1

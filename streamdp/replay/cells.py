@@ -59,13 +59,15 @@ class Candidate:
 
     @property
     def private(self) -> bool:
-        """Whether it takes an ε."""
+        """Whether the recipe takes an ε."""
         return self.recipe != BASELINE
 
     def with_schedule(self, schedule: str) -> Candidate:
         """The same with other blocks, of keys that learn alone."""
         options = [
-            each for each in self.options if each[0] not in ("schedule", CROWD, GROUPS, DONATE)
+            option
+            for option in self.options
+            if option[0] not in ("schedule", CROWD, GROUPS, DONATE)
         ]
         return _candidate(self.recipe, [*options, ("schedule", schedule)])
 
@@ -100,7 +102,7 @@ class Cell:
         return self.candidate.text
 
     def __str__(self) -> str:
-        """For tables and messages."""
+        """The name and ε, for tables and messages."""
         return f"{self.name} at ε = {epsilon_text(self.epsilon)}"
 
     @property
@@ -175,14 +177,14 @@ def _groups(text: str) -> Groups:
 
 
 def parse_candidates(text: str | Sequence[str]) -> tuple[Candidate, ...]:
-    """Several, separated by commas."""
+    """Candidates in writing, separated by commas."""
     parts = text.split(",") if isinstance(text, str) else text
-    found = tuple(parse_candidate(part) for part in parts if part.strip())
-    if not found or len({each.text for each in found}) < len(found):
+    candidates = tuple(parse_candidate(part) for part in parts if part.strip())
+    if not candidates or len({candidate.text for candidate in candidates}) < len(candidates):
         raise InvalidConfig(
             complaint("learners", "not a list", expected="different learners", got=repr(text))
         )
-    return found
+    return candidates
 
 
 def parse_epsilons(text: str | Sequence[str]) -> tuple[Epsilon, ...]:

@@ -3,9 +3,9 @@
 The world of a plan (one action better than all others by the gap, Bernoulli losses) with one more
 number: how many slots of a key the best action lasts on average. Then another one is best, drawn
 evenly, and the change comes anywhere within half that time before or after. Compared are the three
-ways to go on of `following`: the default's memory, blocks that grow for ever, and memory's blocks
-with the newest vote in force. What is told is regret against the best action of each moment, in
-losses: how many more losses than by somebody who always knows the best action. All three see the
+learners of `following`: the default's memory, blocks that grow for ever, and memory's blocks
+with the newest vote in force. The result is regret against the best action of each moment, in
+losses: how much more is lost than by always playing the best action. All three see the
 same losses and bits, so they are compared run by run.
 """
 
@@ -33,7 +33,7 @@ _MOST_CHANGES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """What to expect of the three ways to go on, the one that loses least first."""
+    """The expected regret of the three learners, the least first."""
 
     wish: Wish
     changes_every: int
@@ -51,7 +51,7 @@ class ChangePlan:
         return len(self.result.winner.final)
 
     def mean_loss(self, regret: float) -> float:
-        """What a slot loses on average with so much regret at the horizon."""
+        """The mean loss of a slot, given the regret at the horizon."""
         return self.wish.best + regret / self.wish.horizon
 
 
@@ -115,7 +115,7 @@ def as_json(plan: ChangePlan) -> dict[str, Any]:
         "horizon": wish.horizon,
         "runs": plan.runs,
         "recommended": result.winner.cell.candidate.text,
-        "cannot_be_told_from": [each.cell.candidate.text for each in result.tied],
+        "cannot_be_told_from": [placed.cell.candidate.text for placed in result.tied],
         "learners": [
             {
                 "kind": placed.kind.value,

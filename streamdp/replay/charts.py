@@ -27,12 +27,12 @@ class Axis:
 
     label: str
     place: Callable[[Floats], Floats]
-    ticks: tuple[tuple[float, str], ...]  # where (0 … 1), and what it says
+    ticks: tuple[tuple[float, str], ...]  # place (0 … 1) and label
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line with what belongs to it."""
+    """A line with its name, style and band."""
 
     name: str
     x: Floats
@@ -80,15 +80,15 @@ def signed_log_axis(label: str, *, low: float, high: float) -> Axis:
     span = top - bottom
 
     def place(values: Floats) -> Floats:
-        found = np.asarray(values, dtype=np.float64)
-        return np.asarray((np.sign(found) * np.log10(1 + 9 * np.abs(found)) - bottom) / span)
+        numbers = np.asarray(values, dtype=np.float64)
+        return np.asarray((np.sign(numbers) * np.log10(1 + 9 * np.abs(numbers)) - bottom) / span)
 
     powers = [
         *(-(10.0**p) for p in range(-bottom - 1, -1, -1)),
         0.0,
         *(10.0**p for p in range(top)),
     ]
-    ticks = tuple((float(place(np.array(each))), short(each)) for each in powers)
+    ticks = tuple((float(place(np.array(value))), short(value)) for value in powers)
     return Axis(label, place, ticks)
 
 

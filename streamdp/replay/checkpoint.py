@@ -21,12 +21,12 @@ VERSION = 2
 
 
 def save(path: Path, run: OnePass, *, of: str) -> None:
-    """Keep where a pass stands."""
+    """Save the state of a pass."""
     arrays: dict[str, Any] = run.state()
     for name, tally in _tallies(run):
         arrays |= {f"{name}.{part}": array for part, array in tally.state().items()}
-    told = {"version": VERSION, "of": of, "position": dict(run.position), "done": run.done}
-    arrays["told"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
+    facts = {"version": VERSION, "of": of, "position": dict(run.position), "done": run.done}
+    arrays["told"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
         np.savez(file, **arrays)
@@ -34,17 +34,17 @@ def save(path: Path, run: OnePass, *, of: str) -> None:
 
 
 def load(path: Path, run: OnePass, *, of: str) -> None:
-    """Bring a new pass to where the saved one stood."""
+    """Restore a saved pass into a new one."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
-        told = json.loads(arrays["told"].tobytes())
+        facts = json.loads(arrays["told"].tobytes())
     except (OSError, ValueError, KeyError, EOFError):
         raise _refused(path, "cannot be read", "a checkpoint of replay", "another file") from None
-    if told.get("version") != VERSION or told.get("of") != of:
+    if facts.get("version") != VERSION or facts.get("of") != of:
         expected = "the same log, learners, ε and seeds"
         raise _refused(path, "of another question; remove it to start anew", expected, "others")
-    run.position, run.done = told["position"], told["done"]
+    run.position, run.done = facts["position"], facts["done"]
     run.restore(arrays)
     for name, tally in _tallies(run):
         parts = ("total", "codes", "sums", "repaired")
@@ -52,7 +52,7 @@ def load(path: Path, run: OnePass, *, of: str) -> None:
 
 
 def _tallies(run: OnePass) -> list[tuple[str, SumsTally]]:
-    return [("tally", run.tally), *((f"seed{n}", each) for n, each in enumerate(run.redrawn))]
+    return [("tally", run.tally), *((f"seed{n}", tally) for n, tally in enumerate(run.redrawn))]
 
 
 def _refused(path: Path, what: str, expected: str, got: str) -> StateMismatch:

@@ -14,7 +14,7 @@ from streamdp.replay.log import Portion, Position
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive rows of one partition, and where to go on reading after them."""
+    """Consecutive rows of one partition, and the position to resume reading at."""
 
     first: int  # the number of the first row
     losses: NDArray[np.float32]
@@ -24,11 +24,11 @@ class Chunk:
     after: Position | None
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.keys)
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """The number of rows, never their content."""
         return f"Chunk({len(self)} rows from {self.first} of partition {self.partition})"
 
     @property

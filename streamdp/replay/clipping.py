@@ -1,12 +1,12 @@
 """How many rows of a log have losses outside [0, 1]. NOT PRIVATE, as all of replay.
 
-One rule for such numbers: the service clips them, because it repairs nothing that it may tell
-anybody about; a log is replayed as the service would have learned from it, so replay clips too,
-and says how often; `streamdp send` refuses them, because a producer can still mend its file.
+The service clips such numbers silently, because a report about them would depend on content. A log
+is replayed as the service would have learned from it, so replay clips too, and says how often;
+`streamdp send` refuses them, because a producer can still mend its file.
 
 What is counted are rows (slots) whose numbers are all finite and not all in [0, 1]. A row with NaN
 or infinity is a null loss, whatever else is in it. The count is taken where numbers are clipped:
-JSON and numbers wider than float32 are clipped by whoever reads them, float32 rows by the pass. A
+a reader clips JSON and numbers wider than float32, the pass clips float32 rows. A
 format from elsewhere that clips while it decodes is not seen here.
 """
 

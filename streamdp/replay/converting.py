@@ -4,11 +4,11 @@ Losses are written as float32, which is what every reader makes of them, so a co
 to the same releases. Keys, offsets and partitions go along wherever the target can hold them; a
 target that cannot is refused rather than written without. A file appears under its name when it is
 complete; until then it is ``NAME.part``, with ``NAME.part.json`` beside it that says how far it is.
-The same conversion goes on from there, whatever ended the process; one of a log that has changed
-meanwhile is refused. A mistake in the log leaves nothing behind.
+The same command resumes there, whatever ended the process; if the log has changed since, it is
+refused. A mistake in the log leaves no file behind.
 
     .npy             losses alone: one key, offsets 0, 1, 2, …
-    .npz             everything; made in memory, so that it begins anew
+    .npz             everything; made in memory, so it cannot be resumed
     .ndjson          everything; null losses as null; keys must be UTF-8
     .parquet .arrow  everything
 """
@@ -51,7 +51,7 @@ def convert(
     checkpoint: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Write a log to a file, or go on writing it; how many slots it has."""
+    """Write a log to a file, or resume writing it; return the number of slots."""
     open_target = _kind(target)
     part = target.with_name(target.name + ".part")
     beside = checkpoint or part.with_name(part.name + ".json")
@@ -93,7 +93,7 @@ def _write(
 
 
 def _kind(target: Path) -> Open:
-    """What writes files of this ending."""
+    """The target for files with this ending."""
     place = TARGETS.get(target.suffix.lower())
     if place is None:
         expected = ", ".join(TARGETS)

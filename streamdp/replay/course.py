@@ -19,7 +19,7 @@ class Trajectory:
     high: Floats
 
     def since(self, slot: int) -> Trajectory:
-        """From a slot on, if it goes so far."""
+        """The part from a slot on; all of it if it ends before."""
         kept = slice(int(np.searchsorted(self.slots[:-1], slot)), None)
         return Trajectory(self.slots[kept], self.mean[kept], self.low[kept], self.high[kept])
 

@@ -1,7 +1,7 @@
-"""Cells whose learners have a crowd: what a draw is told follows from all keys before it.
+"""Cells whose learners have a crowd: the prior of a draw depends on all keys before it.
 
-The waves of `grid` know each key alone, so these cells are played by the shipped engine itself: all
-keys of a partition in the order of the log, each seed on its own. So the releases are those of the
+The waves of `grid` treat each key alone, so these cells are played by the shipped engine itself:
+all keys of a partition in the order of the log, each seed on its own. The releases are those of the
 live service under the same seed. One reading of the log serves as many seeds as fit in memory.
 """
 
@@ -55,7 +55,7 @@ def play_crowds(
 
 
 class _Crowd:
-    """One cell's engines, one for each partition and seed, and what they put in force."""
+    """One cell's engines, one for each partition and seed, and the actions they put in force."""
 
     def __init__(self, cell: Cell, part: GridPart, summed: Summed, bench: Bench) -> None:
         self._leader, self._bench, self._part = cell.leader, bench, part

@@ -28,12 +28,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 CLUSTERS = 5
 MINORITY = 5
@@ -101,7 +98,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """What the kinds are made of."""
+    """The random draws that worlds of all kinds are built from."""
 
     generator: Generator
     keys: int
@@ -112,10 +109,10 @@ class _Draw:
 
     def unrelated(self, keys: int | None = None) -> Floats:
         count = self.keys if keys is None else keys
-        each = (
+        costs = (
             self.scale.costs(self.generator, self.actions, self.structure) for _ in range(count)
         )
-        return np.stack(list(each))
+        return np.stack(list(costs))
 
     def alike(self, spread: float, keys: int | None = None) -> Floats:
         count = self.keys if keys is None else keys

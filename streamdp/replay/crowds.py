@@ -1,4 +1,4 @@
-"""What keys gain by learning from each other: a learner with a crowd beside itself without one.
+"""What keys gain by learning from each other: a learner with a crowd against the same one without.
 
 BlocksOfKeys are played, not slots, as in `simulate`: sums are binomial, selections are the shipped
 mechanism under seeded bits, regret is that of the mean losses. Both play the same losses with the
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import Standing
@@ -28,9 +29,6 @@ from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind, World
 from streamdp.replay.gifts import BlocksOfKeys, Gifts
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 HORIZON = 20_000
 """Slots of each key."""
@@ -55,7 +53,7 @@ class Size:
     donation: Donation = "none"
 
     def __post_init__(self) -> None:
-        """Refuse what gives no crowd or no standard error."""
+        """Refuse sizes that give no crowd or no standard error."""
         if self.worlds not in SETS:
             raise InvalidConfig(
                 complaint(
@@ -124,16 +122,16 @@ def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[f
     together = crowded(alone, groups=world.known)
     if size.donation != "none" and together.crowd is not None and world.known.count == 1:
         together = donating(together)
-    found = [_Play.of(world, each, seeds).regret() for each in (alone, together)]
+    regrets = [_Play.of(world, learner, seeds).regret() for learner in (alone, together)]
     return [
-        *(float(each.sum()) for each in found),
-        *(float(each[world.minority].sum()) for each in found),
+        *(float(regret.sum()) for regret in regrets),
+        *(float(regret[world.minority].sum()) for regret in regrets),
     ]
 
 
 @dataclass(slots=True)
 class _Play:
-    """One learner for each key of a world, and what they know of each other."""
+    """One learner for each key of a world, and the state of their crowd."""
 
     world: World
     learner: Leader
@@ -153,7 +151,7 @@ class _Play:
 
     @classmethod
     def of(cls, world: World, learner: Leader, seeds: tuple[int, ...]) -> _Play:
-        """Before anything happens; the losses follow from the seeds, the bits from them alone."""
+        """The start of a play. Losses follow from world and seeds, bits from the seeds alone."""
         keys, most = len(world.slots), int(world.slots.max())
         blocks = np.arange(learner.schedule.block_of(most) + 1)
         lengths = learner.schedule.lengths(blocks)
@@ -186,10 +184,10 @@ class _Play:
             stop = len(keys)
             if crowd is not None:
                 ended = np.cumsum(blocks[first:] >= 0)
-                wanted = due(self._told.after) - self.votes
+                wanted = due(self._newest_prior.after) - self.votes
                 stop = min(stop, first + int(np.searchsorted(ended, wanted)) + 1)
             self._until(keys[first:stop], blocks[first:stop])
-            if crowd is not None and self.votes >= due(self._told.after):
+            if crowd is not None and self.votes >= due(self._newest_prior.after):
                 kept = self.kept
                 if self.gifts is not None:
                     kept = np.concatenate([kept, self.gifts.kept])
@@ -199,12 +197,12 @@ class _Play:
         return self.lost
 
     @property
-    def _told(self) -> CrowdPrior:
+    def _newest_prior(self) -> CrowdPrior:
         return self.priors[len(self.priors) - 1]
 
-    def _told_to(self, keys: Ints) -> tuple[CrowdPrior, Ints] | None:
+    def _prior_for(self, keys: Ints) -> tuple[CrowdPrior, Ints] | None:
         """The newest prior, and the keys' groups; None where keys learn alone."""
-        return (self._told, self.world.groups[keys]) if self.priors else None
+        return (self._newest_prior, self.world.groups[keys]) if self.priors else None
 
     def _events(self) -> tuple[Ints, Ints]:
         """Keys as they open (block −1) and end a block, in the order of time.
@@ -227,7 +225,7 @@ class _Play:
         return key[order], block[order]
 
     def _until(self, keys: Ints, blocks: Ints) -> None:
-        """All that happens under one prior: the r-th events of all keys together."""
+        """Play all events under one prior: the r-th events of all keys together."""
         order = np.argsort(keys, kind="stable")
         turn = np.empty(len(keys), dtype=np.int64)
         begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
@@ -248,26 +246,26 @@ class _Play:
         self.votes += int(np.count_nonzero(blocks >= 0))
 
     def _open(self, keys: Ints) -> None:
-        """A first action: under prior 0 it is any, alike for both learners."""
+        """Draw first actions: prior 0 favours none, so both learners draw alike."""
         bits = self._bits(keys, Purpose.OPENING, np.zeros_like(keys))
         nothing = np.zeros((len(keys), self.world.means.shape[2]), dtype=np.int64)
-        told = self._told_to(keys)
-        prior = None if told is None else self.learner.opening_prior(told)
+        snapshot = self._prior_for(keys)
+        prior = None if snapshot is None else self.learner.opening_prior(snapshot)
         self.known.in_force[keys] = self.learner.choose.select(nothing, bits, prior)
         self._lose(keys, np.zeros_like(keys))
 
     def _end(self, keys: Ints, blocks: Ints) -> None:
-        """A vote, and what is in force from then on."""
+        """Draw votes, and put the actions that follow from them in force."""
         in_force, lengths = self.known.in_force[keys], self.lengths[blocks]
         bits = self._bits(keys, Purpose.SELECTION, blocks)
-        told = self._told_to(keys)
-        prior = self.learner.prior(in_force, told)
+        snapshot = self._prior_for(keys)
+        prior = self.learner.prior(in_force, snapshot)
         votes = self.learner.choose.select(self.sums[keys, blocks], bits, prior)
-        if told is not None and self.learner.crowd is not None:
-            number = np.full(len(keys), told[0].number)
+        if snapshot is not None and self.learner.crowd is not None:
+            number = np.full(len(keys), snapshot[0].number)
             self.kept[keys] = cast(
                 self.learner.crowd, prior=number, stayed=votes == in_force, vote=votes,
-                length=lengths, group=told[1],
+                length=lengths, group=snapshot[1],
             )  # fmt: skip
         before = Standing(in_force, self.known.remembered[keys])
         now = self.learner.memory.after(before, votes, lengths)
@@ -275,7 +273,7 @@ class _Play:
         self._lose(keys, blocks + 1)
 
     def _end_of_pool(self, blocks: Ints) -> None:
-        """A vote of the pool, which is told nothing and nobody is shown."""
+        """Draw a vote of the pool: under no prior, and never in force."""
         assert self.gifts is not None
         assert self.learner.crowd is not None
         bits = self._bits(np.full_like(blocks, len(self.lost)), Purpose.SELECTION, blocks)
@@ -283,7 +281,7 @@ class _Play:
         self.gifts.note(self.learner.crowd, votes, blocks)
 
     def _lose(self, keys: Ints, blocks: Ints) -> None:
-        """What the action in force costs until the next one is drawn."""
+        """Add the cost of the action in force until the next one is drawn."""
         begins = self.ends[blocks] - self.lengths[blocks]
         ends = (self.ends if self.gifts is None else self.gifts.until)[blocks]
         for inside, gaps in zip(
@@ -317,14 +315,14 @@ def _inside(borders: Ints, begins: Ints, ends: Ints) -> Iterator[Ints]:
         before = border
 
 
-def told(outcomes: Sequence[CrowdOutcome]) -> tuple[float, float]:
+def regret_left(outcomes: Sequence[CrowdOutcome]) -> tuple[float, float]:
     """What is left of the regret, geometric mean over kinds, ε and runs, and its standard error."""
-    logs = np.concatenate([each.logs for each in outcomes])
+    logs = np.concatenate([outcome.logs for outcome in outcomes])
     mean = exp(float(logs.mean()))
-    runs = np.stack([each.logs for each in outcomes]).mean(axis=0)
+    runs = np.stack([outcome.logs for outcome in outcomes]).mean(axis=0)
     return mean, mean * float(runs.std(ddof=1)) / sqrt(len(runs))
 
 
 def caught(outcome: CrowdOutcome) -> float:
-    """The same of the keys that a trap is laid for; geometric mean over the runs."""
+    """What is left of the regret of the keys in a trap; geometric mean over the runs."""
     return exp(float(np.log(outcome.crowd_caught / outcome.alone_caught).mean()))

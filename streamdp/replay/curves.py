@@ -27,7 +27,7 @@ _VALUES = 1 << 22  # of sums looked at together
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """What needs no seeds: the best fixed action and the uniform choice, at each point."""
+    """Baselines without randomness: the best fixed action and the uniform choice, by point."""
 
     points: Ints
     slots: Ints  # how many slots all keys together have taken at each point
@@ -120,15 +120,15 @@ def _intervals(summed: Summed, base: Baselines, schedule: Schedule, rows: Ints) 
     cuts = np.concatenate([cuts, base.points[of_points]])
     layout = Stretches.of_cuts(at, cuts, first=first, last=last)
     best = base.totals[rows].argmin(axis=1)
-    found, step = [], max(1, _VALUES // len(summed.actions))
+    pieces, step = [], max(1, _VALUES // len(summed.actions))
     for low in range(0, len(layout.cut), step):
         part = slice(low, low + step)
         of, cut, length = layout.of[part], layout.cut[part], layout.length[part]
         ends = summed.sums.at(summed.sums.places(rows[of], cut))
         losses = ends - summed.sums.at(summed.sums.places(rows[of], cut - length))
         point = np.searchsorted(base.points, cut)
-        found.append(_Intervals(of, schedule.blocks_of(cut), point, length, losses, best[of]))
-    return found
+        pieces.append(_Intervals(of, schedule.blocks_of(cut), point, length, losses, best[of]))
+    return pieces
 
 
 class _Book:
@@ -176,7 +176,7 @@ class _Book:
 
 
 def _add_by(totals: Ints, places: Ints, values: Ints) -> None:
-    """Add rows of values at their places, which come in runs or not."""
+    """Add rows of values at their places; faster if equal places are neighbours."""
     order = np.argsort(places, kind="stable")
     sorted_places = places[order]
     starts = np.flatnonzero(np.diff(sorted_places, prepend=-1))

@@ -54,7 +54,7 @@ class Rows:
         self.partitions: list[int] = []
 
     def __len__(self) -> int:
-        """How many learners."""
+        """The number of learners."""
         return len(self.keys)
 
     @property
@@ -64,11 +64,11 @@ class Rows:
 
     def find(self, partition: int, keys: Sequence[Key], born: Ints) -> Ints:
         """The row of each key; a key that is new is born at its offset."""
-        found = np.empty(len(keys), dtype=np.int64)
+        rows = np.empty(len(keys), dtype=np.int64)
         for at, key in enumerate(keys):
             row = self._places.get((partition, key))
-            found[at] = self._add(partition, key, int(born[at])) if row is None else row
-        return found
+            rows[at] = self._add(partition, key, int(born[at])) if row is None else row
+        return rows
 
     def _add(self, partition: int, key: Key, born: int) -> int:
         row = len(self.keys)
@@ -105,7 +105,7 @@ class Rows:
             self._add(partition, key, born)
 
     def tags(self, rows: Ints, *, seed: int) -> NDArray[np.uint8]:
-        """What addresses the bits of some rows under the seed at this place."""
+        """The tags that address the bits of some rows under the seed at this place."""
         tags: NDArray[np.uint8] = self._tags[rows, seed]
         return tags
 
@@ -131,9 +131,9 @@ class CutPlan:
 
     def boundaries(self, first: Ints, last: Ints) -> tuple[Ints, Ints]:
         """The cuts in [first, last] of each row that every seed shares: which row, after which."""
-        found = [_between(self.points, first, last)]
-        found += [block_ends(schedule, first, last) for schedule in self.whole]
-        rows, cuts = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        pairs = [_between(self.points, first, last)]
+        pairs += [block_ends(schedule, first, last) for schedule in self.whole]
+        rows, cuts = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
         return rows, cuts
 
     def window_ends(self, rows: Rows, which: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:

@@ -37,7 +37,7 @@ class SharedBits:
 
     @property
     def rows(self) -> int:
-        """How many draws."""
+        """The number of draws."""
         return len(self._numbers)
 
     def words(self, start: int, count: int) -> NDArray[np.uint64]:
@@ -76,11 +76,11 @@ class Dealer:
     def openings(self, rows: Ints, *, actions: int) -> Ints:
         """The opening action of each row under each seed."""
         count = np.full(len(rows), actions)
-        found = [
+        actions_by_seed = [
             uniform_integers(bits, count)
             for bits in self._bits(Purpose.OPENING, rows, np.zeros(len(rows), dtype=np.int64))
         ]
-        return np.stack(found, axis=1)
+        return np.stack(actions_by_seed, axis=1)
 
     def selections(self, rows: Ints, blocks: Ints, *, actions: int) -> SharedBits:
         """The bits of the selection at the end of each (row, block) under each seed."""

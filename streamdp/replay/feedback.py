@@ -199,7 +199,7 @@ def _phased(
     for epsilon in epsilons:
         names = [str(arm) for arm in range(environment.arms)]
         learner = bandit_candidate(text, epsilon, actions=names)
-        found = simulate_bandit(
+        outcome = simulate_bandit(
             learner,
             world,
             runs=runs,
@@ -213,8 +213,8 @@ def _phased(
             environment,
             text,
             epsilon,
-            found.regrets[:, -1],
-            course=_course(np.array(marks), found.regrets),
+            outcome.regrets[:, -1],
+            course=_course(np.array(marks), outcome.regrets),
         )
 
 
@@ -401,9 +401,9 @@ class _Feedback:
         sums = shown * means + spread * generator.standard_normal(shown.shape)
         few = shown <= _ONE_BY_ONE
         alpha = np.broadcast_to(means * _CONCENTRATION, shown.shape)[few]
-        each = generator.beta(alpha, _CONCENTRATION - alpha, size=(_ONE_BY_ONE, len(alpha)))
+        draws = generator.beta(alpha, _CONCENTRATION - alpha, size=(_ONE_BY_ONE, len(alpha)))
         counted = np.arange(_ONE_BY_ONE)[:, None] < shown[few]
-        sums[few] = (each * counted).sum(axis=0)
+        sums[few] = (draws * counted).sum(axis=0)
         return cls(shown, np.clip(sums, 0, shown) - 0.5 * shown)
 
     def __add__(self, other: _Feedback) -> _Feedback:

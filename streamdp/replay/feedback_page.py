@@ -26,7 +26,7 @@ def simulation_page(outcomes: Sequence[FeedbackOutcome]) -> str:
     runs, slots = len(outcomes[0].regrets), int(outcomes[0].course.slots[-1])
     facts = f"{len(worlds)} worlds · {slots:,} slots · {runs:,} runs"
     parts = [
-        _world(name, [each for each in outcomes if each.environment.name == name])
+        _world(name, [outcome for outcome in outcomes if outcome.environment.name == name])
         for name in worlds
     ]
     head = f'<h1>{escape(title)}</h1><p class="facts">{facts}</p>{INVENTED}'
@@ -37,7 +37,8 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
     """One world: regret over time, policies over time, the table."""
     shown = _by_epsilon(outcomes)
     courses = {
-        epsilon: [(each.learner, each.course) for each in some] for epsilon, some in shown.items()
+        epsilon: [(outcome.learner, outcome.course) for outcome in some]
+        for epsilon, some in shown.items()
     }
     epsilon = middle(list(shown))
     policies = [(e.learner, e.shares) for e in shown[epsilon] if e.shares is not None]
@@ -45,13 +46,13 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
     names = [f"arm {arm}" for arm in range(outcomes[0].environment.arms)]
     rows = [
         [
-            each.learner,
-            epsilon_text(each.epsilon),
-            f"{each.mean:,.0f} ± {1.96 * each.error:,.0f}",
-            f"{each.worst / each.mean:.1f}" if each.mean else "—",
-            _charge(each),
+            outcome.learner,
+            epsilon_text(outcome.epsilon),
+            f"{outcome.mean:,.0f} ± {1.96 * outcome.error:,.0f}",
+            f"{outcome.worst / outcome.mean:.1f}" if outcome.mean else "—",
+            _charge(outcome),
         ]
-        for each in outcomes
+        for outcome in outcomes
     ]
     head = ["learner", "ε", "regret", "worst 1 % ÷ mean", "charge of an event"]
     return section(
@@ -68,14 +69,16 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
 
 def _experiment(outcomes: Sequence[FeedbackOutcome], names: Sequence[str]) -> str:
     """The first learner's releases for each arm."""
-    private = [each for each in outcomes if each.epsilon is not None and each.arms is not None]
+    private = [
+        outcome for outcome in outcomes if outcome.epsilon is not None and outcome.arms is not None
+    ]
     if not private or len(outcomes[0].environment.stretches) > 1:
         return ""
     first = private[0].learner
     arms = [
-        (f"ε = {epsilon_text(each.epsilon)}", each.arms)
-        for each in private
-        if each.learner == first and each.arms is not None
+        (f"ε = {epsilon_text(outcome.epsilon)}", outcome.arms)
+        for outcome in private
+        if outcome.learner == first and outcome.arms is not None
     ]
     return (
         f"<p>The private experiment of one run of {escape(first)}: each arm's mean reward, with an"
@@ -86,9 +89,11 @@ def _experiment(outcomes: Sequence[FeedbackOutcome], names: Sequence[str]) -> st
 
 def _by_epsilon(outcomes: Sequence[FeedbackOutcome]) -> Mapping[Epsilon, list[FeedbackOutcome]]:
     """The outcomes of each budget; a baseline stands beside every one."""
-    private: list[Epsilon] = [each.epsilon for each in outcomes if each.epsilon is not None]
+    private: list[Epsilon] = [
+        outcome.epsilon for outcome in outcomes if outcome.epsilon is not None
+    ]
     return {
-        budget: [each for each in outcomes if each.epsilon in (budget, None)]
+        budget: [outcome for outcome in outcomes if outcome.epsilon in (budget, None)]
         for budget in dict.fromkeys(private or [None])
     }
 
@@ -105,10 +110,10 @@ def _charge(outcome: FeedbackOutcome) -> str:
 def _means(outcome: FeedbackOutcome) -> str:
     """What a world is, in a sentence."""
     world = outcome.environment
-    told = ", ".join(f"{mean:g}" for mean in world.stretches[0][:6])
+    means = ", ".join(f"{mean:g}" for mean in world.stretches[0][:6])
     more = ", …" if world.arms > 6 else ""
     kind = "clicks" if world.rewards == "bernoulli" else "rewards of a beta law"
-    parts = [f"{kind} with the means {told}{more}"]
+    parts = [f"{kind} with the means {means}{more}"]
     if len(world.stretches) > 1:
         parts.append(f"which change {len(world.stretches) - 1} times")
     if world.late:

@@ -133,7 +133,7 @@ class PlannedBlock:
 
     first: int  # slot
     last: int
-    found: float  # the share of runs whose policy shows the best so often
+    found_share: float  # the share of runs whose policy shows the best so often
     best: float  # how likely it is shown, mean over runs
     regret: float  # up to here
 
@@ -149,15 +149,15 @@ class FeedbackPlan:
     error: float
 
     @property
-    def found(self) -> int | None:
+    def found_after(self) -> int | None:
         """After how many events of a key the best action is found; None: not in the horizon."""
         return found_after(self.blocks)
 
     @property
     def days(self) -> float | None:
         """How long that takes, if the traffic was said."""
-        traffic, found = self.wish.traffic, self.found
-        return None if traffic is None or found is None else found / traffic
+        traffic, events = self.wish.traffic, self.found_after
+        return None if traffic is None or events is None else events / traffic
 
     @property
     def uniform(self) -> float:
@@ -168,7 +168,7 @@ class FeedbackPlan:
 
 def found_after(blocks: tuple[PlannedBlock, ...]) -> int | None:
     """The slots before the first block from which on enough runs have found the best."""
-    away = [at for at, block in enumerate(blocks) if block.found < FOUND]
+    away = [at for at, block in enumerate(blocks) if block.found_share < FOUND]
     if not away:
         return 0
     return None if away[-1] == len(blocks) - 1 else blocks[away[-1]].last
@@ -179,13 +179,13 @@ def plan_feedback(wish: FeedbackWish, *, runs: int | None = None) -> FeedbackPla
     learner = wish.learner
     blocks = learner.schedule.block_of(wish.horizon) + 1
     many = int(np.clip(_WORK // (blocks * wish.actions), *RUNS)) if runs is None else runs
-    total, told = np.zeros(many), []
+    total, planned = np.zeros(many), []
     for step in steps(
         wish.world, learner, many, horizon=wish.horizon, generator=default_rng(wish.seed)
     ):
         total += step.regret
         best = step.policy[:, 0]
-        told.append(
+        planned.append(
             PlannedBlock(
                 step.first,
                 step.stop - 1,
@@ -195,7 +195,7 @@ def plan_feedback(wish: FeedbackWish, *, runs: int | None = None) -> FeedbackPla
             )
         )
     error = float(total.std(ddof=1)) / sqrt(many)
-    return FeedbackPlan(wish, many, tuple(told), float(total.mean()), error)
+    return FeedbackPlan(wish, many, tuple(planned), float(total.mean()), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def around(wish: FeedbackWish) -> list[tuple[float, EventsTable]]:
 
     Empty where the learner has no formula.
     """
-    found = []
+    tables = []
     for factor in _RATES:
         try:
             other = replace(wish, rate=wish.rate * factor, gap=wish.gap * factor)
@@ -241,8 +241,8 @@ def around(wish: FeedbackWish) -> list[tuple[float, EventsTable]]:
             continue
         table = table_for(other)
         if table is not None:
-            found.append((other.rate, table))
-    return found
+            tables.append((other.rate, table))
+    return tables
 
 
 def as_json(plan: FeedbackPlan) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def as_json(plan: FeedbackPlan) -> dict[str, Any]:
         "keys": wish.keys,
         "events_a_day": wish.traffic,
         "runs": plan.runs,
-        "found_after": plan.found,
+        "found_after": plan.found_after,
         "found_after_days": plan.days,
         "found_after_by_formula": None
         if formula is None
@@ -282,7 +282,7 @@ def as_json(plan: FeedbackPlan) -> dict[str, Any]:
             {
                 "first": block.first,
                 "last": block.last,
-                "found": block.found,
+                "found": block.found_share,
                 "best_shown": block.best,
                 "regret_so_far": block.regret,
             }

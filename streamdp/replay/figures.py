@@ -1,4 +1,4 @@
-"""The numbers behind a report, once: pages, JSON and the summary all read these.
+"""The numbers behind a report: pages, JSON and the summary all read these.
 
 An interval is the mean ± 1.96 standard errors over seeds: it says how well the mean over the
 learner's own randomness is known on *this* log, nothing of other logs. A band holds the middle 80 %
@@ -77,8 +77,8 @@ def bounds(replay: Replay, cell: Cell) -> tuple[Floats, Floats, str] | None:
         return None
     longest = replay.summed.longest
     horizons = np.unique(np.geomspace(1, longest, _BOUND_POINTS).astype(np.int64))
-    found = [bound_of(cell.leader, horizon=int(t), gap=difference) for t in horizons]
-    return horizons.astype(float), np.array([each.regret for each in found]), found[-1].source
+    limits = [bound_of(cell.leader, horizon=int(t), gap=difference) for t in horizons]
+    return horizons.astype(float), np.array([limit.regret for limit in limits]), limits[-1].source
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ def timeline(answer: ReplayAnswer, *, slots: int) -> list[Stretch]:
     actions, starts = actions[inside], starts[inside]
     stops = np.append(starts[1:], slots + 1)
     modes, shares = _modes(actions)
-    found = []
+    stretches = []
     for action, blocks in groupby(range(len(modes)), key=lambda block: int(modes[block])):
         run = list(blocks)
         first, last = run[0], run[-1]
         lengths = (stops - starts)[first : last + 1]
         share = float((shares[first : last + 1] * lengths).sum() / lengths.sum())
-        found.append(Stretch(int(starts[first]), int(stops[last]), action, share))
-    return found
+        stretches.append(Stretch(int(starts[first]), int(stops[last]), action, share))
+    return stretches
 
 
 def _modes(actions: NDArray[np.int32]) -> tuple[Ints, Floats]:
@@ -121,10 +121,10 @@ def _modes(actions: NDArray[np.int32]) -> tuple[Ints, Floats]:
 
 def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
     """The capped schedule that did best at a learner's ε, if its gain is beyond chance and 5 %."""
-    rivals = [each for each in replay.probes if each.cell.epsilon == answer.cell.epsilon]
+    rivals = [probe for probe in replay.probes if probe.cell.epsilon == answer.cell.epsilon]
     if not rivals:
         return None
-    best = min(rivals, key=lambda each: each.mean)
+    best = min(rivals, key=lambda probe: probe.mean)
     saved = answer.final - best.final  # the same seeds: common random numbers
     error = saved.std(ddof=1) / np.sqrt(len(saved)) if len(saved) > 1 else 0.0
     enough = saved.mean() > max(3 * error, 0.05 * abs(answer.mean), 1e-9)
@@ -141,7 +141,7 @@ def as_json(replay: Replay) -> dict[str, object]:
         *replay.probes,
     )
     question = replay.question
-    told: dict[str, object] = {
+    facts: dict[str, object] = {
         "log": replay.log,
         "actions": list(replay.actions),
         "slots": replay.slots,
@@ -166,7 +166,7 @@ def as_json(replay: Replay) -> dict[str, object]:
         ),
         "cells": list(_cells(replay, every, points)),
     }
-    return labelled(told)
+    return labelled(facts)
 
 
 def _cells(
@@ -178,7 +178,7 @@ def _cells(
             continue
         seen.add(answer.cell)
         curve, charged = line(answer, points), answer.charged
-        told = bounds(replay, answer.cell)
+        limit = bounds(replay, answer.cell)
         yield {
             "learner": answer.cell.name,
             "epsilon": epsilon_text(answer.cell.epsilon).replace("∞", "inf"),
@@ -190,7 +190,7 @@ def _cells(
             "regret_over_time": curve.mean.tolist(),
             "regret_band": [curve.low.tolist(), curve.high.tolist()],
             "best_in_force": answer.curves.leading.tolist(),
-            "bound": None if told is None else {"regret": told[1][-1], "source": told[2]},
+            "bound": None if limit is None else {"regret": limit[1][-1], "source": limit[2]},
             "ledger": None
             if charged is None
             else {

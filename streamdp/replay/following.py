@@ -42,7 +42,7 @@ about five seconds, and about twenty."""
 
 
 class MemoryKind(StrEnum):
-    """How a learner's blocks and memory go on."""
+    """The three learners that are compared."""
 
     MEMORY = "memory"
     GROWING = "growing blocks"
@@ -62,11 +62,13 @@ def contests(
 ) -> tuple[Contest, ...]:
     """The comparisons: at every private ε, or only at the middle one where all would take long."""
     finite = [epsilon for epsilon in epsilons if epsilon is not None]
-    found = [_contest(epsilon, actions) for epsilon in finite]
-    each = seeds * len(actions)
-    if sum(_blocks(contest, slots) for contest in found) * each > _ALL_DRAWS:
-        found = found[len(found) // 2 :][:1]
-    return tuple(contest for contest in found if _blocks(contest, slots) * each <= _MOST_DRAWS)
+    comparisons = [_contest(epsilon, actions) for epsilon in finite]
+    draws_a_block = seeds * len(actions)
+    if sum(_blocks(contest, slots) for contest in comparisons) * draws_a_block > _ALL_DRAWS:
+        comparisons = comparisons[len(comparisons) // 2 :][:1]
+    return tuple(
+        contest for contest in comparisons if _blocks(contest, slots) * draws_a_block <= _MOST_DRAWS
+    )
 
 
 def _contest(epsilon: Epsilon, actions: Sequence[str]) -> Contest:
@@ -133,13 +135,13 @@ class Result:
 
     @property
     def winner(self) -> Placed:
-        """The one that lost least."""
+        """The learner with the least regret."""
         return self.placed[0]
 
     @property
     def tied(self) -> tuple[Placed, ...]:
         """The candidates that do not differ significantly from the winner on these seeds."""
-        return tuple(each for each in self.placed[1:] if each.alike)
+        return tuple(placed for placed in self.placed[1:] if placed.alike)
 
 
 def result_of(contest: Contest, finals: Mapping[Cell, Floats]) -> Result:
@@ -189,8 +191,8 @@ def as_json(results: Sequence[Result], *, above: float, stretches: int) -> dict[
             {
                 "epsilon": epsilon_text(result.epsilon),
                 "winner": result.winner.kind.value,
-                "cannot_be_told_from": [each.kind.value for each in result.tied],
-                "learners": [_placed_json(each, above) for each in result.placed],
+                "cannot_be_told_from": [placed.kind.value for placed in result.tied],
+                "learners": [_placed_json(placed, above) for placed in result.placed],
             }
             for result in results
         ],

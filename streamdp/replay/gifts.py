@@ -13,12 +13,10 @@ import numpy as np
 from numpy.random import Generator  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.crowd import WIDTH, Crowd, cast
 from streamdp.core.evidence.donation import NEWEST, pool_schedule
 from streamdp.core.grid import UNIT
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class BlocksOfKeys:
     pace: Floats  # N
 
     def when(self, slots: Ints) -> Floats:
-        """When each key has had so many slots: N × as many as are asked for."""
+        """The time at which each key has had these numbers of slots: N × numbers."""
         return np.asarray(self.starts[:, None] + slots / self.pace[:, None])
 
 
@@ -49,7 +47,7 @@ class Gifts:
 
     @classmethod
     def of(cls, blocks: BlocksOfKeys, *, shortest: int, generator: Generator) -> Gifts:
-        """What keys give that donate blocks of fewer slots."""
+        """The gifts of keys that donate blocks of fewer slots than this."""
         gives, ends = blocks.lengths < shortest, np.cumsum(blocks.lengths)
         following = np.where(gives, len(ends) - 1, np.arange(len(ends)))
         until = ends[np.minimum.accumulate(following[::-1])[::-1]]
@@ -85,7 +83,7 @@ def _slots(
         number = before[block] + 1 + np.arange(length)
         comes = number <= blocks.slots[:, None]
         turn = generator.random((len(blocks.slots), length, blocks.sums.shape[2]))
-        turn[~comes] = 1  # behind the slots that come, which are those that the sums are of
+        turn[~comes] = 1  # sorts behind the slots that do come, which the sums are of
         rank = turn.argsort(axis=1).argsort(axis=1)
         ones = (rank < blocks.sums[:, block, None] // UNIT).astype(np.int64)
         yield blocks.when(number[None])[comes], ones[comes]

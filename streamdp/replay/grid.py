@@ -57,7 +57,7 @@ class Played:
 
 
 def play(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
-    """The actions of every cell, part by part; running learners are not for this."""
+    """The actions of every cell, part by part; no cell may be a running learner."""
     for part in parts(summed, bench):
         yield from _play_part(summed, cells, bench, part)
 
@@ -118,10 +118,10 @@ def _play_part(
     openings = dealer.openings(part.rows, actions=K)
     for actions in held:
         actions[0] = openings
-    longest = max((len(each) for each in waves.values()), default=0)
+    longest = max((len(wave) for wave in waves.values()), default=0)
     widest = np.zeros(longest, dtype=np.int64)
-    for each in waves.values():
-        widest[: len(each)] = np.maximum(widest[: len(each)], each.counts)
+    for wave in waves.values():
+        widest[: len(wave)] = np.maximum(widest[: len(wave)], wave.counts)
     for low, high in _stretches(widest, limit=_WORDS // (K * len(part.seeds))):
         counts = widest[low:high]
         rows, blocks = _pairs(counts, low)
@@ -170,7 +170,7 @@ class _Chunk:
     def _in_order(
         self, cell: Cell, actions: Actions, remembered: Ints, sums: Ints, bits: SharedBits
     ) -> None:
-        """Wave after wave, since what is in force and what is remembered matter."""
+        """Wave after wave, because a choice depends on the action in force and the memory."""
         seeds, begin = len(self._part.seeds), 0
         leader, width = cell.leader, remembered.shape[2]
         for block, count in enumerate(self._counts.tolist(), start=self._low):
@@ -201,11 +201,11 @@ class _Chunk:
         if len(sources) == 1 and cell.leader.window == "whole":
             sums = _difference(sources[0], rows, starts, stops)
             return np.repeat(sums, seeds, axis=0)
-        found = [
+        by_seed = [
             _difference(sources[seed % len(sources)], rows, starts, ends[:, seed])
             for seed in range(seeds)
         ]
-        return np.stack(found, axis=1).reshape(len(rows) * seeds, -1)
+        return np.stack(by_seed, axis=1).reshape(len(rows) * seeds, -1)
 
 
 def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
@@ -213,7 +213,7 @@ def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
 
 
 def blank(blocks: int, part: GridPart, cell: Cell) -> Actions:
-    """Room for what a cell puts in force, before anything is."""
+    """An empty array for the actions that a cell puts in force."""
     shape = (blocks + 1, len(part.rows), len(part.seeds))
     if np.prod(shape) > _MOST_ACTIONS_HELD:
         raise InvalidConfig(
@@ -229,11 +229,11 @@ def blank(blocks: int, part: GridPart, cell: Cell) -> Actions:
 
 def _alike(cells: Sequence[Cell]) -> list[list[tuple[int, Cell]]]:
     """Cells that select from the same sums, together."""
-    found: dict[object, list[tuple[int, Cell]]] = defaultdict(list)
+    groups: dict[object, list[tuple[int, Cell]]] = defaultdict(list)
     for at, cell in enumerate(cells):
         leader = cell.leader
-        found[leader.schedule, leader.window, leader.resample].append((at, cell))
-    return list(found.values())
+        groups[leader.schedule, leader.window, leader.resample].append((at, cell))
+    return list(groups.values())
 
 
 def _stretches(counts: Ints, *, limit: int) -> Iterator[tuple[int, int]]:

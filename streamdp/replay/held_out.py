@@ -1,9 +1,9 @@
-"""Worlds that no default was chosen by: to see whether what was tuned elsewhere holds.
+"""Held-out worlds: no default was tuned on them, so they test whether the tuning holds.
 
 The default recipe's schedule and memory were chosen by looking at `instances`. These were made
-afterwards, run once, and nothing was changed because of them; whoever tunes anything by them makes
-new ones first. They differ in gaps, K (2 … 40), periods, the law of losses (rare, heavy-tailed,
-common shocks that make actions alike) and in when things change.
+afterwards and run once, and nothing was changed because of the result. Before you tune anything on
+them, make new ones. They differ in gaps, K (2 … 40), periods, the law of losses (rare,
+heavy-tailed, common shocks that make actions alike) and in when things change.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ instance means the same at every length.
 Three families: `STATIONARY`, where the best action stays; `DRIFTING`, where it is another one after
 3, 20 or 200 switches or by slow cycles; and `OTHERS`: seasons, correlated losses, not all binary,
 many small changes, a slow decline, small gaps. The default recipe was chosen by looking at these;
-those of `held_out` it has never seen.
+it was never run on those of `held_out` before.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Instance:
     @cached_property
     def table(self) -> Floats:
         """The mean loss of each action in each phase."""
-        told = np.array([self.means, *(means for _, means in self.later)])
-        return told @ np.array(self.outcomes) if self.outcomes else told
+        weights = np.array([self.means, *(means for _, means in self.later)])
+        return weights @ np.array(self.outcomes) if self.outcomes else weights
 
     @property
     def actions(self) -> int:
@@ -67,11 +67,13 @@ class Instance:
 
     def sums(self, lengths: Ints, phases: Ints, generator: Generator) -> Ints:
         """Exact sums, on the grid, over the given numbers of slots of these phases."""
-        told = np.array([self.means, *(means for _, means in self.later)])[phases]
+        weights = np.array([self.means, *(means for _, means in self.later)])[phases]
         if not self.outcomes:
-            return np.asarray(generator.binomial(lengths[..., None], told) * UNIT, dtype=np.int64)
+            return np.asarray(
+                generator.binomial(lengths[..., None], weights) * UNIT, dtype=np.int64
+            )
         units = np.rint(np.array(self.outcomes) * UNIT).astype(np.int64)
-        return np.asarray(generator.multinomial(lengths, told) @ units, dtype=np.int64)
+        return np.asarray(generator.multinomial(lengths, weights) @ units, dtype=np.int64)
 
 
 def _switches(name: str, count: int, *, actions: int, gap: float) -> Instance:

@@ -1,8 +1,8 @@
-"""How far a conversion is: a small file, replaced as a whole after what it speaks of is durable.
+"""How far a conversion is: a small file, replaced once the rows that it counts are durable.
 
 It names the log and the target it is of, the position in the log and the number of slots that are
-written, and the target's own mark: how much of it to believe. Whatever a target holds beyond its
-mark is cut off or, in a topic, counted, so it does not matter at which instant a process dies. A
+written, and the target's own mark: how much of the target is complete. What a target holds beyond
+its mark is cut off or, in a topic, counted, so a process may die at any instant. A
 journal of another conversion is refused. It holds no losses.
 """
 
@@ -26,7 +26,7 @@ Mark = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
-    """A place to go on from."""
+    """A position to resume from."""
 
     position: Position
     slots: int
@@ -45,12 +45,12 @@ class Journal:
 
     @classmethod
     def between(cls, log: Log, target: str, path: Path) -> Journal:
-        """Of the conversion of a log to a target."""
+        """The journal of the conversion of a log to a target."""
         return cls(path, json.dumps([VERSION, log.identity(), list(log.actions), target]))
 
     def save(self, milestone: Milestone) -> None:
-        """Replace what is there."""
-        told = {
+        """Replace the journal with this milestone."""
+        facts = {
             "of": self.of,
             "position": dict(milestone.position),
             "slots": milestone.slots,
@@ -58,7 +58,7 @@ class Journal:
         }
         new = self.path.with_name(self.path.name + ".new")
         with new.open("w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(facts, file)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path)
@@ -66,9 +66,9 @@ class Journal:
     def load(self) -> Milestone | None:
         """The newest milestone; None if there is none."""
         try:
-            told = json.loads(self.path.read_text(encoding="utf-8"))
-            milestone = Milestone(told["position"], int(told["slots"]), told["mark"])
-            of = told["of"]
+            facts = json.loads(self.path.read_text(encoding="utf-8"))
+            milestone = Milestone(facts["position"], int(facts["slots"]), facts["mark"])
+            of = facts["of"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):

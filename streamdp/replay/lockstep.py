@@ -35,7 +35,7 @@ class RegretTally:
         self.regrets = np.tile(-world.least(marks), (runs, 1))
 
     def add(self, arms: Ints, first: int, stop: int) -> None:
-        """The arm of each run in the slots [first, stop)."""
+        """Count each run's arm in the slots [first, stop)."""
         while self._next < len(self._marks) and self._marks[self._next] <= stop:
             until = self._world.cost(arms, first, self._marks[self._next])
             self.regrets[:, self._next] += self._so_far + until
@@ -71,7 +71,7 @@ def play_converted(
     horizon: int,
     chance: NumpyChance,
 ) -> None:
-    """Batch by batch; the last one may be cut short, and is not released."""
+    """Play batch by batch; the last batch may be cut short, and is then not released."""
     tuned = dict(learner.options)["horizon"]
     base = conversion.begun(
         rows=runs, actions=world.arms, horizon=horizon if tuned == "none" else int(tuned)
@@ -123,7 +123,7 @@ class Trees:
         return arms
 
     def learn(self, arms: Ints, rewards: Floats, noise: Floats) -> None:
-        """What each run's arm earned, and Laplace noise of scale 1."""
+        """Enter the reward of each run's arm, with Laplace noise of scale 1."""
         cells = self._first + arms
         opening = self._count[cells] == 0
         self._count[cells] += 1
@@ -139,7 +139,7 @@ class Trees:
         self._deep[cells] = 6 * sqrt(8) * depth / (self._epsilon * count)
 
     def _enter(self, cells: Ints, rewards: Floats, noise: Floats) -> None:
-        """A leaf of the open array, which completes a node or the array."""
+        """Add a leaf to the open array; it may complete a node or the array."""
         level, place = self._level[cells], self._place[cells] + 1
         low = np.frexp((place & -place).astype(np.float64))[1] - 1
         below = self._levels < low[:, None]
@@ -147,9 +147,9 @@ class Trees:
         whole = low == level
         scale = np.where(whole, 2, 2 * (level + self._more)) / self._epsilon
         noisy = exact + noise * scale
-        for kept, told in ((self._nodes, noisy), (self._exact, exact)):
+        for kept, leaf in ((self._nodes, noisy), (self._exact, exact)):
             own = np.where(below | whole[:, None], 0.0, kept[cells])
-            own[np.arange(len(cells)), low] = np.where(whole, 0.0, told)
+            own[np.arange(len(cells)), low] = np.where(whole, 0.0, leaf)
             kept[cells] = own
         self._closed[cells] += np.where(whole, noisy, 0.0)
         self._level[cells] += whole
@@ -165,7 +165,7 @@ def play_hybrid(
     generator: Generator,
     progress: Callable[[int], None] = lambda slot: None,
 ) -> None:
-    """Slot by slot."""
+    """Play slot by slot."""
     for slot in range(horizon):
         if not slot % _TOLD:
             progress(slot)

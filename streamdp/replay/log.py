@@ -36,7 +36,7 @@ PORTION_BYTES = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Consecutive slots of one partition, and where to go on after them (None: not from here)."""
+    """Consecutive slots of one partition, and the position to resume at (None: not here)."""
 
     partition: int
     batch: LossBatch
@@ -57,7 +57,7 @@ class Log(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and reports call it."""
+        """The log's name in messages and reports."""
         ...
 
     @property
@@ -71,7 +71,7 @@ class Log(Protocol):
         ...
 
     def identity(self) -> str:
-        """What tells this log from another: a checkpoint of one is refused for the other."""
+        """The log's fingerprint: a checkpoint of another log is refused."""
         ...
 
     def portions(self, start: Position = START) -> Iterator[Portion]:
@@ -147,14 +147,14 @@ def numbered_actions(count: int) -> tuple[str, ...]:
 
 
 def named_actions(
-    given: Sequence[str] | None, found: Sequence[str], *, where: str
+    given: Sequence[str] | None, columns: Sequence[str], *, where: str
 ) -> tuple[str, ...]:
     """The actions that were asked for, if they fit what a file holds."""
     if given is None:
-        return tuple(found)
-    if len(given) != len(found):
+        return tuple(columns)
+    if len(given) != len(columns):
         raise InvalidConfig(
-            complaint(where, "number of actions", expected=len(given), got=len(found))
+            complaint(where, "number of actions", expected=len(given), got=len(columns))
         )
     return tuple(given)
 
@@ -174,11 +174,11 @@ class ArrayLog:
 
     @property
     def slots(self) -> int:
-        """One for each row."""
+        """The number of rows."""
         return len(self.losses)
 
     def identity(self) -> str:
-        """Its name and shape: nothing in memory is resumed."""
+        """Its name and shape; a log in memory is never resumed."""
         return f"{self.name} {self.losses.shape}"
 
     def portions(self, start: Position = START) -> Iterator[Portion]:

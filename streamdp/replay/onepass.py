@@ -33,7 +33,7 @@ _RESAMPLED_VALUES = 1 << 20  # losses drawn at once
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """What the pass leaves: learners, how many slots each took, and sums at cuts."""
+    """The result of the pass: learners, how many slots each took, and sums at cuts."""
 
     rows: Rows
     slots: Ints  # by row
@@ -62,7 +62,7 @@ class SumsTally:
 
     @property
     def nulls(self) -> int:
-        """How many null slots."""
+        """The number of null slots."""
         return self._stretches.nulls
 
     @property
@@ -90,7 +90,7 @@ class SumsTally:
         self.store.add(rows[layout.of[layout.kept]], layout.cut[layout.kept], parts[layout.kept])
 
     def count_clipped(self, slots: int) -> None:
-        """So many of the slots were clipped while they were read."""
+        """Count slots that were clipped while they were read."""
         self._clipped += slots
 
     def finish(self, slots: Ints) -> CutSums:
@@ -100,13 +100,13 @@ class SumsTally:
         return self.store.finish()
 
     def state(self) -> dict[str, NDArray[np.int64]]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         codes, sums = self.store.everything()
         repaired = np.array([self.nulls, self.clipped])
         return {"total": self._total, "codes": codes, "sums": sums, "repaired": repaired}
 
     def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
-        """Go on from what a checkpoint kept."""
+        """Restore the state that a checkpoint kept."""
         self._total = state["total"]
         self._stretches.nulls, self._clipped = (int(slots) for slots in state["repaired"])
         self.store.add(np.zeros_like(state["codes"]), state["codes"], state["sums"])
@@ -161,7 +161,7 @@ class OnePass:
         self.done = 0
 
     def portions(self) -> Iterator[None]:
-        """Read on; yields where the pass may stop and be resumed."""
+        """Read the log; yield where the pass may stop and be resumed."""
         for portion in self._log.portions(self.position):
             self._take(portion)
             self.done += len(portion)
@@ -179,7 +179,7 @@ class OnePass:
         }
 
     def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
-        """Go on from what a checkpoint kept."""
+        """Restore the state that a checkpoint kept."""
         self.rows.restore(state)
         self._slots = state["slots"]
         self._open_windows = (state["windows"][0], state["windows"][1])

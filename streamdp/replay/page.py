@@ -1,6 +1,6 @@
 """The report as one page: it needs no network, and is read on wide and narrow screens.
 
-What a page shows is computed in `figures` and said in `summary`; here it is only laid out.
+`figures` computes the numbers and `summary` the sentences; this module only lays them out.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _facts(replay: Replay) -> str:
 
 def _summary(replay: Replay) -> str:
     items = "".join(
-        f"<dt>{escape(each.about)}</dt><dd>{joined(escape(each.says))}</dd>"
-        for each in summary(replay)
+        f"<dt>{escape(statement.about)}</dt><dd>{joined(escape(statement.says))}</dd>"
+        for statement in summary(replay)
     )
     return f'<section><h2>In short</h2><dl class="summary">{items}</dl></section>'
 
@@ -91,7 +91,7 @@ def colour_of(replay: Replay, answer: ReplayAnswer) -> str:
 
 def _baselines(replay: Replay) -> list[Curve]:
     points = replay.base.points.astype(float)
-    found = [Curve("uniform choice", points, replay.base.uniform_regret, "--muted", "dashed")]
+    curves = [Curve("uniform choice", points, replay.base.uniform_regret, "--muted", "dashed")]
     for answer, name in (
         (replay.leader, "follow the leader by blocks, not private"),
         (replay.running, "follow the leader, not private"),
@@ -99,8 +99,8 @@ def _baselines(replay: Replay) -> list[Curve]:
         if answer is not None and answer not in replay.answers:
             mean = answer.curves.regret.mean(axis=0)
             style = "dashed" if answer is replay.leader else "solid"
-            found.append(Curve(name, points, mean, "--ink", style))
-    return found
+            curves.append(Curve(name, points, mean, "--ink", style))
+    return curves
 
 
 def _curve(replay: Replay, answer: ReplayAnswer) -> Curve:
@@ -118,10 +118,10 @@ def _over_time(replay: Replay) -> str:
         if not shown:
             continue
         curves = [*base, *(_curve(replay, answer) for answer in shown)]
-        told = bounds(replay, shown[0].cell)
-        if told is not None:
+        bound = bounds(replay, shown[0].cell)
+        if bound is not None:
             name = f"bound of {shown[0].cell.name} if the log were i.i.d."
-            curves.append(Curve(name, told[0], told[1], colour_of(replay, shown[0]), "dotted"))
+            curves.append(Curve(name, bound[0], bound[1], colour_of(replay, shown[0]), "dotted"))
         everything += curves
         panels.append((f"ε = {epsilon_text(epsilon)}", curves))
         top = max([top, *(float(curve.y.max()) for curve in curves)])
@@ -173,9 +173,9 @@ def _linear(replay: Replay) -> str:
     shown = middle(replay)
     curves = [_curve(replay, shown)]
     capped = helping_cap(replay, shown)
-    rivals = [each for each in replay.probes if each.cell.epsilon == shown.cell.epsilon]
+    rivals = [probe for probe in replay.probes if probe.cell.epsilon == shown.cell.epsilon]
     if capped is None and rivals:
-        capped = min(rivals, key=lambda each: each.mean)
+        capped = min(rivals, key=lambda probe: probe.mean)
     if capped is not None:
         best = line(capped, replay.base.points)
         curves.append(
@@ -202,7 +202,8 @@ def _timeline(replay: Replay) -> str:
     slots = replay.summed.longest
     capped = helping_cap(replay, middle(replay))
     runs = [
-        (f"ε = {epsilon_text(each.cell.epsilon)}", timeline(each, slots=slots)) for each in shown
+        (f"ε = {epsilon_text(answer.cell.epsilon)}", timeline(answer, slots=slots))
+        for answer in shown
     ]
     if capped is not None:
         cap = capped.cell.leader.schedule.parameter
@@ -213,8 +214,8 @@ def _timeline(replay: Replay) -> str:
     for width, action in hindsight:
         weight[action] += width
     for _, stretches in runs:
-        for each in stretches:
-            weight[each.action] += (each.stop - each.start) / slots
+        for stretch in stretches:
+            weight[stretch.action] += (stretch.stop - stretch.start) / slots
     ranked = [int(action) for action in np.argsort(-weight, kind="stable") if weight[action] > 0]
     colours = {action: f"var({COLOURS[at]})" for at, action in enumerate(ranked[:_MOST_SHOWN])}
     rows = [
@@ -226,12 +227,12 @@ def _timeline(replay: Replay) -> str:
     for name, stretches in runs:
         parts = [
             (
-                (each.stop - each.start) / slots,
-                colours.get(each.action, "var(--muted)"),
-                f"slots {each.start:,}–{each.stop - 1:,}: {replay.actions[each.action]}"
-                f" in {each.share:.0%} of seeds",
+                (stretch.stop - stretch.start) / slots,
+                colours.get(stretch.action, "var(--muted)"),
+                f"slots {stretch.start:,}–{stretch.stop - 1:,}: {replay.actions[stretch.action]}"
+                f" in {stretch.share:.0%} of seeds",
             )
-            for each in stretches
+            for stretch in stretches
         ]
         rows.append(charts.strip(name, parts))
     names = "".join(
@@ -281,7 +282,7 @@ def _following(replay: Replay) -> str:
 def _table(replay: Replay) -> str:
     rows = []
     for answer in (*replay.answers, *_others(replay)):
-        told = bounds(replay, answer.cell)
+        bound = bounds(replay, answer.cell)
         at = settled_at(answer, replay.base.points)
         charged = answer.charged
         rows.append(
@@ -291,7 +292,7 @@ def _table(replay: Replay) -> str:
                 interval(answer),
                 number(1000 * answer.mean / replay.slots),
                 "never for good" if at is None else f"{at:,}",
-                "—" if told is None else number(float(told[1][-1])),
+                "—" if bound is None else number(float(bound[1][-1])),
                 "not private" if charged is None else str(charged.epsilon),
             ]
         )
@@ -382,9 +383,9 @@ def _ledger(replay: Replay) -> str:
 
 def _method(replay: Replay) -> str:
     seeds = replay.question.seeds
-    told = (
+    text = (
         f"Seeds {seeds[0]} … {seeds[-1]} of SeededRandomness, stream {replay.question.stream!r},"
         f" epoch {replay.question.epoch}. Under the same seed, stream, epoch and offsets the live"
         " engine makes the same releases, bit for bit. Sums are exact integers of 2⁻²⁰ losses."
     )
-    return section("How it was computed", told, "")
+    return section("How it was computed", text, "")

@@ -1,4 +1,4 @@
-"""The look of our pages: one style sheet, light and dark, and what every page must say."""
+"""The look of our pages: one style sheet, light and dark, and the labels that every page has."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ th:first-child{min-width:10rem}wbr{display:inline}}
 
 
 def document(title: str, body: str) -> str:
-    """A page that needs nothing beside itself."""
+    """A self-contained page."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -120,15 +120,15 @@ def _breakable(text: str) -> str:
 
 
 def joined(text: str) -> str:
-    """With the parts of a formula kept on one line."""
+    """The text with the parts of each formula kept on one line."""
     return text.replace(" = ", "\u00a0=\u00a0").replace(" ± ", "\u00a0±\u00a0")
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table that scrolls by itself where it is too wide."""
-    top = "".join(f"<th>{escape(each)}</th>" for each in head)
+    top = "".join(f"<th>{escape(title)}</th>" for title in head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_breakable(escape(each))}</td>" for each in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{_breakable(escape(cell))}</td>" for cell in row) + "</tr>"
         for row in rows
     )
     return (

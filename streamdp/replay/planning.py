@@ -2,9 +2,9 @@
 
 A plan assumes the hardest simple world with a given gap: Bernoulli losses, one action with mean
 (1 − Δ)/2 and all others with (1 + Δ)/2, unless the best action's mean is given: where losses are
-rare, as clicks are, their variance is small and fewer slots tell actions apart. Keys learn apart,
-so each costs what one costs. What real losses do may be easier (gaps differ, variances
-are smaller) or harder (drift). It is a simulation of the shipped learner with seeded bits, so it
+rare, as clicks are, their variance is small and fewer slots tell actions apart. Keys learn alone,
+so N keys cost N times what one costs. Real losses may be easier (gaps differ, variances are
+smaller) or harder (they drift). It is a simulation of the shipped learner with seeded bits, so it
 says its own standard error, beside the theorem's bound, which always holds in such a world.
 """
 
@@ -51,7 +51,7 @@ class Wish:
         return self.best + self.gap
 
     def __post_init__(self) -> None:
-        """Refuse a world that cannot be."""
+        """Refuse a world that cannot exist."""
         if not 0 < self.gap <= 1:
             raise InvalidConfig(complaint("--gap", "no gap", expected="0 < Δ ≤ 1", got=self.gap))
         if self.best < 0 or self.others > 1:
@@ -120,9 +120,9 @@ def plan_for(wish: Wish, epsilon: Epsilon) -> LearnerPlan:
     runs = int(np.clip(_WORK // (blocks * wish.actions), *_RUNS))
     means = np.full(wish.actions, wish.others)
     means[0] = wish.best
-    found = walk(leader, Bernoulli(means), horizon=wish.horizon, runs=runs, seed=wish.seed)
+    regret = walk(leader, Bernoulli(means), horizon=wish.horizon, runs=runs, seed=wish.seed)
     bound = bound_of(leader, horizon=wish.horizon, gap=wish.gap) if leader.private else None
-    return LearnerPlan(wish, epsilon, found, bound)
+    return LearnerPlan(wish, epsilon, regret, bound)
 
 
 def least_epsilon(

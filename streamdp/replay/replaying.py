@@ -1,4 +1,4 @@
-"""`replay_log`: a question about a log, and everything that a report says in answer.
+"""`replay_log`: a question about a log, and the answer, which is the content of a report.
 
 Beside the candidates that are asked for, a replay always runs
 
@@ -84,8 +84,8 @@ class Question:
         """The sources of randomness."""
         return Bench(self.seeds, self.stream, self.epoch)
 
-    def told(self) -> str:
-        """The question as one line of text: it decides the answers."""
+    def as_line(self) -> str:
+        """The question as one line of text, for the identity of a checkpoint."""
         names = ",".join(candidate.text for candidate in self.candidates)
         epsilons = ",".join(str(epsilon) for epsilon in self.epsilons)
         return f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
@@ -143,7 +143,7 @@ class Replay:
 
     @property
     def slots(self) -> int:
-        """Of all keys."""
+        """The number of slots of all keys."""
         return int(self.summed.slots.sum())
 
     def of(self, candidate: Candidate, epsilon: Epsilon) -> ReplayAnswer | None:
@@ -163,7 +163,7 @@ def replay_log(
 ) -> Replay:
     """Ask a question of a log.
 
-    With a `checkpoint`, a pass that is interrupted goes on from there when it is asked again.
+    With a `checkpoint`, an interrupted pass is resumed by asking the same again.
     """
     work = plan(log, question)
     summed = _read(log, question, work, checkpoint, watcher)
@@ -172,13 +172,13 @@ def replay_log(
     base = baselines(summed, points)
     compared = tuple(contest for contest in work.contests if _worth(contest, summed, question))
     cells = work.cells(compared)
-    told = watcher.stage("learners", len(cells)) if watcher else None
-    found = curves(summed, [each for each in cells if not each.crowded], question.bench, base)
-    if told is not None:
-        told(len(cells))
-    found += _crowds(log, [each for each in cells if each.crowded], summed, question, base, watcher)
+    report = watcher.stage("learners", len(cells)) if watcher else None
+    drawn = curves(summed, [cell for cell in cells if not cell.crowded], question.bench, base)
+    if report is not None:
+        report(len(cells))
+    drawn += _crowds(log, [cell for cell in cells if cell.crowded], summed, question, base, watcher)
     answers = {
-        each.cell: ReplayAnswer(each.cell, each, _charge(each.cell, summed)) for each in found
+        curve.cell: ReplayAnswer(curve.cell, curve, _charge(curve.cell, summed)) for curve in drawn
     }
     for cell in work.running_cells:
         tell = watcher.stage(cell.name, log.slots) if watcher else None
@@ -295,8 +295,8 @@ def _could_help(cell: Cell, longest: int) -> bool:
 
 
 def identity(log: Log, question: Question) -> str:
-    """What a checkpoint is of."""
-    return sha256(f"{log.identity()}\n{question.told()}".encode()).hexdigest()
+    """The identity that a checkpoint must have to be resumed."""
+    return sha256(f"{log.identity()}\n{question.as_line()}".encode()).hexdigest()
 
 
 def _read(
@@ -344,7 +344,7 @@ def _charge(cell: Cell, summed: Summed) -> Charged | None:
 
 
 def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:
-    """So many seeds.
+    """This many seeds from the first one on.
 
     >>> seeds_of(3)
     (0, 1, 2)
@@ -353,28 +353,28 @@ def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:
 
 
 def costs(log: Log, question: Question) -> Sequence[str]:
-    """What a replay will cost beside one reading of the log, in words; empty if nothing."""
+    """What a replay will cost beside one reading of the log, as sentences; none if nothing."""
     work = plan(log, question)
-    values, told = log.slots * len(log.actions), []
+    values, sentences = log.slots * len(log.actions), []
     redrawn = [cell.name for cell in work.asked if cell.resampled]
     if redrawn:
         seconds = values * len(question.seeds) / REDRAWN_A_SECOND
-        told.append(
+        sentences.append(
             f"{', '.join(dict.fromkeys(redrawn))}: draws every event anew for each of"
             f" {len(question.seeds)} seeds, {duration(seconds)}"
         )
     crowds = [cell.name for cell in work.asked if cell.crowded]
     if crowds:
         seconds = len(crowds) * values * len(question.seeds) / ENGINE_A_SECOND
-        told.append(
+        sentences.append(
             f"{', '.join(dict.fromkeys(crowds))}: the engine itself, once for each of"
             f" {len(question.seeds)} seeds and each ε, {duration(seconds)}"
         )
     for cell in work.running_cells:
         seconds = values / FOLLOWED_A_SECOND
         if seconds >= WORTH_SAYING:
-            told.append(f"{cell.name}: a pass of its own, {duration(seconds)}")
-    return told
+            sentences.append(f"{cell.name}: a pass of its own, {duration(seconds)}")
+    return sentences
 
 
 REDRAWN_A_SECOND = 2.0e7

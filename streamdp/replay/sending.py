@@ -1,17 +1,16 @@
-"""A log written to a topic: the other direction of `sources.topics`.
+"""Append a log to a topic: the reverse of `sources.topics`.
 
 Rows go out in order, each a record of its own in the topic's wire format, with its key and to its
 partition; a null loss becomes a record without a value, which is a null loss live. Offsets are the
-topic's own. The topic must be there and hold nothing this should not be added to; the embedded log
-is made if it is missing.
+topic's own. A Kafka topic must exist; a missing embedded log is made.
 
-With a checkpoint an interrupted append goes on, and each row is in the topic exactly once. The
-checkpoint holds a row up to which everything is durable, and where each partition ended then. When
-the append goes on, what the topic has gained since is read and compared with the rows that follow;
-these are not sent again. That rests on two things: that nobody else writes to the topic meanwhile
-(records that are not this log's are noticed, and refused), and that the broker has settled what the
-dead process had sent. A request that still waits there when the append goes on, within the same
-second or so, would be counted too late; the embedded log settles at once.
+With a checkpoint an interrupted append can be resumed, and each row is in the topic exactly once.
+The checkpoint holds a row up to which everything is durable, and where each partition ended then.
+When the append is resumed, the records that the topic has gained since are compared with the rows
+that follow; these are not sent again. Two assumptions: nobody else writes to the topic meanwhile
+(records that are not this log's are noticed, and refused), and the broker has finished the requests
+of the dead process. A request that is still under way at the broker, within the first second or so,
+would be counted too late; the embedded log has none.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def send_log(
     checkpoint: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Append a log to the topic at ``technology:address#topic``; how many slots it has."""
+    """Append a log to the topic at ``technology:address#topic``; return the number of slots."""
     technology, opened, topic = addressed(target, how)
     wire = formats.configure(how.format, actions=log.actions, options=how.format_options)
     topics = StreamTopics(app="replay", stream=topic, input=topic)
@@ -82,13 +81,13 @@ class _Append:
     topics: StreamTopics
     journal: Journal | None
     producer: Producer = field(init=False)
-    there: dict[int, list[Record]] = field(init=False)  # durable already, by partition
+    there: dict[int, list[Record]] = field(init=False)  # the durable records, by partition
 
     def __post_init__(self) -> None:
         self.producer, self.there = self.technology.producer(), {}
 
     async def run(self, progress: Callable[[int], None]) -> int:
-        """Send every row that is not there; how many rows the log has."""
+        """Send every row that the topic lacks; return the number of rows in the log."""
         start = await self._start()
         position, row = start.position, start.slots - _into(start)  # and the row that it means
         slots = marked = start.slots
@@ -106,7 +105,7 @@ class _Append:
         return slots
 
     async def _send(self, chunk: Chunk, begin: int, stop: int) -> None:
-        """Some rows of a chunk, but for those that are there."""
+        """Send rows of a chunk, except those that the topic has."""
         records = self._records(chunk, begin, stop)
         there = self.there.get(chunk.partition, [])
         known = min(len(there), len(records))
@@ -128,11 +127,11 @@ class _Append:
 
     async def _start(self) -> Milestone:
         """The checkpoint, and what the topic has gained since; or the beginning, written down."""
-        found = self.journal.load() if self.journal else None
-        if found is None:
+        milestone = self.journal.load() if self.journal else None
+        if milestone is None:
             await self._mark(START, slots=0, into=0)
             return BEGIN
-        after = {int(number): end for number, end in (found.mark or {})["ends"].items()}
+        after = {int(number): end for number, end in (milestone.mark or {})["ends"].items()}
         administrator = self.technology.administrator()
         try:
             async for records in administrator.history(self.topics, after=after):
@@ -140,10 +139,10 @@ class _Append:
                 self.there.setdefault(records.partition.number, []).extend(gained)
         finally:
             await administrator.close()
-        return found
+        return milestone
 
     async def _mark(self, position: Position, *, slots: int, into: int) -> None:
-        """So many rows are durable: those before a position and `into` behind it."""
+        """Save a milestone: the rows before a position and `into` rows behind it are durable."""
         if self.journal is not None:
             administrator = self.technology.administrator()
             try:

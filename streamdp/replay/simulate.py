@@ -106,7 +106,7 @@ class SimulationSize:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what gives no standard error or no block."""
+        """Refuse sizes that give no standard error or no block."""
         if self.runs < 2 or not 1 <= self.horizon <= 1 << 40:
             got = f"{self.runs} runs of {self.horizon} slots"
             raise InvalidConfig(
@@ -138,7 +138,7 @@ def simulate(
             raise InvalidConfig(
                 complaint("simulate", "a running window", expected=expected, got=running)
             )
-        firsts: dict[Cell, First] = {each.cell(names): each.first for each in trackers}
+        firsts: dict[Cell, First] = {tracker.cell(names): tracker.first for tracker in trackers}
         cells = (*cells, *firsts)
         cuts = len(_fixed(cells, instance, bench.horizon))
         at_once = max(1, _VALUES // (max(64, cuts) * len(names)))
@@ -190,12 +190,12 @@ def _regrets(
 
 
 def _this_block(block: int) -> int:
-    """What private learners may look at when a block ends: no block but this one."""
+    """The first block whose sums a private learner uses when a block ends: this block alone."""
     return block
 
 
 def _fixed(cells: Sequence[Cell], instance: Instance, horizon: int) -> Ints:
-    """Where sums are needed whatever is drawn: the ends of blocks and of phases."""
+    """The slots where sums are always needed: the ends of blocks and of phases."""
     cuts = [_ends(schedule, horizon) for schedule in schedules_of(cells)]
     return np.unique(np.concatenate([*cuts, instance.starts(horizon), [horizon]]))
 
@@ -342,7 +342,7 @@ def relative(
             )
         )
     budgets = dict.fromkeys((instance, epsilon) for instance, epsilon, _ in table if epsilon)
-    found = []
+    results = []
     for candidate in candidates:
         logs, moves = 0.0, dict.fromkeys((instance for instance, _ in budgets), np.zeros(1))
         for instance, epsilon in budgets:
@@ -354,8 +354,8 @@ def relative(
             moves[instance] = moves[instance] + move
         ratio = exp(logs / len(budgets))
         variance = sum(float(move.var(ddof=1)) / len(move) for move in moves.values())
-        found.append(Relative(candidate, ratio, ratio * sqrt(variance) / len(budgets)))
-    return found
+        results.append(Relative(candidate, ratio, ratio * sqrt(variance) / len(budgets)))
+    return results
 
 
 def best_paper(outcomes: Sequence[CellOutcome]) -> str:

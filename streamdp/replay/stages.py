@@ -1,4 +1,4 @@
-"""How work that takes long tells how far it is."""
+"""How long work reports its progress."""
 
 from __future__ import annotations
 

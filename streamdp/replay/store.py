@@ -46,7 +46,7 @@ class CutStore:
             self._spill()
 
     def finish(self) -> CutSums:
-        """Finish: all codes and sums, ready for look-ups."""
+        """Sort all codes and sums, ready for look-ups."""
         codes, sums = self.everything()
         order = np.argsort(codes, kind="stable")
         return CutSums(codes[order], sums, order)
@@ -91,6 +91,6 @@ class CutSums:
 
     def at(self, places: Ints) -> Ints:
         """The sums at these places."""
-        found = np.asarray(self.sums[self.order[np.maximum(places, 0)]])
-        found[places < 0] = 0
-        return found
+        sums = np.asarray(self.sums[self.order[np.maximum(places, 0)]])
+        sums[places < 0] = 0
+        return sums

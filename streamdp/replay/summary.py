@@ -27,7 +27,7 @@ class Statement:
 
 
 def summary(replay: Replay) -> list[Statement]:
-    """What a reader should know first."""
+    """The statements at the top of a report."""
     return [
         *_following(replay),
         *_best(replay),
@@ -59,8 +59,8 @@ def interval(answer: ReplayAnswer) -> str:
 def firsts(replay: Replay) -> list[ReplayAnswer]:
     """The first candidate at each ε."""
     first = replay.question.candidates[0]
-    found = (replay.of(first, epsilon) for epsilon in replay.question.epsilons)
-    return [answer for answer in found if answer is not None]
+    answers = (replay.of(first, epsilon) for epsilon in replay.question.epsilons)
+    return [answer for answer in answers if answer is not None]
 
 
 def middle(replay: Replay) -> ReplayAnswer:
@@ -94,19 +94,19 @@ def _following(replay: Replay) -> Iterator[Statement]:
 
 
 def _won(result: Result, above: float) -> str:
-    """One ε: the winner first, then how far the others are behind."""
+    """The comparison at one ε: the winner first, then how far the others are behind."""
     winner, tied = result.winner, result.tied
     others = "; ".join(
-        f"{each.kind} lost {number(float(each.behind.mean()))}"
-        f" ± {_half(half_interval(each.behind))} more"
-        for each in result.placed[1:]
+        f"{placed.kind} lost {number(float(placed.behind.mean()))}"
+        f" ± {_half(half_interval(placed.behind))} more"
+        for placed in result.placed[1:]
     )
     text = (
         f"At ε = {epsilon_text(result.epsilon)} {winner.kind} did best,"
         f" {number(winner.mean + above)} ± {_half(winner.half)}: {others}"
     )
     if tied:
-        text += f"; it cannot be told from {' and '.join(each.kind for each in tied)}"
+        text += f"; it cannot be told from {' and '.join(placed.kind for placed in tied)}"
     return f"{text}."
 
 
@@ -169,12 +169,12 @@ def _paid(paid: Floats, error: float, slots: int) -> str:
     """What privacy cost, or what its noise happened to save on this log."""
     mean = float(paid.mean())
     amount = f"{number(abs(mean))} ± {number(float(error))} losses"
-    each = f"{number(per_thousand(abs(mean), slots))} in a thousand slots"
+    rate = f"{number(per_thousand(abs(mean), slots))} in a thousand slots"
     if abs(mean) <= error:
         return f"nothing beyond chance ({number(mean)} ± {number(float(error))} losses)"
     if mean < 0:
-        return f"nothing; its noise saved {amount} here, {each}, which no one may count on"
-    return f"{amount}, {each}"
+        return f"nothing; its noise saved {amount} here, {rate}, which no one may count on"
+    return f"{amount}, {rate}"
 
 
 def _settling(replay: Replay) -> Iterator[Statement]:
@@ -223,7 +223,7 @@ def _schedule(replay: Replay) -> Iterator[Statement]:
     if no:
         start = "Not beyond chance and 5 %" if helped else "No: not beyond chance and 5 %"
         text += f" {start} at {', '.join(no)}."
-    tried = sorted({int(each.cell.leader.schedule.parameter or 0) for each in replay.probes})
+    tried = sorted({int(probe.cell.leader.schedule.parameter or 0) for probe in replay.probes})
     text += f" Tried: {', '.join(f'{length:,}' for length in tried)}."
     yield Statement("Would a capped schedule help", text.strip())
 

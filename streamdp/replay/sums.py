@@ -2,9 +2,9 @@
 
 Replay is offline: it may look at the losses to go faster, where the live path may not. A chunk
 whose shifted values all lie in [8, 9] needs no repair, and its bits are summed as they are; any
-other chunk takes the core's own path, which clips and nulls, and so do some after it, since bad
-values seldom come alone. Both give the core's sums exactly (`core.grid` says why the bits of x + 8
-are grid values, and why a sum of at most 4095 rows may wrap).
+other chunk takes the core's own path, which clips and nulls, and so do the next few chunks, since
+bad values seldom come alone. Both give the core's sums exactly (`core.grid` says why the bits of
+x + 8 are grid values, and why a sum of at most 4095 rows may wrap).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EIGHT = np.float32(8)
 _LOW, _HIGH = 0x41000000, 0x41100000  # the bits of float32(8) and float32(9)
 _MOST_ROWS = 4095  # as in `core.grid`: a chunk's sums are exact modulo 2**32
 _WIDE = 512  # losses side by side, likewise
-_DISTRUST = 16  # chunks after a bad one that are not even tried
+_DISTRUST = 16  # chunks after a bad one that skip the fast path
 
 
 class StretchSums:
@@ -36,7 +36,7 @@ class StretchSums:
         self._fold = min(rows, max(1, _WIDE // actions))  # narrow rows are added side by side
         rows -= rows % self._fold
         self._shifted = np.empty((rows, actions), dtype=np.float32)
-        self._distrust = 0  # chunks still to be taken for bad
+        self._distrust = 0  # chunks that will still skip the fast path
         self.nulls = 0
         self.clipped = 0  # rows of finite numbers, not all in [0, 1]
 

@@ -1,10 +1,10 @@
-"""Files that a log is written to, row by row, so that writing can stop anywhere and go on.
+"""Files that a log is written to, row by row; an interrupted write can be resumed.
 
-A target is opened anew or at a mark, is written to, marked (what was written is durable up to
-there) and closed, which completes it. Written at the same places, an interrupted file is in the
-end the same, byte for byte, as one that was not.
+A target is opened (new, or at a mark), written to, marked (the rows so far are durable) and
+finished, which completes the file. With the same marks, an interrupted and resumed file is byte for
+byte the one that an uninterrupted run writes.
 
-`.npz` is made in memory and written when it is closed: it has no marks, and begins anew.
+`.npz` is made in memory and written when it is finished: it has no marks and cannot be resumed.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ class Target(Protocol):
         ...
 
     def mark(self) -> Mark | None:
-        """Make durable what is written; where to go on (None: this one cannot)."""
+        """Make the rows so far durable; return where to resume (None: not resumable)."""
         ...
 
     def finish(self) -> Path:
-        """Write what makes it a file of its kind; where the finished file is."""
+        """Complete the file; return where it is."""
         ...
 
     def close(self) -> None:
-        """Give it up as it is."""
+        """Close the file without completing it."""
         ...
 
 
 def reopened(path: Path, size: int) -> IO[bytes]:
-    """A partial file without what lies beyond `size`, to be appended to; 0 makes it anew."""
+    """A partial file cut off at `size`, to be appended to; 0 makes a new one."""
     if size == 0:
         return path.open("wb")
-    found = path.stat().st_size
-    if found < size:
-        told = complaint(str(path), "cut short", expected=f"{size} bytes", got=f"{found}")
-        raise StateMismatch(told)
+    length = path.stat().st_size
+    if length < size:
+        text = complaint(str(path), "cut short", expected=f"{size} bytes", got=f"{length}")
+        raise StateMismatch(text)
     file = path.open("r+b")
     file.truncate(size)
     file.seek(size)
@@ -91,7 +91,7 @@ class LinesTarget:
 
     @classmethod
     def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> LinesTarget:
-        """Anew, or from a mark."""
+        """Open a new file, or resume at a mark."""
         named = tuple(actions) != numbered_actions(len(actions))
         return cls(reopened(path, mark["bytes"] if mark else 0), actions if named else None)
 
@@ -115,15 +115,15 @@ class LinesTarget:
     def _losses(self, rows: NDArray[np.float32]) -> list[object]:
         """Each row's losses as they are written."""
         numbers: list[list[float]] = short_decimals(rows).tolist()
-        told: list[object] = [*numbers]
+        values: list[object] = [*numbers]
         if self.actions:
-            told = [dict(zip(self.actions, row, strict=True)) for row in numbers]
+            values = [dict(zip(self.actions, row, strict=True)) for row in numbers]
         for null in np.flatnonzero(nulls(rows)).tolist():
-            told[null] = None
-        return told
+            values[null] = None
+        return values
 
     def mark(self) -> Mark:
-        """Its length."""
+        """The file's length."""
         return {"bytes": durable(self.file)}
 
     def finish(self) -> Path:
@@ -132,7 +132,7 @@ class LinesTarget:
         return Path(self.file.name)
 
     def close(self) -> None:
-        """As it is."""
+        """Close the file without completing it."""
         self.file.close()
 
 
@@ -155,14 +155,14 @@ class NpyTarget:
 
     @classmethod
     def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> NpyTarget:
-        """Anew, or from a mark."""
+        """Open a new file, or resume at a mark."""
         file = reopened(path, mark["bytes"] if mark else 0)
         if mark is None:
             file.write(npy_header(0, len(actions)))
         return cls(file, path, len(actions))
 
     def write(self, chunk: Chunk) -> None:
-        """The rows as they are in memory."""
+        """Write the rows' bytes."""
         if not chunk.plain:
             raise InvalidConfig(
                 complaint(
@@ -175,11 +175,11 @@ class NpyTarget:
         self.file.write(np.ascontiguousarray(chunk.losses, dtype="<f4").data)
 
     def mark(self) -> Mark:
-        """Its length."""
+        """The file's length."""
         return {"bytes": durable(self.file)}
 
     def finish(self) -> Path:
-        """The header says how many rows there are."""
+        """Write the number of rows into the header."""
         rows = (self.file.tell() - _HEADER_BYTES) // (4 * self.columns)
         self.file.seek(0)
         self.file.write(npy_header(rows, self.columns))
@@ -187,14 +187,14 @@ class NpyTarget:
         return Path(self.file.name)
 
     def close(self) -> None:
-        """As it is."""
+        """Close the file without completing it."""
         self.file.close()
 
 
 def npy_header(rows: int, columns: int) -> bytes:
     """The header of a float32 .npy, of one length whatever the shape."""
-    told = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
-    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + told.ljust(117).encode() + b"\n"
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header.ljust(117).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +207,11 @@ class NpzTarget:
 
     @classmethod
     def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> NpzTarget:
-        """Anew: there are no marks."""
+        """Begin a new file: there are no marks."""
         return cls(path, actions)
 
     def write(self, chunk: Chunk) -> None:
-        """Keep a copy: losses may be a view of what is read."""
+        """Keep a copy: losses may be a view of the log's own buffer."""
         copy = np.array(chunk.losses)
         self.chunks.append(
             Chunk(chunk.first, copy, chunk.keys, chunk.offsets, chunk.partition, after=None)
@@ -222,7 +222,7 @@ class NpzTarget:
         return
 
     def finish(self) -> Path:
-        """Write it all."""
+        """Write the whole file."""
         keys = [key for chunk in self.chunks for key in chunk.keys]
         places = [np.full(len(chunk), chunk.partition, dtype=np.int64) for chunk in self.chunks]
         arrays: dict[str, Any] = {

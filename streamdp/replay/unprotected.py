@@ -40,14 +40,14 @@ _RATE_POINT = 8
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """A baseline: which block's losses its sums begin with, and what it makes of its choices."""
+    """A baseline: the first block that its sums count, and its memory."""
 
     name: str
     first: Callable[[int], int]  # of the blocks whose sums count at the end of a block
     shares: bool = False
 
     def cell(self, actions: Sequence[str]) -> Cell:
-        """As a cell of a simulation, at no ε."""
+        """The baseline as a cell of a simulation, without an ε."""
         config = {"recipe": BASELINE, "schedule": f"capped {BLOCK}"}
         leader: Leader = learner_of(config, actions=actions)
         if self.shares:
@@ -63,7 +63,7 @@ class FixedShare:
 
     @property
     def name(self) -> str:
-        """No ledger mentions it."""
+        """The name; no ledger has it."""
         return "fixed share"
 
     @property
@@ -73,14 +73,14 @@ class FixedShare:
 
     @property
     def since(self) -> int:
-        """Every vote is weighed."""
+        """0: every vote is weighed."""
         return 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
         """Count one more vote of each row."""
-        weights, each = standing.remembered.copy(), np.arange(len(votes))
+        weights, rows = standing.remembered.copy(), np.arange(len(votes))
         weights[weights.sum(axis=1) == 0] = _POINT // self.actions
-        weights[each, votes] = weights[each, votes] * _RATE >> _RATE_POINT
+        weights[rows, votes] = weights[rows, votes] * _RATE >> _RATE_POINT
         weights = weights * _POINT // weights.sum(axis=1, keepdims=True)
         weights += _POINT // (_SHARED * self.actions) - weights // _SHARED
         return Standing(weights.argmax(axis=1), weights)

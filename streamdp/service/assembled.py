@@ -79,17 +79,17 @@ class AssembledRequests:
 
     def claims(self, highest: Charged) -> list[PersonsClaim]:
         """What persons have of each assembly's caps, one claim for each cap that it has had."""
-        told: dict[tuple[str, str, str, int | None, int | None], None] = {}
+        claimed: dict[tuple[str, str, str, int | None, int | None], None] = {}
         for (app, name, _), part in self._parts.items():
             for line in part.lines:
                 cap = line.persons if isinstance(line.persons, PersonsCap) else None
                 most = cap.most if cap else None
                 slots = cap.slots if cap and isinstance(cap.slots, int) else None
                 if line.stop > line.start:
-                    told[app, name, line.input, most, slots] = None
+                    claimed[app, name, line.input, most, slots] = None
         return [
             PersonsClaim(app, name, requests, most, slots, highest(requests))
-            for app, name, requests, most, slots in told
+            for app, name, requests, most, slots in claimed
         ]
 
     def highest(
@@ -102,7 +102,7 @@ class AssembledRequests:
         around = list(self._around(topic))
         inputs = sorted({line.input for line in around})
         ends = sorted({end for line in around for end in (line.input, line.outcomes)})
-        total = sum((self._through(each, charged, without) for each in inputs), Fraction(0))
+        total = sum((self._through(requests, charged, without) for requests in inputs), Fraction(0))
         return total + sum(map(directly, ends), Fraction(0))
 
     def _through(self, requests: str, charged: Charged, without: Collection[str]) -> Fraction:
@@ -114,17 +114,17 @@ class AssembledRequests:
             for start, stop, output in _ranges(part.lines, requests):
                 steps[number] += [(start, charged(output)), (stop, -charged(output))]
         highest = Fraction(0)
-        for each in steps.values():
+        for steps_of_key in steps.values():
             here = Fraction(0)
-            for _, change in sorted(each):  # at one place what ends comes first
+            for _, change in sorted(steps_of_key):  # at one place what ends comes first
                 here += change
                 highest = max(highest, here)
         return highest
 
     def _around(self, topic: str) -> Iterator[Assembled]:
         """One line of each way that is connected with a topic by requests or outcomes."""
-        ways = {(each.input, each.outcomes, each.output): each
-                for part in self._parts.values() for each in part.lines}  # fmt: skip
+        ways = {(known.input, known.outcomes, known.output): known
+                for part in self._parts.values() for known in part.lines}  # fmt: skip
         ends, before = {topic}, 0
         while len(ends) != before:
             before = len(ends)
@@ -156,6 +156,6 @@ def _follows(before: Assembled | None, line: Assembled) -> Iterator[str]:
     least = before.start if line.epoch > before.epoch else before.stop
     if line.start < least:
         yield f"request {line.start} is assembled again, expected {least} or later"
-    topics = [(each.input, each.outcomes, each.output) for each in (before, line)]
+    topics = [(known.input, known.outcomes, known.output) for known in (before, line)]
     if topics[0] != topics[1]:
         yield f"the topics change from {' and '.join(topics[0])} to {' and '.join(topics[1])}"

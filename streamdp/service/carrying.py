@@ -95,10 +95,10 @@ def heritage(
 
     `waiting`: recorded releases that are yet to be published; they are let go as those always are.
     """
-    found, entries = Heritage(), Entries(spec.name, partition)
+    result, entries = Heritage(), Entries(spec.name, partition)
     sources, opened = dict(saved.older), set[Key]()
     if begins is Begins.NOT:
-        opened = {*saved.rows, *(each.key for each in saved.releases)}
+        opened = {*saved.rows, *(identity.key for identity in saved.releases)}
     elif saved.checkpoint is not None:
         sources[saved.checkpoint.epoch] = saved.now
     gone_of: list[list[bytes]] = []
@@ -108,7 +108,7 @@ def heritage(
         carried = {} if begins is Begins.ANEW else _carried(spec.learner, epoch, source, opened)
         for key, of_key in places.items():
             if key in carried:
-                found.carried[key], found.places[key] = carried[key], of_key
+                result.carried[key], result.places[key] = carried[key], of_key
             else:
                 gone += of_key
         opened |= places.keys() | source.withheld
@@ -119,8 +119,8 @@ def heritage(
         if source.learner is not None and not carried:
             gone.append(entries.learner(epoch=epoch))
         gone_of.append(gone)
-    found.gone = [place for gone in reversed(gone_of) for place in gone]
-    return found
+    result.gone = [place for gone in reversed(gone_of) for place in gone]
+    return result
 
 
 def born_before(epoch: int, source: EpochEntries, learner: EpochLearner) -> set[Key]:
@@ -141,8 +141,8 @@ def _carried(
         return {}
     passage = _passage(learner, source.learner)
     known = _known(epoch, source)
-    found = {key: passage.carried(each) for key, each in known.items() if key not in opened}
-    return {key: each for key, each in found.items() if each is not None}
+    carried = {key: passage.carried(row) for key, row in known.items() if key not in opened}
+    return {key: row for key, row in carried.items() if row is not None}
 
 
 def _places(
@@ -156,8 +156,8 @@ def _places(
     places: defaultdict[Key, list[bytes]] = defaultdict(list)
     for key in source.rows:
         places[key].append(entries.row(key, epoch=epoch))
-    for each in sorted(source.releases.values(), key=_age):
-        identity = each.release.identity
+    for recorded in sorted(source.releases.values(), key=_age):
+        identity = recorded.release.identity
         place = release_entry(identity)
         places[identity.key] += [] if place in waiting else [place]
     return dict(places)
@@ -198,20 +198,20 @@ def _known(epoch: int, source: EpochEntries) -> dict[Key, Known]:
     assert source.learner is not None
     known = dict(_of_rows(epoch, source.learner, source.rows))
     releases: defaultdict[Key, list[Recorded]] = defaultdict(list)
-    for each in source.releases.values():
-        if each.release.kind in (OPENING, *ENDS_BLOCK):
-            releases[each.release.key].append(each)
+    for recorded in source.releases.values():
+        if recorded.release.kind in (OPENING, *ENDS_BLOCK):
+            releases[recorded.release.key].append(recorded)
     withheld = set(source.withheld)
     policy = _policy_learner(source.learner) if source.learner.learner else None
     for key, of_key in releases.items():
         of_key.sort(key=_age)
         if _is_withheld(of_key, histories=policy is not None):
             withheld.add(key)  # its entry may be gone already
-        for each in of_key:
-            now = _gone_on(known.pop(key, None), each.release, source.learner, policy)
+        for recorded in of_key:
+            now = _gone_on(known.pop(key, None), recorded.release, source.learner, policy)
             if now is not None:
                 known[key] = now
-    return {key: each for key, each in known.items() if key not in withheld}
+    return {key: row for key, row in known.items() if key not in withheld}
 
 
 def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
@@ -220,7 +220,9 @@ def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
     if not histories:
         return newest.action is None
     born = newest.release.identity.born
-    return any(each.action is None and each.release.identity.born == born for each in releases)
+    return any(
+        recorded.action is None and recorded.release.identity.born == born for recorded in releases
+    )
 
 
 def _layout(epoch: int, learner: EpochLearner) -> snapshot.Layout:
@@ -306,6 +308,6 @@ def _gone_on(
             return None
         assert before.history is not None, "each learner of a feedback stream has a history"
         assert release.sums is not None, "a recorded release has what a rebuild needs"
-        gains, shown = (each[None] for each in release.sums.arrays())
+        gains, shown = (column[None] for column in release.sums.arrays())
         history = policy.learned(before.history[None], gains, shown)[0]
     return Known(After(epoch, born, block + 1), release.standing, history)

@@ -48,16 +48,16 @@ MOST_QUOTED = 60
 """Bytes that are quoted of a record in quarantine."""
 
 
-def are_good(found: Iterable[Finding]) -> bool:
+def are_good(findings: Iterable[Finding]) -> bool:
     """Whether nothing is a problem."""
-    return all(each.verdict is not Verdict.PROBLEM for each in found)
+    return all(finding.verdict is not Verdict.PROBLEM for finding in findings)
 
 
-def there(streams: Sequence[StreamTopics], found: Mapping[str, Finding]) -> list[StreamTopics]:
+def there(streams: Sequence[StreamTopics], findings: Mapping[str, Finding]) -> list[StreamTopics]:
     """The streams all of whose topics exist: rights on others cannot be tried."""
 
     def is_there(topic: str) -> bool:
-        finding = found.get(f"topic {topic}")
+        finding = findings.get(f"topic {topic}")
         return finding is None or finding.verdict is not Verdict.PROBLEM
 
     return [
@@ -71,8 +71,8 @@ def retired(ledgers: Sequence[StreamTopics]) -> list[Finding]:
     """Which streams are not configured any more, and count all the same."""
     if not ledgers:
         return []
-    told = ", ".join(topics.ledger for topics in ledgers)
-    what = f"{told}: their charges count for the records that they have read"
+    names = ", ".join(topics.ledger for topics in ledgers)
+    what = f"{names}: their charges count for the records that they have read"
     return [Finding("ledgers of streams that are not configured", Verdict.GOOD, what)]
 
 
@@ -99,11 +99,11 @@ async def _compare(tools: Administrator, spec: StreamSpec) -> None:
 async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> list[Finding]:
     """Would each partition of a stream start, and is what it needs retained?"""
     first = await tools.peek(spec.topics, 0)
-    found = await _partition(spec, Partition(spec.name, 0), first, past)
+    findings = await _partition(spec, Partition(spec.name, 0), first, past)
     for number in range(1, first.partitions):
         taken = await tools.peek(spec.topics, number)
-        found += await _partition(spec, Partition(spec.name, number), taken, past)
-    return found
+        findings += await _partition(spec, Partition(spec.name, number), taken, past)
+    return findings
 
 
 async def _partition(
@@ -118,16 +118,16 @@ async def _partition(
         return [Finding(f"partition {partition}: state", Verdict.PROBLEM, str(error))]
     point = state.checkpoint
     if point is None:
-        told = f"none yet: it would start at record {opening.position}"
-        return [Finding(f"partition {partition}: state", Verdict.GOOD, told)]
+        text = f"none yet: it would start at record {opening.position}"
+        return [Finding(f"partition {partition}: state", Verdict.GOOD, text)]
     if opening.new_epoch is not None:
         return [_begins(spec, partition, opening)]
-    told = (
+    text = (
         f"commit {point.commit_seq}, {point.rows} learners, at record {point.next_offset}"
         f" of {taken.end_offset}"
     )
     return [
-        Finding(f"partition {partition}: state", Verdict.GOOD, told),
+        Finding(f"partition {partition}: state", Verdict.GOOD, text),
         _retention(partition, low_water=point.low_water, taken=taken),
         *shared,
     ]
@@ -135,17 +135,19 @@ async def _partition(
 
 def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding:
     """Where an epoch would begin, and what of it the keys would know."""
-    told = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
-    found, saved = heritage_at(spec, partition, opening), opening.saved
+    text = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
+    heritage, saved = heritage_at(spec, partition, opening), opening.saved
     epochs = [saved.now, *saved.older.values()]
-    keys = {key for each in epochs for key in (*each.rows, *(name.key for name in each.releases))}
+    keys = {
+        key for epoch in epochs for key in (*epoch.rows, *(name.key for name in epoch.releases))
+    }
     if opening.carries:
-        told += f", with what is public of {len(found.carried)} of {len(keys)} keys"
-        if len(found.carried) < len(keys):
-            told += "; the others open like new ones (nothing of theirs stays, or it was withheld)"
+        text += f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
+        if len(heritage.carried) < len(keys):
+            text += "; the others open like new ones (nothing of theirs stays, or it was withheld)"
     else:
-        told += f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
-    return Finding(f"partition {partition}: state", Verdict.GOOD, told)
+        text += f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
+    return Finding(f"partition {partition}: state", Verdict.GOOD, text)
 
 
 def _why_anew(spec: StreamSpec, opening: Opening) -> str:
@@ -166,21 +168,21 @@ def _foreseen(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) 
     ledgers = Restoring(spec, partition, taken, past=past).foresee()
     if not ledgers:
         return []
-    told = (
+    text = (
         f"{', '.join(ledgers)} may have charged records of blocks that are open here; only the"
         " rebuild can tell. If so, the partition halts, and a new epoch begins behind them"
     )
-    return [Finding(f"partition {partition}: open blocks", Verdict.WARNING, told)]
+    return [Finding(f"partition {partition}: open blocks", Verdict.WARNING, text)]
 
 
 def _retention(partition: Partition, *, low_water: int, taken: Taken) -> Finding:
     """How far the oldest record that a rebuild needs is from being deleted."""
     subject = f"partition {partition}: retention"
     headroom = low_water - taken.first_offset
-    told = f"a rebuild reads from {low_water}, input is retained from {taken.first_offset}"
+    text = f"a rebuild reads from {low_water}, input is retained from {taken.first_offset}"
     if taken.first_offset > 0 and headroom < (taken.end_offset - low_water) // 10 + 1:
-        return Finding(subject, Verdict.WARNING, f"{told}: raise retention now")
-    return Finding(subject, Verdict.GOOD, told)
+        return Finding(subject, Verdict.WARNING, f"{text}: raise retention now")
+    return Finding(subject, Verdict.GOOD, text)
 
 
 async def in_several_partitions(
@@ -192,18 +194,18 @@ async def in_several_partitions(
         for line in map(decode_in_force, (record.value for record in batch)):
             if line.epoch == epoch:
                 homes.setdefault(key_bytes(line), set()).add(line.partition)
-    several = {key: found for key, found in homes.items() if len(found) > 1}
+    several = {key: numbers for key, numbers in homes.items() if len(numbers) > 1}
     subject = f"keys of {stream.stream}"
     if not several:
         return Finding(subject, Verdict.GOOD, f"{len(homes)}, each in one partition")
-    key, found = min(several.items(), key=lambda item: item[0] or b"")
-    example = f"{key!r} in {', '.join(map(str, sorted(found)))}"
-    told = (
+    key, numbers = min(several.items(), key=lambda item: item[0] or b"")
+    example = f"{key!r} in {', '.join(map(str, sorted(numbers)))}"
+    text = (
         f"{len(several)} of {len(homes)} have learners in several partitions, such as {example}:"
         " readers take the one with the most slots; do all producers use one partitioner?"
         " (partitions that were added move keys too)"
     )
-    return Finding(subject, Verdict.WARNING, told)
+    return Finding(subject, Verdict.WARNING, text)
 
 
 async def records(
@@ -214,22 +216,22 @@ async def records(
     count: int,
 ) -> list[Finding]:
     """The faults of about `count` of the newest records. NOT PRIVATE."""
-    looked, unusable, found = 0, 0, []
+    looked, unusable, findings = 0, 0, []
     nameless = 0
     for batch in await tools.newest(stream, count=count):
-        for offset, told in _unusable(batch, format_):
+        for offset, fault in _unusable(batch, format_):
             unusable += 1
             if unusable <= MOST_TOLD:
                 subject = f"{NOT_PRIVATE}: {stream.input} {batch.partition.number}@{offset}"
-                found.append(Finding(subject, Verdict.WARNING, told))
+                findings.append(Finding(subject, Verdict.WARNING, fault))
         looked += len(batch)
         if isinstance(format_, FeedbackFormat):
             nameless += _nameless(batch, format_)
     if isinstance(format_, FeedbackFormat):
-        found.append(_named(stream, format_, looked=looked, nameless=nameless))
+        findings.append(_named(stream, format_, looked=looked, nameless=nameless))
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
     subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
-    return [*found, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
+    return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
 
 
 def _nameless(batch: Records, format_: FeedbackFormat) -> int:
@@ -243,10 +245,10 @@ def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, namele
     """Whether records name the actions that were shown: without that nothing is learned."""
     header = f"header {format_.feedback.header}{'s' if format_.frames else ''}"
     where = header if format_.feedback.played == "header" else "member action"
-    told = f"{nameless} of {looked} records name no action of the stream in the {where}"
+    text = f"{nameless} of {looked} records name no action of the stream in the {where}"
     verdict = Verdict.GOOD if not nameless else Verdict.PROBLEM
     return Finding(
-        f"{NOT_PRIVATE}: {stream.input}, shown actions of {stream.stream}", verdict, told
+        f"{NOT_PRIVATE}: {stream.input}, shown actions of {stream.stream}", verdict, text
     )
 
 
@@ -262,15 +264,15 @@ async def quarantined(tools: Administrator, stream: StreamTopics, *, count: int)
     """About the `count` newest records that were set aside. NOT PRIVATE."""
     subject = f"{NOT_PRIVATE}: quarantine of {stream.stream}"
     if not stream.quarantined:
-        told = f"off: streams.{stream.stream}.quarantine = true sets unusable records aside"
-        return [Finding(subject, Verdict.GOOD, told)]
+        text = f"off: streams.{stream.stream}.quarantine = true sets unusable records aside"
+        return [Finding(subject, Verdict.GOOD, text)]
     aside = await tools.newest(replace(stream, input=stream.quarantine), count=count)
     entries = sorted(entry for batch in aside for entry in _entries(batch))[-count:]
-    found = [
-        Finding(f"{NOT_PRIVATE}: {stream.input} {number}@{offset}", Verdict.WARNING, told)
-        for number, offset, told in entries
+    findings = [
+        Finding(f"{NOT_PRIVATE}: {stream.input} {number}@{offset}", Verdict.WARNING, text)
+        for number, offset, text in entries
     ]
-    return [*found, Finding(subject, Verdict.GOOD, f"{len(entries)} records shown")]
+    return [*findings, Finding(subject, Verdict.GOOD, f"{len(entries)} records shown")]
 
 
 def _entries(batch: Records) -> Iterator[tuple[int, int, str]]:
@@ -278,5 +280,5 @@ def _entries(batch: Records) -> Iterator[tuple[int, int, str]]:
     for key, value in zip(batch.keys, batch.values, strict=True):
         entry = read_quarantined(value)
         quoted = None if entry.value is None else entry.value[:MOST_QUOTED]
-        told = f"{entry.reason}; key {key!r}, {entry.length or 0} bytes: {quoted!r}"
-        yield entry.partition, entry.offset, told
+        text = f"{entry.reason}; key {key!r}, {entry.length or 0} bytes: {quoted!r}"
+        yield entry.partition, entry.offset, text

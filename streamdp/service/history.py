@@ -198,23 +198,23 @@ class StreamReleases:
 
     def charged(self, partitions: Iterable[int] | None = None) -> Fraction:
         """The most that any event was charged."""
-        return max((each.highest for each in self._of(partitions)), default=Fraction(0))
+        return max((part.highest for part in self._of(partitions)), default=Fraction(0))
 
     def charged_in(self, epoch_of: Callable[[int], int]) -> Fraction:
         """The most that any event was charged in its partition's configured epoch."""
         now = (
-            each.highest_now
-            for number, each in self.partitions.items()
-            if each.epoch == epoch_of(number)
+            part.highest_now
+            for number, part in self.partitions.items()
+            if part.epoch == epoch_of(number)
         )
         return max(now, default=Fraction(0))
 
     def latest(self, kind: str, partitions: Iterable[int] | None = None) -> Sum:
         """The latest estimate of each key, added up."""
         total = Sum()
-        for each in self._of(partitions):
-            if kind in each.latest:
-                total.add(each.latest[kind])
+        for part in self._of(partitions):
+            if kind in part.latest:
+                total.add(part.latest[kind])
         return total
 
     def curve(self, kind: str) -> Iterator[tuple[int, NoisyMean]]:
@@ -228,8 +228,8 @@ class StreamReleases:
 
     def of_key(self, key: Key) -> dict[int, KeyHistory]:
         """One key's learners by their partitions."""
-        found = ((number, self.keys.get((number, key))) for number in self.partitions)
-        return {number: history for number, history in found if history is not None}
+        histories = ((number, self.keys.get((number, key))) for number in self.partitions)
+        return {number: history for number, history in histories if history is not None}
 
     def _of(self, partitions: Iterable[int] | None) -> Iterator[PartitionHistory]:
         wanted = self.partitions if partitions is None else partitions
@@ -253,12 +253,12 @@ class StreamReleases:
         """Keep the newest; the ledger is read, not trusted."""
         part = self.partitions[number]
         try:
-            told = line.prior()
+            prior = line.prior()
         except StateMismatch:
             self.refused += 1
             return
         if line.epoch == part.epoch:
-            part.prior = told
+            part.prior = prior
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
         part = self.partitions[number]
@@ -365,23 +365,23 @@ class StreamHistory:
 
     def __init__(self, *, scales: Scales | None = None, actions: int = 1) -> None:
         self._scales, self._actions = scales, actions
-        self.told = StreamReleases(scales=scales, actions=actions)
+        self.shown = StreamReleases(scales=scales, actions=actions)
         self.loaded = False
-        self._next = self.told
+        self._next = self.shown
 
     def began(self) -> None:
-        """Count anew, beside what is shown."""
+        """Begin a second reading beside the one that is shown."""
         self._next = StreamReleases(scales=self._scales, actions=self._actions)
         if not self.loaded:
-            self.told = self._next
+            self.shown = self._next
 
     def heard(self, batch: Sequence[Published]) -> None:
-        """Take it in."""
+        """Read a batch of lines."""
         self._next.apply(batch)
 
     def current(self) -> None:
-        """Show it."""
-        self.told, self.loaded = self._next, True
+        """Show the reading that has caught up."""
+        self.shown, self.loaded = self._next, True
 
     def lost(self, error: Exception) -> None:
         """Keep showing the last complete history."""

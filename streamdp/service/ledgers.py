@@ -59,18 +59,18 @@ class Ledgers:
 
         A stream whose topic has nothing to do with that spares itself the other ledgers.
         """
-        found, rest = PairPast(self._configuration), list[StreamTopics]()
+        past, rest = PairPast(self._configuration), list[StreamTopics]()
         async with self._turn:
             for topics in await self._list():
                 assembles = topics.stream in self._configuration.tables.assemblies
                 if assembles or self._is_retired(topics):
-                    found.add(await self._tally(topics))
+                    past.add(await self._tally(topics))
                 elif self._may_have_charged_more(topics):
                     rest.append(topics)
-            if topic is None or found.concerns(topic):
+            if topic is None or past.concerns(topic):
                 for topics in rest:
-                    found.add(await self._tally(topics))
-        return found
+                    past.add(await self._tally(topics))
+        return past
 
     async def _of_stream(self, stream: str, scope: Scope) -> Past:
         configuration, own = self._configuration, self._configuration.stream(stream)
@@ -120,16 +120,16 @@ class Ledgers:
 
     def _is_retired(self, topics: StreamTopics) -> bool:
         known = (*self._configuration.topics(), *self._configuration.assembly_topics())
-        return topics.ledger not in {each.ledger for each in known}
+        return topics.ledger not in {configured.ledger for configured in known}
 
     async def _list(self) -> Sequence[StreamTopics]:
         if self._listed is None or self._clock() - self._listed[0] > _FRESH_SECONDS:
             publications = self._technology.publications()
             try:
-                found = await publications.ledgers(self._configuration.app)
+                ledgers = await publications.ledgers(self._configuration.app)
             finally:
                 await publications.close()
-            self._listed = self._clock(), found
+            self._listed = self._clock(), ledgers
         return self._listed[1]
 
     async def _tally(self, topics: StreamTopics) -> Tally:

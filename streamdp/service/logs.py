@@ -103,7 +103,7 @@ def _when_and_what_first(_: object, __: str, event: MutableMapping[str, Any]) ->
 def _adopt_libraries(log: EventLog) -> None:
     """Let the root of standard logging speak through ours, from warnings on."""
     root = logging.getLogger()
-    for handler in [each for each in root.handlers if isinstance(each, LogRelay)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, LogRelay)]:
         root.removeHandler(handler)
     root.addHandler(LogRelay(log))
     root.setLevel(logging.WARNING)
@@ -152,9 +152,9 @@ def watch_loop(loop: asyncio.AbstractEventLoop, log: EventLog) -> None:
     Its message quotes a callback's arguments, so only what comes before is passed on.
     """
 
-    def told(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def log_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         fields = {"exception": type(error).__name__, "where": where_raised(error)} if error else {}
         log.error("loop_exception", detail=_QUOTES.split(context["message"])[0], **fields)
 
-    loop.set_exception_handler(told)
+    loop.set_exception_handler(log_exception)

@@ -257,15 +257,15 @@ class Service:
         appetites = [worker.appetite for worker in self._workers.values()]
         while gathered < min([settings.batch_records, *appetites]):
             begun = clock()
-            found = await self._transport.poll(max_records=settings.poll_records, timeout=timeout)
+            batches = await self._transport.poll(max_records=settings.poll_records, timeout=timeout)
             self._observe("poll", clock() - begun)
-            for records in found:
+            for records in batches:
                 worker = self._workers.get(records.partition)
                 if worker is not None:
                     worker.deliver(records)
-            if found:
+            if batches:
                 self._heard_at = clock()
-            count = sum(len(records) for records in found)
+            count = sum(len(records) for records in batches)
             gathered, timeout = gathered + count, 0.0
             if count < settings.poll_records:
                 break
@@ -289,8 +289,8 @@ class Service:
         try:
             await asyncio.wait(waiting, timeout=self._settings.brake_seconds)
         finally:
-            for each in waiting:
-                each.cancel()
+            for task in waiting:
+                task.cancel()
 
     async def _drain(self) -> None:
         """Let every partition publish what it has drawn, within a bounded time."""

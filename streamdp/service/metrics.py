@@ -68,7 +68,7 @@ class Facts:
 
     about: Sequence[About]
     process: ProcessStatus | None  # None where nothing is learned
-    told: Mapping[str, StreamReleases] = field(default_factory=dict)
+    shown: Mapping[str, StreamReleases] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     assemblies: Sequence[str] = ()  # that this process works on
@@ -112,43 +112,43 @@ class MetricsPage:
 
 def _streams(facts: Facts) -> Iterator[Metric]:
     """What an event costs, and what was promised."""
-    label, told = ["stream"], facts.told
+    label, releases = ["stream"], facts.shown
     yield gauge(
         "streamdp_epsilon_configured",
         "The most that the stream may charge an event: its action and every estimate.",
         label,
-        (((each.name,), float(each.charge)) for each in facts.about),
+        (((stream.name,), float(stream.charge)) for stream in facts.about),
     )
     yield gauge(
         "streamdp_epsilon_charged_max",
         "The most that any event was charged, by the ledger's newest lines; it does not grow.",
         label,
-        (((e.name,), float(told[e.name].charged())) for e in facts.about if e.name in told),
+        (((e.name,), float(releases[e.name].charged())) for e in facts.about if e.name in releases),
     )
     yield gauge(
         "streamdp_epsilon_charged_in_epoch",
         "The same of the configured epoch alone: earlier ones may have had another budget.",
         label,
         (
-            ((e.name,), float(told[e.name].charged_in(e.epoch_of)))
+            ((e.name,), float(releases[e.name].charged_in(e.epoch_of)))
             for e in facts.about
-            if e.name in told
+            if e.name in releases
         ),
     )
     yield gauge(
         "streamdp_epsilon_budget",
         "The most that all streams of the input topic together may charge an event.",
         label,
-        (((each.name,), float(each.budget)) for each in facts.about),
+        (((stream.name,), float(stream.budget)) for stream in facts.about),
     )
     yield gauge(
         "streamdp_seeded",
         "1 if randomness comes from a seed: a test, in which nothing is protected.",
         label,
-        (((each.name,), float(each.seeded)) for each in facts.about),
+        (((stream.name,), float(stream.seeded)) for stream in facts.about),
     )
     yield gauge("streamdp_epoch", "The configuration's epoch.", label, (
-        ((each.name,), each.epoch) for each in facts.about
+        ((stream.name,), stream.epoch) for stream in facts.about
     ))  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def is_up(process: ProcessStatus) -> bool:
 
     A partition that is merely taken, which every rebalance brings, says nothing of the transport.
     """
-    lost = any(part.lost for each in process.work for part in each.partitions)
+    lost = any(part.lost for stream in process.work for part in stream.partitions)
     ago = process.polled_ago
     return not lost and ago is not None and ago < LOST_SECONDS
 
@@ -351,12 +351,12 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
     """The released estimates of this process's partitions or (serving only) of all."""
     for kind, (name, help_) in _PRIVATE.items():
         readings = []
-        for each in facts.about:
-            told = facts.told.get(each.name)
-            total = None if told is None else told.latest(kind, _own(facts, each.name))
+        for stream in facts.about:
+            releases = facts.shown.get(stream.name)
+            total = None if releases is None else releases.latest(kind, _own(facts, stream.name))
             if total is not None and total.keys:
                 a_slot = ESTIMATES[kind].a_slot
-                readings.append((each.name, total.per_slot() if a_slot else total.per_block()))
+                readings.append((stream.name, total.per_slot() if a_slot else total.per_block()))
         yield gauge(name, help_, ["stream"], (((s,), r.value) for s, r in readings))
         yield gauge(
             f"{name}_stderr",
@@ -373,20 +373,20 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
 
 
 def _bounds(facts: Facts) -> Iterator[tuple[tuple[str, ...], float]]:
-    for each in facts.about:
-        if isinstance(each.learner, PolicyLearner):
+    for stream in facts.about:
+        if isinstance(stream.learner, PolicyLearner):
             continue  # no theorem is claimed
-        told = facts.told.get(each.name)
-        parts = [] if told is None else list(told.partitions.values())
+        releases = facts.shown.get(stream.name)
+        parts = [] if releases is None else list(releases.partitions.values())
         last = max((part.last_slot for part in parts), default=0)
         if last:
             length = max(part.longest_block for part in parts)
-            yield (each.name,), each.regret_bound(last_slot=last, length=length)
+            yield (stream.name,), stream.regret_bound(last_slot=last, length=length)
 
 
 def _own(facts: Facts, stream: str) -> list[int] | None:
     """The partitions whose estimates this process shows; None for all."""
     if facts.process is None:
         return None
-    found = (each for each in facts.process.streams if each.name == stream)
-    return [part.number for each in found for part in each.partitions]
+    streams = (status for status in facts.process.streams if status.name == stream)
+    return [part.number for status in streams for part in status.partitions]

@@ -95,8 +95,8 @@ class Opening:
         charging = [each for each in releases if each.stop > each.start]
         pooled = [each for each in self.saved.now.pooled.values() if self.waits(each)]
         return [
-            *((each.kind, each.first_offset, each.epsilon) for each in charging),
-            *((ACTION, each.first_offset, each.epsilon) for each in pooled),
+            *((release.kind, release.first_offset, release.epsilon) for release in charging),
+            *((ACTION, vote.first_offset, vote.epsilon) for vote in pooled),
         ]
 
 
@@ -127,7 +127,9 @@ def heritage_at(spec: StreamSpec, partition: Partition, opening: Opening) -> Her
         begins = Begins.CARRYING if opening.carries else Begins.ANEW
     saved = opening.saved
     waiting = {
-        release_entry(identity) for identity, each in saved.releases.items() if opening.waits(each)
+        release_entry(identity)
+        for identity, recorded in saved.releases.items()
+        if opening.waits(recorded)
     }
     return heritage(spec, partition.number, saved, begins=begins, waiting=waiting)
 
@@ -144,8 +146,8 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
         opening = _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
         newest = line is None or not _is_later(line, checkpoint)
-        told = saved.now.learner
-        known = told is not None and told.noted_from is UNSET
+        learner = saved.now.learner
+        known = learner is not None and learner.noted_from is UNSET
         whole = is_readable(checkpoint.epoch, saved.now)
         return replace(opening, carries=spec.carry and newest and known and whole)
     _check_continues(spec.continuing(checkpoint.digest), partition, taken, checkpoint, line)
@@ -287,12 +289,12 @@ def _without_checkpoint(
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
     if spec.epoch_of(partition.number) <= before:
-        found = "a group offset" if line is None else f"a ledger with {_named(line)}"
+        evidence = "a group offset" if line is None else f"a ledger with {_named(line)}"
         raise _halt(
             partition,
             "the state is gone; going on needs a new epoch",
             f"a checkpoint, or epoch {before + 1}",
-            found,
+            evidence,
         )
     return _anew(partition, taken, saved, line, past, before=before)
 

@@ -59,31 +59,31 @@ class PairPast:
         """What all but this assembly have done with its requests."""
         own = self._way(name)
         topics = self._tables.topics
-        budget = min(topics[each].budget for each in own[:2] if each in topics)
+        budget = min(topics[end].budget for end in own[:2] if end in topics)
         ledger = self._ledger(name)
         return Past(
             app=self._configuration.app,
             room=budget - event_charge(self._configuration, own.output),
-            elsewhere=sum((self._elsewhere(each) for each in own[:2]), NONE),
+            elsewhere=sum((self._elsewhere(end) for end in own[:2]), NONE),
             configured=self._configured(name, own),
             readings=tuple(self._readings(own, budget, but=ledger)),
         )
 
     def _configured(self, name: str, own: _Way) -> dict[str, Fraction]:
         """What others will charge each request from now on, by ledger."""
-        found: dict[str, Fraction] = {}
+        charges: dict[str, Fraction] = {}
         for other in self._tables.assemblies:
             way = self._way(other)
             if other != name and way.requests == own.requests:
-                found[self._ledger(other)] = event_charge(self._configuration, way.output)
+                charges[self._ledger(other)] = event_charge(self._configuration, way.output)
         ways = {way for way in self._ways() if way.requests != own.requests}
         for way in self._together(own) & ways:  # they share outcomes
-            found[f"{way.requests} to {way.output}"] = self._highest(way.output)
+            charges[f"{way.requests} to {way.output}"] = self._highest(way.output)
         for stream, table in self._tables.streams.items():
             if table.input == own.requests:
-                found[self._ledger(stream)] = self._share(stream)
-        found[f"streams of {own.outcomes}"] = self._read_directly(own.outcomes)
-        return found
+                charges[self._ledger(stream)] = self._share(stream)
+        charges[f"streams of {own.outcomes}"] = self._read_directly(own.outcomes)
+        return charges
 
     def _readings(self, own: _Way, budget: Fraction, *, but: str) -> Iterable[EpochReading]:
         """What others have done with requests up to an offset."""
@@ -116,9 +116,9 @@ class PairPast:
         """The most that a request is charged by every way but one."""
         outputs = {way.output for way in group} - {topic}
         inputs = {end for way in group for end in way[:2]} - {topic}
-        charged = sum((self._highest(each) for each in outputs), NONE)
+        charged = sum((self._highest(output) for output in outputs), NONE)
         return charged + sum(
-            (self._read_directly(each) + self._elsewhere(each) for each in inputs), NONE
+            (self._read_directly(end) + self._elsewhere(end) for end in inputs), NONE
         )
 
     # -- parts -------------------------------------------------------------------------------------
@@ -130,18 +130,18 @@ class PairPast:
 
     def _together(self, first: _Way) -> set[_Way]:
         """The ways that are connected by topics of requests or of outcomes."""
-        found, ways = {first}, self._ways()
+        connected, ways = {first}, self._ways()
         while True:
-            ends = {end for way in found for end in way[:2]}
+            ends = {end for way in connected for end in way[:2]}
             more = {way for way in ways if ends & set(way[:2])}
-            if more == found:
-                return found
-            found = found | more
+            if more == connected:
+                return connected
+            connected = connected | more
 
     def _ways(self) -> set[_Way]:
         """Configured ones and those that ledgers tell of."""
-        told = {_Way(each.requests, each.outcomes, each.output) for each in self._claims}
-        return told | {self._way(name) for name in self._tables.assemblies}
+        ways = {_Way(claim.requests, claim.outcomes, claim.output) for claim in self._claims}
+        return ways | {self._way(name) for name in self._tables.assemblies}
 
     def _way(self, name: str) -> _Way:
         table = self._tables.assemblies[name]
@@ -162,7 +162,7 @@ class PairPast:
 
     def _read_directly(self, topic: str) -> Fraction:
         """The same by the streams whose ledgers are here, each at its highest."""
-        streams = [name for name, each in self._tables.streams.items() if each.input == topic]
+        streams = [name for name, table in self._tables.streams.items() if table.input == topic]
         charged = {self._ledger(name): self._share(name) for name in streams}
         for tally in self._tallies:
             ledger = tally.ledger

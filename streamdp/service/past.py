@@ -85,11 +85,11 @@ class Past:
 
     def begin(self, partition: int, position: int) -> int:
         """The earliest record, from a position on, from which on everything fits the budget."""
-        ends = [each.last_offset + 1 for each in self._from(partition, position)]
+        ends = [reading.last_offset + 1 for reading in self._from(partition, position)]
         starts = [position, *sorted(ends)]
         fitting = (start for start in starts if self.charged(partition, start) <= self.room)
-        found = next(fitting, None)
-        if found is None:
+        start = next(fitting, None)
+        if start is None:
             raise StateMismatch(
                 complaint(
                     f"partition {partition}",
@@ -100,27 +100,27 @@ class Past:
                     got=self.charged(partition, starts[-1]),
                 )
             )
-        return found
+        return start
 
     def charged(self, partition: int, start: int) -> Fraction:
         """The most that others have charged, or will charge, a record from `start` on."""
         own, foreign = dict(self.configured), dict[str, Fraction]()
-        for each in self._from(partition, start):
-            into = own if each.app == self.app else foreign
-            into[each.ledger] = max(into.get(each.ledger, Fraction(0)), each.charge)
+        for reading in self._from(partition, start):
+            into = own if reading.app == self.app else foreign
+            into[reading.ledger] = max(into.get(reading.ledger, Fraction(0)), reading.charge)
         return sum(own.values(), Fraction(0)) + max(
             self.elsewhere, sum(foreign.values(), Fraction(0))
         )
 
     def ahead(self, partition: int, position: int) -> list[str]:
         """The ledgers that have read beyond a position."""
-        return sorted({each.ledger for each in self._from(partition, position)})
+        return sorted({reading.ledger for reading in self._from(partition, position)})
 
     def _from(self, partition: int, start: int) -> list[EpochReading]:
         return [
-            each
-            for each in self.readings
-            if each.partition == partition and each.last_offset >= start
+            reading
+            for reading in self.readings
+            if reading.partition == partition and reading.last_offset >= start
         ]
 
 
@@ -194,7 +194,7 @@ class Tally:
 
     def highest(self, topic: str) -> Fraction:
         """The most that any record of an input was charged by this ledger's stream."""
-        return max((each.charge for each in self.readings(topic)), default=Fraction(0))
+        return max((reading.charge for reading in self.readings(topic)), default=Fraction(0))
 
     def input_ids(self, topic: str) -> Mapping[int, str]:
         """Which topic of that name each partition of an input belonged to, where lines tell it."""

@@ -135,13 +135,13 @@ def _suspicious(batch: Batch) -> list[int]:
         return unlearned
     with np.errstate(all="ignore"):
         sums = np.einsum("ij->i", batch.losses)
-    found: list[int] = np.unique(batch.offsets[~np.isfinite(sums)]).tolist()
-    return found
+    offsets: list[int] = np.unique(batch.offsets[~np.isfinite(sums)]).tolist()
+    return offsets
 
 
 def _at(records: Sequence[Records], offset: int) -> tuple[Key, Value]:
     """The record of an offset."""
-    part = next(each for each in records if offset < each.next_offset)
+    part = next(batch for batch in records if offset < batch.next_offset)
     place = bisect_left(part.offsets, offset)
     return part.keys[place], part.values[place]
 
@@ -157,9 +157,9 @@ async def quarantining(
     """Write what these notice for as long as the block lasts, then what waits, but not for long."""
     ending = asyncio.Event()
     tasks = {
-        asyncio.create_task(_Writer(each, technology).run(ending), name=repr(each))
-        for each in quarantines
-        if each is not None
+        asyncio.create_task(_Writer(quarantine, technology).run(ending), name=repr(quarantine))
+        for quarantine in quarantines
+        if quarantine is not None
     }
     try:
         yield

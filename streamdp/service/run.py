@@ -82,7 +82,7 @@ async def run_service(
     """
     specs = configuration.specs(seeds=seeds) if work is not Work.ASSEMBLE else []
     assemblies = configuration.assemblies() if work is not Work.LEARN else []
-    view = View(specs, assemblies=[each.name for each in assemblies])
+    view = View(specs, assemblies=[assembly.name for assembly in assemblies])
     lasting = configuration.tables.service.worker
     worker = lasting or f"{socket.gethostname()}:{os.getpid()}"
     running = Running(configuration, specs, technology, view, log, worker)
@@ -103,7 +103,7 @@ async def run_service(
             log=log,
             settings=configuration.loop_settings(),
             modes={name: configuration.modes()[name] for name in view.streams},
-            observe=_all_of([each for each in observers if each is not None]),
+            observe=_all_of([observer for observer in observers if observer is not None]),
         )
         with _Signals(running, service):
             try:
@@ -162,8 +162,8 @@ def _all_of(observers: Sequence[Observe]) -> Observe:
     """Tell every observer."""
 
     def observe(step: str, seconds: float) -> None:
-        for each in observers:
-            each(step, seconds)
+        for observer in observers:
+            observer(step, seconds)
 
     return observe
 

@@ -79,8 +79,8 @@ class Sameness:
             return  # the stream reads none now
         for at, offset in enumerate(records.offsets):
             if offset == last.offset:
-                found = fingerprint(records, at, whole=whole)
-                if found.digest == last.digest:
+                read_again = fingerprint(records, at, whole=whole)
+                if read_again.digest == last.digest:
                     return
         raise StateMismatch(
             complaint(
@@ -109,11 +109,11 @@ def _last_of(records: Records) -> Records:
 
 def fingerprint(records: Records, at: int, *, whole: bool) -> LastRecord:
     """What one of the records is known again by; `whole` with its headers and timestamp."""
-    told = blake2b(digest_size=16, person=b"streamdp record")
+    hashed = blake2b(digest_size=16, person=b"streamdp record")
     for part in _parts(records, at, whole=whole):
-        told.update(b"-" if part is None else b"%d:" % len(part))
-        told.update(part or b"")
-    digest, offset = told.hexdigest(), records.offsets[at]
+        hashed.update(b"-" if part is None else b"%d:" % len(part))
+        hashed.update(part or b"")
+    digest, offset = hashed.hexdigest(), records.offsets[at]
     return LastRecord(offset=offset, digest=digest, whole=True if whole else UNSET)
 
 

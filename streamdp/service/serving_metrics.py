@@ -26,19 +26,19 @@ def listener(known: Mapping[str, Condition], traffic: Traffic) -> Iterator[Metri
 def _look_ups(known: Mapping[str, Condition]) -> Iterator[Metric]:
     """The cache of published actions that HTTP answers from."""
     yield gauge("streamdp_cache_keys", "Keys that look-ups know.", ["stream"], (
-        ((stream,), each.keys) for stream, each in known.items()
+        ((stream,), condition.keys) for stream, condition in known.items()
     ))  # fmt: skip
     yield gauge(
         "streamdp_cache_keys_in_several_partitions",
         "Keys with a learner in more than one partition; the one with most slots answers.",
         ["stream"],
-        (((stream,), each.several) for stream, each in known.items()),
+        (((stream,), condition.several) for stream, condition in known.items()),
     )
     yield gauge(
         "streamdp_cache_stale_seconds",
         "Since the published actions could last be followed; 0 while they can.",
         ["stream"],
-        (((stream,), each.stale_seconds) for stream, each in known.items()),
+        (((stream,), condition.stale_seconds) for stream, condition in known.items()),
     )
 
 
@@ -52,7 +52,10 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
         "How long the answer to a request took, by what was asked for.",
         ["kind"],
         SECONDS,
-        (((kind,), each.counts, each.seconds) for kind, each in traffic.durations.items()),
+        (
+            ((kind,), histogram.counts, histogram.seconds)
+            for kind, histogram in traffic.durations.items()
+        ),
     )
     yield counter(
         "streamdp_http_connections_refused",

@@ -168,7 +168,7 @@ class StreamSpec:
             estimates=self.estimates,
             memory="" if isinstance(self.learner, PolicyLearner) else self.learner.memory.name,
             observes="feedback" if isinstance(self.learner, PolicyLearner) else "losses",
-            learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
+            learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             schedule=written(self.learner.schedule),
             crowd=crowd_name(self.learner),
             giving=giving(self.learner),
@@ -185,7 +185,7 @@ class StreamSpec:
             totals=layout.wide,
             remembered=layout.remembered,
             shown=layout.shown,
-            learner=told(self.learner) if isinstance(self.learner, PolicyLearner) else "",
+            learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             noted_from=noted_from,
             donates=donated_below(self.learner) or UNSET,
         )
@@ -277,6 +277,6 @@ def crowd_name(learner: Learner) -> str:
     return learner.crowd.name
 
 
-def told(learner: PolicyLearner) -> str:
+def learner_text(learner: PolicyLearner) -> str:
     """A feedback learner's recipe and options, from which `feedback_learner_of` makes it again."""
     return json.dumps(learner.to_config(), separators=(",", ":"))

@@ -92,9 +92,9 @@ class ProcessStatus(Struct, frozen=True):
         return _encode(self)
 
     @classmethod
-    def decode(cls, told: bytes) -> ProcessStatus:
+    def decode(cls, encoded: bytes) -> ProcessStatus:
         """From bytes."""
-        return _decoder.decode(told)
+        return _decoder.decode(encoded)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -117,7 +117,7 @@ class Steps:
         if step == "poll":
             self._polled_at = self._clock()
 
-    def told(self) -> list[StepStatus]:
+    def statuses(self) -> list[StepStatus]:
         """The counts of all steps."""
         return [StepStatus(step, list(self._counts[step]), self._seconds[step]) for step in STEPS]
 
@@ -129,10 +129,10 @@ class Steps:
 def status_of(
     view: View, steps: Steps, *, now: float, started_at: float = 0.0, listener_restarts: int = 0
 ) -> ProcessStatus:
-    """What may be told at this moment; `now` is of the clock that the service runs by."""
+    """The public status at this moment; `now` is of the clock that the service runs by."""
     return ProcessStatus(
         streams=[_stream(name, shown, now) for name, shown in view.streams.items()],
-        steps=steps.told(),
+        steps=steps.statuses(),
         polled_ago=steps.polled_ago(now=now),
         started_at=started_at,
         assigned=view.assigned,

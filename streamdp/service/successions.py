@@ -130,14 +130,14 @@ class Succession:
             if before is not None and self._must_carry(line, before):
                 yield f"an opening that carries nothing over, where epoch {line.epoch} does"
             return
-        told = After(carried.epoch, carried.born, carried.block)
-        if before is None or before.after != told:
+        old = After(carried.epoch, carried.born, carried.block)
+        if before is None or before.after != old:
             newest = "none" if before is None else _named(before.after)
-            yield f"an opening carried over from {_named(told)}; the key's newest learner: {newest}"
+            yield f"an opening carried over from {_named(old)}; the key's newest learner: {newest}"
             return
-        if told.epoch == line.epoch and told.born >= line.born:
-            yield f"an opening carried over from {_named(told)}, which is not older"
-        if told.epoch < line.epoch and self.carries is None:
+        if old.epoch == line.epoch and old.born >= line.born:
+            yield f"an opening carried over from {_named(old)}, which is not older"
+        if old.epoch < line.epoch and self.carries is None:
             yield f"an opening carried over into epoch {line.epoch}, whose mark does not say so"
         if before.withheld and line.withheld is not True:
             yield "an opening carried over from what was withheld"
@@ -181,12 +181,12 @@ class Succession:
 
         An action that was away for an epoch and is back is known by its name, which no mark says.
         """
-        moves, marks = np.arange(actions), [each for at, each in self._marks if at > since]
-        for each in marks:
+        moves, marks = np.arange(actions), [mark for at, mark in self._marks if at > since]
+        for mark in marks:
             if len(marks) > 1 and (moves == STAYS_AWAY).any():
                 return None
             step = np.full(MOST_ACTIONS, STAYS_AWAY)
-            for new, old, count in each.kept:
+            for new, old, count in mark.kept:
                 if max(old, new) + count <= MOST_ACTIONS:
                     step[old : old + count] = np.arange(new, new + count)
             moves = np.where(moves == STAYS_AWAY, STAYS_AWAY, step[moves])
@@ -203,12 +203,12 @@ class Succession:
             return before.action is not None or bool(before.learner)
         if self.carries is None:
             return False
-        since = [each for at, each in self._marks if at > before.after.epoch]
+        since = [mark for at, mark in self._marks if at > before.after.epoch]
         if not isinstance(line.learner, str):
-            removed = {name for each in since for name in each.removed}
+            removed = {name for mark in since for name in mark.removed}
             return before.action is not None and before.action not in removed
-        posterior = all(_keeps_a_posterior(told) for told in (before.learner, line.learner))
-        return posterior and all(each.kept for each in since)
+        posterior = all(_keeps_a_posterior(name) for name in (before.learner, line.learner))
+        return posterior and all(mark.kept for mark in since)
 
 
 def _given(line: Charge) -> int:
@@ -234,14 +234,14 @@ def _named(after: After) -> str:
 
 
 @lru_cache(maxsize=64)
-def _learner(told: str, actions: int) -> PolicyLearner | None:
+def _learner(config: str, actions: int) -> PolicyLearner | None:
     """A feedback learner by what lines say of it; names of actions make no difference to it."""
     try:
-        return feedback_learner_of(json.loads(told), actions=[str(n) for n in range(actions)])
+        return feedback_learner_of(json.loads(config), actions=[str(n) for n in range(actions)])
     except (InvalidConfig, ValueError, TypeError):
         return None
 
 
-def _keeps_a_posterior(told: str) -> bool:
-    learner = _learner(told, 2)
+def _keeps_a_posterior(config: str) -> bool:
+    learner = _learner(config, 2)
     return learner is not None and keeps_a_posterior(learner.rule)

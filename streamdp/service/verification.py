@@ -15,8 +15,8 @@ What is held against the ledgers of the streams that were given:
    stream's lines name a learner that releases so, and its policies follow from its sums
    (`streamdp.wire.retracing`).
 8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
-   lines put in force, and nothing was told that no line tells of (`told`).
-9. Priors follow from the votes before them, and each draw names the newest (`crowd_lines`). The
+   lines put in force, and the topic has nothing that no line tells of (`read_published`).
+9. Priors follow from the votes before them, and charge draw names the newest (`crowd_lines`). The
    blocks of the pool tile the slots that keys donate, as many as there are by then; these are
    charged where a key's line says that it donates them.
 10. What openings carry over is what was public of the key's newest learner (`successions`).
@@ -69,7 +69,7 @@ MOST_COMPARED = 1_000_000
 """Records of a partition's actions topic that are held against its ledger: the newest. A topic that
 has not been compacted for long has many more."""
 
-MOST_TOLD = 20
+MOST_LISTED = 20
 """Violations of one kind of place that are told in full; the rest are counted."""
 
 LONGEST = 1000
@@ -108,10 +108,10 @@ class TopicVerdict:
         return max(self.highest, self.own + self.elsewhere) <= self.budget and not self.seeded
 
 
-class _Told(NamedTuple):
-    """What a record of an actions topic told readers."""
+class _PublishedPolicy(NamedTuple):
+    """The part of an actions record that is compared with the ledger."""
 
-    what: bytes | int  # a policy's fingerprint, or an action's place
+    choice: bytes | int  # a policy's fingerprint, or an action's place
     actions: int  # that the policy is about
     fallback: bool
 
@@ -149,7 +149,7 @@ class _Part:
     last: int = -1  # the last record that any line has read
     unjudged: int = 0  # lines after withheld votes: what they put in force cannot be computed
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
-    told: dict[Identity, _Told] = field(default_factory=dict)  # to readers, by lines to come
+    published: dict[Identity, _PublishedPolicy] = field(default_factory=dict)  # for lines to come
     compared: Compared = field(default_factory=Compared)
     succession: Succession = field(default_factory=Succession)
     crowd: CrowdLines = field(default_factory=CrowdLines)
@@ -168,19 +168,19 @@ class Verification:
         self._seeded: defaultdict[str, int] = defaultdict(int)
         self._assembled = AssembledRequests()
 
-    def told(self, stream: StreamTopics, records: Iterable[Published]) -> None:
-        """What is on a stream's actions topic, all of it before any line of its ledger is read.
+    def read_published(self, stream: StreamTopics, records: Iterable[Published]) -> None:
+        """Read a stream's actions topic, all of it before any line of its ledger.
 
-        In this order a service that runs meanwhile publishes lines that are not on the topic yet,
-        and never a policy that is not in the ledger yet.
+        In this order a running service may add lines whose record was not read here, but a record
+        that was read here always has its line.
         """
         for record in records:
             part = self._parts[stream.app, stream.stream, record.partition]
             try:
                 line = decode_in_force(record.value)
-                part.told[line.identity] = _what(line)
-                if len(part.told) > MOST_COMPARED:
-                    del part.told[next(iter(part.told))]
+                part.published[line.identity] = _published_policy(line)
+                if len(part.published) > MOST_COMPARED:
+                    del part.published[next(iter(part.published))]
             except StateMismatch as error:
                 where = f"{stream.actions} partition {record.partition} offset {record.offset}"
                 self._tell(where, str(error))
@@ -223,9 +223,9 @@ class Verification:
         """How much of what readers were told was held against the ledgers."""
         parts = [part.compared for part in self._parts.values()]
         return Compared(
-            actions=sum(each.actions for each in parts),
-            policies=sum(each.policies for each in parts),
-            unjudged=sum(each.unjudged for each in parts),
+            actions=sum(compared.actions for compared in parts),
+            policies=sum(compared.policies for compared in parts),
+            unjudged=sum(compared.unjudged for compared in parts),
         )
 
     def agreements(self) -> dict[tuple[str, str], Agreements]:
@@ -234,18 +234,18 @@ class Verification:
         for (app, stream, _), part in self._parts.items():
             if part.crowd.crowd is not None and part.crowd.crowd.control.share:
                 parts[app, stream].append(part.crowd.agreements)
-        return {name: of_all(each) for name, each in parts.items()}
+        return {name: of_all(agreements) for name, agreements in parts.items()}
 
     def finish(self) -> None:
         """Finish: a published action or policy that no ledger line confirms is a violation."""
         for (app, stream, number), part in self._parts.items():
-            for identity in part.told:
+            for identity in part.published:
                 self._tell(
                     f"{app}.{stream} partition {number}",
                     f"readers were told of block {identity.block} ({identity.kind}, born at"
                     f" {identity.born}, epoch {identity.epoch}), which no ledger line tells of",
                 )
-            part.told.clear()
+            part.published.clear()
 
     def verdicts(
         self,
@@ -282,7 +282,7 @@ class Verification:
             elsewhere=elsewhere.get(topic, _NOTHING),
             budget=budget,
             lines=self._lines[topic],
-            seeded=sum(self._seeded[each] for each in {topic, *outputs}),
+            seeded=sum(self._seeded[charged_topic] for charged_topic in {topic, *outputs}),
             assembled=outputs,
         )
 
@@ -352,7 +352,7 @@ class Verification:
         charged = self._charges[topic]
         for of_key in charged.keys() | open_.keys():
             charges = [*charged.get(of_key, ()), *open_.get(of_key, ())]
-            counted = [each for app, each in charges if app not in without]
+            counted = [charge for app, charge in charges if app not in without]
             try:
                 highest = max(highest, topic_total(counted))
             except StateMismatch as error:
@@ -447,7 +447,7 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         part.unjudged += learner.follower.unjudged
     if line.kind in (OPENING, *ENDS_BLOCK):
         yield from part.succession.read(line, learner.policies.history)
-    yield from _as_told(part, learner, line)
+    yield from _as_published(part, learner, line)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"
     if line.kind == OPENING and isinstance(line.carried, CarriedOver):
@@ -468,13 +468,12 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         learner.stop += line.donates.slots
 
 
-def _what(line: InForce) -> _Told:
-    """The part of an actions record that is compared with the ledger."""
+def _published_policy(line: InForce) -> _PublishedPolicy:
     fallback = line.fallback is True
     if isinstance(line, ActionLine):
-        return _Told(line.index, 0, fallback)
+        return _PublishedPolicy(line.index, 0, fallback)
     policy = from_base64(line.policy, "policy")
-    return _Told(_fingerprint(policy), len(policy) // _PART_BYTES, fallback)
+    return _PublishedPolicy(_fingerprint(policy), len(policy) // _PART_BYTES, fallback)
 
 
 def _fingerprint(policy: bytes) -> bytes:
@@ -482,24 +481,24 @@ def _fingerprint(policy: bytes) -> bytes:
     return blake2b(policy, digest_size=16).digest()
 
 
-def _as_told(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]:
-    """Whether readers were told what this line puts in force, if the topic still has it."""
-    told_ = part.told.pop(line.identity, None)
-    if told_ is None:
+def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]:
+    """Whether the topic's record, if it is still there, puts in force what this line does."""
+    published = part.published.pop(line.identity, None)
+    if published is None:
         return
     if line.withheld is True:
         yield f"block {line.block} ({line.kind}) was withheld, but readers were told of it"
         return
-    if told_.fallback != (line.fallback is True):
+    if published.fallback != (line.fallback is True):
         yield f"block {line.block}: readers were told another mode than the ledger"
-    if isinstance(told_.what, int):
+    if isinstance(published.choice, int):
         standing = line.index if line.in_force is UNSET else line.in_force
-        if told_.what != standing:
-            yield f"block {line.block}: readers were told action {told_.what}, not {standing}"
-        part.compared.actions += told_.what == standing
+        if published.choice != standing:
+            yield f"block {line.block}: readers were told action {published.choice}, not {standing}"
+        part.compared.actions += published.choice == standing
         return
     try:
-        policy = learner.policies.policy(told_.actions)
+        policy = learner.policies.policy(published.actions)
     except InvalidConfig as error:
         yield f"block {line.block}: {error}"
         return
@@ -508,13 +507,13 @@ def _as_told(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]:
             part.compared.unjudged += 1
         else:
             yield f"block {line.block}: readers were told a policy that no sums can give"
-    elif _fingerprint(policy) != told_.what:
+    elif _fingerprint(policy) != published.choice:
         yield f"block {line.block}: the sums give another policy than readers were told"
     else:
         part.compared.policies += 1
 
 
-def told(violations: Sequence[str]) -> list[str]:
-    """Violations, the first ones in full."""
-    rest = len(violations) - MOST_TOLD
-    return [*violations[:MOST_TOLD], *([f"and {rest} more"] if rest > 0 else [])]
+def shortened(violations: Sequence[str]) -> list[str]:
+    """The first violations, and how many more there are."""
+    rest = len(violations) - MOST_LISTED
+    return [*violations[:MOST_LISTED], *([f"and {rest} more"] if rest > 0 else [])]

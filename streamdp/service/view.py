@@ -244,8 +244,8 @@ def _columns(spec: StreamSpec, releases: Sequence[Release]) -> tuple[NDArray[Any
     if isinstance(releases, Releases):
         return releases.kind, releases.stop - releases.start
     kinds = (OPENING, *spec.lines.kinds, *(estimate.name for estimate in spec.estimates))
-    codes = [kinds.index(each.kind) if each.kind in kinds else 0 for each in releases]
-    return np.array(codes), np.array([each.stop - each.start for each in releases])
+    codes = [kinds.index(release.kind) if release.kind in kinds else 0 for release in releases]
+    return np.array(codes), np.array([release.stop - release.start for release in releases])
 
 
 def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: Ints) -> None:
@@ -255,12 +255,12 @@ def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: 
     part.blocks += len(blocks)
     if len(blocks):
         longest = np.array([blocks.max()])
-        due = (each.epsilon for each in spec.estimates if each.due(longest)[0])
+        due = (estimate.epsilon for estimate in spec.estimates if estimate.due(longest)[0])
         part.charge = max(part.charge, sum(due, spec.learner.charge or Fraction(0)))
 
 
 def _shown(spec: StreamSpec, release: Release) -> ShownEstimate:
-    estimate = next(each for each in spec.estimates if each.name == release.kind)
+    estimate = next(estimate for estimate in spec.estimates if estimate.name == release.kind)
     length, actions = release.stop - release.start, len(spec.learner.actions)
     return ShownEstimate(
         kind=release.kind,

@@ -138,9 +138,9 @@ class Worker:
         check_sizes(self._spec, around.transport)
         around.view.turn(self.partition, Status.TAKING)
         around.log.info("partition_taking", partition=str(self.partition))
-        told = self._teller("partition_taking")
+        report = self._teller("partition_taking")
         taken = await around.transport.take(
-            self.partition, progress=lambda entries: told(entries=entries)
+            self.partition, progress=lambda entries: report(entries=entries)
         )
         past = await around.past(self._spec.name, scope(self._spec, self.partition, taken))
         restoring = Restoring(self._spec, self.partition, taken, past=past)
@@ -150,14 +150,14 @@ class Worker:
 
     async def _prove(self, restoring: Restoring) -> None:
         """See that the input is the one that was read; what expires meanwhile proves nothing."""
-        span, found = restoring.proof, []
+        span, batches = restoring.proof, []
         if not span:
             return
         with suppress(StateMismatch):
             reading = self._around.transport.read(self.partition, span.start, span.stop)
-            found = [records async for records in reading]
-            found = found or [Records(self.partition, span.start, (), (), (), span.stop)]
-        for records in found:
+            batches = [records async for records in reading]
+            batches = batches or [Records(self.partition, span.start, (), (), (), span.stop)]
+        for records in batches:
             restoring.prove(records)
 
     async def _rebuild(self, restoring: Restoring) -> None:
@@ -167,12 +167,12 @@ class Worker:
         around.log.info("partition_rebuilding", partition=str(self.partition), records=len(span))
         if not span:
             return
-        told = self._teller("partition_rebuilding")
+        report = self._teller("partition_rebuilding")
         async for records in around.transport.read(self.partition, span.start, span.stop):
             restoring.feed(records)
             done = (records.next_offset - span.start) / len(span)
             around.view.part(self.partition).progress = done
-            told(done=round(done, 3))
+            report(done=round(done, 3))
             await asyncio.sleep(0)
 
     def _teller(self, event: str) -> Callable[..., None]:

@@ -122,8 +122,8 @@ def _check_value(learner: PolicyLearner) -> None:
     if "epsilon" in config:
         other = feedback_learner_of(config | {"epsilon": "0.0625"}, actions=learner.actions)
         others.append(other)
-    told = all(other.digest() != learner.digest() and other != learner for other in others)
-    require(told, "another learner has another digest", learner)
+    distinct = all(other.digest() != learner.digest() and other != learner for other in others)
+    require(distinct, "another learner has another digest", learner)
 
 
 SumsByRelease = dict[tuple[object, ...], Ints]
@@ -136,11 +136,11 @@ def exact_sums(learner: PolicyLearner, batch: FeedbackBatch) -> SumsByRelease:
     From the shipped engine, with the same learner without noise. NOT PRIVATE, of made-up content.
     """
     bare = new_engine(replace(learner, charge=None))
-    found = {}
+    sums = {}
     for release in bare.apply_batch(batch):
         if release.sums is not None:
-            found[_public(release, charge=Fraction(0))] = np.stack(release.sums.arrays())
-    return found
+            sums[_public(release, charge=Fraction(0))] = np.stack(release.sums.arrays())
+    return sums
 
 
 def price(learner: PolicyLearner, ones: SumsByRelease, others: SumsByRelease) -> float:
@@ -173,8 +173,8 @@ def _check_price(learner: PolicyLearner, log_: FeedbackBatch) -> None:
             if learner.played == "value":
                 arms[slot] = played
             neighbours.append(exact_sums(learner, _with(log_, gain=gains, played=arms)))
-        found = max(price(learner, one, two) for one, two in combinations(neighbours, 2))
-        sound = found <= float(learner.charge or 0) + TOLERANCE
+        most = max(price(learner, one, two) for one, two in combinations(neighbours, 2))
+        sound = most <= float(learner.charge or 0) + TOLERANCE
         require(sound, "a replaced content costs at most the charge", learner)
 
 
@@ -228,11 +228,11 @@ def _check_policies(learner: PolicyLearner, whole: Ran) -> None:
             block = release.identity.block + 1
         policy = learner.policy(known[release.key], np.array([block]))[0]
         require(policy.sum(dtype=np.int64) == PARTS, "a policy adds up", learner)
-        told = release.policy == policy.astype("<u4").tobytes()
-        require(told, "a policy is a function of releases", learner)
+        follows = release.policy == policy.astype("<u4").tobytes()
+        require(follows, "a policy is a function of releases", learner)
         latest = learner.policy(known[release.key], np.array([block]))[0]
         known_policy = whole.engine.policy(release.key)
-        last = release is [each for each in whole.releases if each.key == release.key][-1]
+        last = release is [other for other in whole.releases if other.key == release.key][-1]
         same = known_policy is not None and (known_policy == latest).all()
         require(same or not last, "the policy in force is the latest", learner)
 
@@ -249,13 +249,13 @@ def _check_noise(learner: PolicyLearner) -> None:
         offsets=np.arange(len(index)),
     )
     releases = new_engine(learner).apply_batch(batch)
-    told = releases.told
+    parts = releases.feedback
     ended = releases.kind == releases.kinds.index(SUMS)
-    require(told is not None and ended.any(), "a block ends and releases sums", learner)
-    assert told is not None
+    require(parts is not None and ended.any(), "a block ends and releases sums", learner)
+    assert parts is not None
     for arm in range(len(learner.actions)):
-        gains = told.gains[ended, arm] - (length * (NULL // 2) if arm == 0 else 0)
-        shown = told.shown[ended, arm] - (length if arm == 0 else 0)
+        gains = parts.gains[ended, arm] - (length * (NULL // 2) if arm == 0 else 0)
+        shown = parts.shown[ended, arm] - (length if arm == 0 else 0)
         for noise, scale in ((gains, learner.sums_scale), (shown, learner.counts_scale)):
             sound = not noise.any() if scale is None else _is_discrete_laplace(noise, scale)
             require(sound, "noise follows the law of its scale", learner)

@@ -111,8 +111,8 @@ def _check_slots_by_length(format_: Format, run: settings) -> None:
         lengths = np.array([len(value or b"") for value in values], dtype=np.int64)
         expected = format_.slots(lengths)
         for batch in (values, others):
-            found = format_.decode(batch).slots_per_record
-            _must(np.array_equal(found, expected), "slots depend on the encoded length alone")
+            slots = format_.decode(batch).slots_per_record
+            _must(np.array_equal(slots, expected), "slots depend on the encoded length alone")
 
     holds()
 
@@ -120,7 +120,7 @@ def _check_slots_by_length(format_: Format, run: settings) -> None:
 def _check_alone(format_: Format, run: settings) -> None:
     """Rules 3 and 4: among others a record is what it is alone, wherever the batch is cut."""
     good = format_.encode(np.zeros((1, len(format_.actions)), dtype=np.float32))
-    _must_be_as_alone(format_, [each for bad in HOSTILE for each in (good, bad)])
+    _must_be_as_alone(format_, [value for bad in HOSTILE for value in (good, bad)])
 
     @run
     @given(batches(format_))
@@ -133,11 +133,11 @@ def _check_alone(format_: Format, run: settings) -> None:
 def _must_be_as_alone(format_: Format, values: Sequence[Value]) -> None:
     together = format_.decode(values)
     alone = [format_.decode([value]) for value in values]
-    slots = [int(each.slots_per_record[0]) for each in alone]
+    slots = [int(batch.slots_per_record[0]) for batch in alone]
     _must(together.slots_per_record.tolist() == slots, "slots do not depend on other records")
-    for at, each in zip(np.cumsum(slots) - slots, alone, strict=True):
-        rows = together.losses[at : at + len(each.losses)]
-        _must(_same(rows, each.losses), "rows do not depend on other records")
+    for at, record in zip(np.cumsum(slots) - slots, alone, strict=True):
+        rows = together.losses[at : at + len(record.losses)]
+        _must(_same(rows, record.losses), "rows do not depend on other records")
 
 
 def _check_round_trip(format_: Format, run: settings) -> None:
@@ -174,7 +174,7 @@ def _check_bad_row(format_: Format, run: settings) -> None:
         end = len(frame) - (3 - at) * width
         good = format_.decode([frame]).losses
         bad = format_.decode([frame[: end - width] + junk + frame[end:]]).losses
-        others = [each for each in range(4) if each != at]
+        others = [row for row in range(4) if row != at]
         _must(_same(good[others], bad[others]), "a bad row nulls only itself")
 
     for junk in (b"\xff" * width, b"\0" * width):

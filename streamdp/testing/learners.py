@@ -120,8 +120,8 @@ def _check_value(learner: Leader) -> None:
     if "epsilon" in config:
         others.append(_read(learner, config | {"epsilon": "0.0625"}))
     for other in others:
-        told = other.digest() != learner.digest() and other != learner
-        require(told, "another learner has another digest", learner)
+        distinct = other.digest() != learner.digest() and other != learner
+        require(distinct, "another learner has another digest", learner)
 
 
 def _read(learner: Leader, config: Mapping[str, str]) -> Leader:
@@ -206,8 +206,8 @@ def _check_draws(learner: Leader) -> None:
     before = standing[chosen & (releases.block == block - 1)]
     for favoured in np.unique(before).tolist():
         law = _law(learner, losses, block, favoured)
-        found = chi_square(after[before == favoured], law) > FALSE_ALARM / MOST_ACTIONS
-        require(found, "draws follow the law", learner)
+        fits = chi_square(after[before == favoured], law) > FALSE_ALARM / MOST_ACTIONS
+        require(fits, "draws follow the law", learner)
 
 
 def _check_in_force(learner: Leader, whole: Ran) -> None:
@@ -220,8 +220,8 @@ def _check_in_force(learner: Leader, whole: Ran) -> None:
         else:
             vote, length = np.array([release.value]), np.array([release.stop - release.start])
             known[release.key] = learner.memory.after(known[release.key], vote, length)
-        told = int(known[release.key].in_force[0])
-        require(told == release.standing, "what is in force follows from the releases", learner)
+        in_force = int(known[release.key].in_force[0])
+        require(in_force == release.standing, "what is in force follows from the releases", learner)
     for key, standing in known.items():
         action = learner.actions[int(standing.in_force[0])]
         require(whole.engine.action(key) == action, "an engine says what is in force", learner)
@@ -229,8 +229,8 @@ def _check_in_force(learner: Leader, whole: Ran) -> None:
 
 def _check_long_blocks(learner: Leader) -> None:
     """Promise 11."""
-    found = misdeeds(learner, longest=_LONG_BLOCK)
-    require(not found, "; ".join(["in long blocks", *found]), learner)
+    faults = misdeeds(learner, longest=_LONG_BLOCK)
+    require(not faults, "; ".join(["in long blocks", *faults]), learner)
 
 
 def _law(learner: Leader, losses: Ints, block: int, favoured: int) -> NDArray[np.float64]:

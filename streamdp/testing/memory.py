@@ -178,16 +178,16 @@ class MemoryTransport:
         deadline = clock() + timeout
         await asyncio.sleep(0)  # before anything is taken: a cancelled poll loses nothing
         while True:
-            found = self._fetch(max_records)
+            batches = self._fetch(max_records)
             left = deadline - clock()
-            if found or left <= 0:
-                return found
+            if batches or left <= 0:
+                return batches
             await self._log.changed(timeout=left)
 
     def _fetch(self, limit: int) -> list[Records]:
         partitions = sorted(self._positions)
         turn = self._turn % max(1, len(partitions))
-        found: list[Records] = []
+        batches: list[Records] = []
         for partition in partitions[turn:] + partitions[:turn]:
             topics, start = self._stream(partition), self._positions[partition]
             end = self._log.input(topics.input, partition.number).next
@@ -200,11 +200,11 @@ class MemoryTransport:
                 continue
             if records:
                 self._reached("poll", partition)
-                found.append(records)
+                batches.append(records)
                 limit -= len(records)
-        self._positions.update((records.partition, records.next_offset) for records in found)
+        self._positions.update((records.partition, records.next_offset) for records in batches)
         self._turn += 1
-        return found
+        return batches
 
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """One attempt, with a chance for everyone else between its steps."""
@@ -351,7 +351,7 @@ class MemoryPublications:
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
         """The ledgers of this application."""
         await asyncio.sleep(0)
-        return [each for each in self._log.streams() if each.app == app]
+        return [topics for topics in self._log.streams() if topics.app == app]
 
     def _late(self, topic: str, newest: int) -> dict[int, int]:
         """Where to begin in order to read about this many of the newest."""
@@ -448,13 +448,13 @@ class MemoryAdministrator:
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """The last records of each partition. NOT PRIVATE."""
         total = self._log.partitions(stream.input)
-        found = []
+        batches = []
         for number in range(total):
             source = self._log.input(stream.input, number)
             wanted = min(len(source.offsets), -(-count // total))
             start = source.offsets[-wanted] if wanted else source.next
-            found.append(self._log.batch(stream, number, start, source.next, wanted))
-        return [records for records in found if records]
+            batches.append(self._log.batch(stream, number, start, source.next, wanted))
+        return [records for records in batches if records]
 
     async def history(
         self, stream: StreamTopics, *, after: Mapping[int, int]

@@ -138,8 +138,8 @@ async def poll_is_bounded(room: Room) -> None:
         worker.transport.resume(room.at(number), taken.first_offset)
     sizes: list[int] = []
     while sum(sizes) < 120:
-        found = await worker.transport.poll(max_records=25, timeout=1.0)
-        sizes.append(sum(map(len, found)))
+        batches = await worker.transport.poll(max_records=25, timeout=1.0)
+        sizes.append(sum(map(len, batches)))
     room.expect("largest poll is within max_records", expected=True, got=max(sizes) <= 25)
     async with asyncio.timeout(BOUNDED):
         empty = await worker.transport.poll(max_records=25, timeout=0.05)

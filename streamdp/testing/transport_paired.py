@@ -71,10 +71,10 @@ async def read_beside(room: Room) -> None:
     room.expect("timestamps", expected=len(sent), got=len(stamps))
     _expect_tiles(room, batches, low, high)
     for start, stop in [(low, low), (low + 3, high - 3), (low + 3, high), (high, high)]:
-        found = [batch async for batch in paired.read_beside(room.at(), start, stop)]
+        range_read = [batch async for batch in paired.read_beside(room.at(), start, stop)]
         expected = [row for row in every if start <= row[0] < stop]
-        room.expect(f"the range [{start},{stop})", expected=expected, got=rows(found))
-        _expect_tiles(room, found, start, stop)
+        room.expect(f"the range [{start},{stop})", expected=expected, got=rows(range_read))
+        _expect_tiles(room, range_read, start, stop)
     worker.transport.resume(room.at(), taken.first_offset)
     polled = [row[1:] for row in rows(await worker.collect(5))]
     room.expect("polled", expected=numbered(5), got=polled)

@@ -102,14 +102,14 @@ class RoomWorker:
 
     async def collect(self, count: int, *, max_records: int = 100) -> list[Records]:
         """Poll until this many records have come, then once more to see that no more do."""
-        found: list[Records] = []
-        while sum(map(len, found)) < count:
+        batches: list[Records] = []
+        while sum(map(len, batches)) < count:
             came = await self.transport.poll(max_records=max_records, timeout=QUIET)
             if not came:
-                return found
-            found.extend(came)
-        found.extend(await self.transport.poll(max_records=max_records, timeout=0.05))
-        return found
+                return batches
+            batches.extend(came)
+        batches.extend(await self.transport.poll(max_records=max_records, timeout=0.05))
+        return batches
 
 
 @dataclass(slots=True)

@@ -74,9 +74,9 @@ async def ledgers(room: Room) -> None:
         await worker.transport.close()
     reader = room.technology.publications()
     room.opened.append(reader.close)
-    found = await reader.ledgers(room.topics.app)
-    own = [each for each in found if each.app == room.topics.app]
-    expected = [replace(each, input="") for each in (second, room.topics)]
+    listed = await reader.ledgers(room.topics.app)
+    own = [topics for topics in listed if topics.app == room.topics.app]
+    expected = [replace(topics, input="") for topics in (second, room.topics)]
     room.expect("the application's own", expected=expected, got=own)
     lines = [r.value async for batch in reader.ledger(own[0], follow=False) for r in batch]
     room.expect("read by its name", expected=[v for _, v in step(1).ledger], got=lines)

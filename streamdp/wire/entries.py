@@ -124,7 +124,7 @@ def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int,
         and shape is not None
         and len(rest) == len(shape)
         and all(
-            kind is object or type(each) is kind for each, kind in zip(rest, shape, strict=True)
+            kind is object or type(member) is kind for member, kind in zip(rest, shape, strict=True)
         )
         and entry == _encode([stream, partition, what, *rest])  # one way to write each key
     )

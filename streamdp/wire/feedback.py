@@ -216,7 +216,7 @@ def _in_records(
         played = []
     if len(played) != len(headers):
         given = [[value for key, value in pairs if key == name] for pairs in headers]
-        played = [numbers.get(each[0], none) if len(each) == 1 else none for each in given]
+        played = [numbers.get(values[0], none) if len(values) == 1 else none for values in given]
     return np.frombuffer(b"".join(played), dtype="<i4").astype(np.int32)
 
 

@@ -138,8 +138,8 @@ def checked_actions(actions: Iterable[str]) -> tuple[str, ...]:
 
 def checked_option(value: object, *, where: str, allowed: tuple[Setting, ...]) -> None:
     """Refuse an option that is not one of the allowed values; types count (1 is not true)."""
-    if not any(type(value) is type(each) and value == each for each in allowed):
-        expected = " or ".join(repr(each) for each in allowed)
+    if not any(type(value) is type(option) and value == option for option in allowed):
+        expected = " or ".join(repr(option) for option in allowed)
         raise InvalidConfig(complaint(where, "not allowed", expected=expected, got=repr(value)))
 
 

@@ -123,10 +123,10 @@ class JsonFeedback:
 
     def __repr__(self) -> str:
         """Say which format, for how many actions."""
-        told = self.feedback
+        feedback = self.feedback
         return (
-            f"JsonFeedback({told.content}, K={len(told.actions)},"
-            f" played={told.played}, prefix={self.prefix})"
+            f"JsonFeedback({feedback.content}, K={len(feedback.actions)},"
+            f" played={feedback.played}, prefix={self.prefix})"
         )
 
     @property

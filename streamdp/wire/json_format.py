@@ -258,4 +258,4 @@ def _losses_reader(losses: Any) -> Reader:
 
 def _plain(action: str) -> bool:
     """Whether JSON writes the name without escapes, as the names of a struct's fields must be."""
-    return not any(each in '"\\' or each < " " for each in action)
+    return not any(character in '"\\' or character < " " for character in action)

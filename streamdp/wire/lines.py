@@ -298,8 +298,8 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
 
     def prior(self) -> CrowdPrior:
         """The prior that the line tells."""
-        told = from_base64(self.bonuses, "prior")
-        return CrowdPrior(self.number, self.after, self.gap, told)
+        bonuses = from_base64(self.bonuses, "prior")
+        return CrowdPrior(self.number, self.after, self.gap, bonuses)
 
 
 class PoolLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="pool"):

@@ -137,7 +137,9 @@ class Lines:
         widths = [_width(index) + _width(name) for index, name in enumerate(self.actions)]
         fill = tuple(max(widths) - width for width in widths)
         object.__setattr__(self, "_fill", fill)
-        object.__setattr__(self, "_estimates", {each.name: each for each in self.estimates})
+        object.__setattr__(
+            self, "_estimates", {estimate.name: estimate for estimate in self.estimates}
+        )
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -148,8 +150,8 @@ class Lines:
         """Sums and a policy as wide as any that a release of this stream tells."""
         if self.observes == "losses":
             return None, None
-        each = bytes(8 * len(self.actions))
-        return BlockSums(each, each), bytes(4 * len(self.actions))
+        numbers = bytes(8 * len(self.actions))
+        return BlockSums(numbers, numbers), bytes(4 * len(self.actions))
 
     def action(self, release: Release, *, mode: Mode) -> bytes | None:
         """The value for the actions topic; none for an estimate and none in shadow mode."""
@@ -325,14 +327,14 @@ class Lines:
         if carried is None:
             return UNSET
         epoch, born, block = carried.after
-        told = carried.history is not None and mode is not Mode.SHADOW
+        shows_history = carried.history is not None and mode is not Mode.SHADOW
         return CarriedOver(
             epoch=epoch,
             born=born,
             block=block,
             first_block=carried.block,
             schedule=self.schedule,
-            history=b64encode(carried.history or b"").decode() if told else UNSET,
+            history=b64encode(carried.history or b"").decode() if shows_history else UNSET,
         )
 
     def _drawn(self, release: Release, mode: Mode) -> tuple[dict[str, Any], int]:
@@ -361,13 +363,13 @@ class Lines:
         """The released sums and counts, whose length is a function of K; an opening has none."""
         if mode is Mode.SHADOW:
             return {"withheld": True, "learner": self.learner}
-        told: dict[str, Any] = {"learner": self.learner}
+        members: dict[str, Any] = {"learner": self.learner}
         if mode is Mode.FALLBACK:
-            told["fallback"] = True
+            members["fallback"] = True
         if release.sums is not None:
-            told["sums"] = b64encode(release.sums.gains).decode()
-            told["shown"] = b64encode(release.sums.shown).decode()
-        return told
+            members["sums"] = b64encode(release.sums.gains).decode()
+            members["shown"] = b64encode(release.sums.shown).decode()
+        return members
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
         """An estimate, its standard error first because that is public."""

@@ -224,8 +224,8 @@ class RawFeedback:
 
     def __repr__(self) -> str:
         """Say which format, for how many actions."""
-        told = self.feedback
-        return f"RawFeedback({self.scalar}, {told.content}, K={len(told.actions)})"
+        feedback = self.feedback
+        return f"RawFeedback({self.scalar}, {feedback.content}, K={len(feedback.actions)})"
 
 
 def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:

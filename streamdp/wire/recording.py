@@ -78,13 +78,13 @@ def record_all(
         return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
     kinds: dict[tuple[int, Gift], _Kind] = {}
     gifts: dict[tuple[int, int], Gift] = {}  # by kind and block
-    told = np.zeros_like(releases.value) if releases.prior is None else releases.prior
+    prior_numbers = np.zeros_like(releases.value) if releases.prior is None else releases.prior
     between: defaultdict[int, list[tuple[Release | CrowdPrior, int]]] = defaultdict(list)
-    for at, each, last in releases.between():
-        between[at].append((each, last))
+    for at, drawn, last in releases.between():
+        between[at].append((drawn, last))
     standing = releases.value if releases.in_force is None else releases.in_force
-    columns = (releases.value, standing, told)
-    rows = zip(_named(releases), *(each.tolist() for each in columns), strict=True)
+    columns = (releases.value, standing, prior_numbers)
+    rows = zip(_named(releases), *(column.tolist() for column in columns), strict=True)
     entries: list[Entry] = []
     for at, ((key, code, *numbers), value, in_force, prior) in enumerate(rows):
         for each, last in between.get(at, ()):
@@ -125,13 +125,17 @@ def _between(
 
 def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
     """The releases of a feedback stream."""
-    told = releases.told
-    assert told is not None or not len(releases), "its releases tell a policy"
-    if told is None:
+    feedback = releases.feedback
+    assert feedback is not None or not len(releases), "its releases tell a policy"
+    if feedback is None:
         return []
     codes = set(releases.kind.tolist())
     kinds = {code: _FeedbackKind(releases, code, lines=lines, mode=mode) for code in codes}
-    of_arms = _texts(told.gains, "<i8"), _texts(told.shown, "<i8"), _texts(told.policy, "<u4")
+    of_arms = (
+        _texts(feedback.gains, "<i8"),
+        _texts(feedback.shown, "<i8"),
+        _texts(feedback.policy, "<u4"),
+    )
     rows = zip(_named(releases), *of_arms, strict=True)
     carried = releases.carried or {}
     return [
@@ -210,8 +214,8 @@ class _Kind:
         texts = self._texts
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
-        told = (prior,) if self.lines.crowd else ()
-        ledger = texts.ledger % (*named, ordinal, *told) + ends[0]
+        of_prior = (prior,) if self.lines.crowd else ()
+        ledger = texts.ledger % (*named, ordinal, *of_prior) + ends[0]
         action = None if ends[1] is None else texts.action % named + ends[1]
         drawn = texts.drawn % (start, stop, first, last, ordinal, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
@@ -254,14 +258,14 @@ class _FeedbackKind:
         texts = self._texts
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
-        told = (gains, shown) if self._has_sums else ()
+        columns = (gains, shown) if self._has_sums else ()
         place = texts.place % (born, block, written_key(key))
         if self.mode is Mode.SHADOW:
             ledger, action = texts.ledger % (*named, ordinal), None
-            drawn = texts.drawn % (start, stop, first, last, ordinal, *told, 0)
+            drawn = texts.drawn % (start, stop, first, last, ordinal, *columns, 0)
         else:
             ledger, action = (
-                texts.ledger % (*named, ordinal, *told),
+                texts.ledger % (*named, ordinal, *columns),
                 texts.action % (*named, policy),
             )
             drawn = texts.drawn % (start, stop, first, last, ordinal, 0)
@@ -304,8 +308,10 @@ def _templates(
     named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
     read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
     ordinal = (b"%d" % _ORDINAL, b"%d")
-    of_arms = () if sums is None else tuple(_written(told) for told in (sums.gains, sums.shown))
-    withheld, told = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
+    of_arms = (
+        () if sums is None else tuple(_written(numbers) for numbers in (sums.gains, sums.shown))
+    )
+    withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
     of_crowd = ((b"%d" % _PRIOR, b"%d"),) if lines.crowd else ()
     in_force = () if policy is None else (_written(policy),)
     drawn, _, _ = plain.recorded.partition(b'"value":')
@@ -314,7 +320,7 @@ def _templates(
     return _Templates(
         place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
         drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
-        ledger=_template(ledger, (*named, *read, ordinal, *told, *of_crowd)),
+        ledger=_template(ledger, (*named, *read, ordinal, *shown, *of_crowd)),
         action=_template(action, (*named, *read, *in_force) if action else ()),
     )
 

@@ -165,13 +165,15 @@ def policies_after(
     """
     made = _learner(learner, actions)
     if len(begun.history) not in (0, _NUMBER_BYTES * KEPT_PER_ARM * actions) or any(
-        len(part) != _NUMBER_BYTES * actions for each in sums for part in (each.gains, each.shown)
+        len(part) != _NUMBER_BYTES * actions
+        for block in sums
+        for part in (block.gains, block.shown)
     ):
-        sizes = sorted({len(part) for each in sums for part in (each.gains, each.shown)})
+        sizes = sorted({len(part) for block in sums for part in (block.gains, block.shown)})
         expected = f"{_NUMBER_BYTES * actions} bytes for {actions} actions"
         raise InvalidConfig(complaint("sums", "length", expected=expected, got=sizes))
     states = [_known(begun.history) if begun.history else made.nothing_known(1)]
-    for gains, shown in (each.arrays() for each in sums):
+    for gains, shown in (block.arrays() for block in sums):
         states.append(made.learned(states[-1], gains[None], shown[None]))
     blocks = begun.block + np.array(wanted, dtype=np.int64)
     return made.policy(np.concatenate([states[at] for at in wanted]), blocks)

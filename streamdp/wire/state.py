@@ -290,7 +290,7 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
     """
     if lines.giving is not None:
         lines = replace(lines, giving=replace(lines.giving, always=Gift(LONG, LONG)))
-    kinds = (OPENING, *lines.kinds, *(each.name for each in lines.estimates))
+    kinds = (OPENING, *lines.kinds, *(release.name for release in lines.estimates))
     sums, policy = lines.largest_told()
     history = bytes(16 * len(lines.actions)) if lines.observes == "feedback" else None
     carried = Carried(0, LONG, After(LONG, LONG, LONG), history)
@@ -307,8 +307,8 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     if lines.crowd:
-        told = CrowdPrior(LONG, LONG, LONG, bytes(8 * named(lines.crowd).size))
-        line = lines.prior(told, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
+        prior = CrowdPrior(LONG, LONG, LONG, bytes(8 * named(lines.crowd).size))
+        line = lines.prior(prior, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
         sizes.append(len(Entries(lines.stream, LONG).prior(LONG, epoch=LONG)) + len(line))
     if lines.giving is not None:
         identity = Identity(lines.stream, LONG, None, LONG, LONG, LONG, ACTION)
@@ -401,13 +401,13 @@ def _carried_from(now: EpochEntries, epochs: Mapping[int, EpochEntries]) -> dict
 
     What is left of those before it goes first (`protocol`), so it is never there without that one.
     """
-    found: dict[int, EpochEntries] = {}
+    carried_from: dict[int, EpochEntries] = {}
     carries = now.learner is not None and now.learner.carries
     for epoch in sorted(epochs, reverse=True):
         learner = epochs[epoch].learner
         if carries and learner is not None:
-            found[epoch], carries = epochs[epoch], learner.carries
-    return dict(sorted(found.items()))
+            carried_from[epoch], carries = epochs[epoch], learner.carries
+    return dict(sorted(carried_from.items()))
 
 
 def _put(
@@ -521,14 +521,14 @@ def _sums(drawn: _Drawn) -> BlockSums | None:
 
 def _carried(line: Charge, drawn: _Drawn) -> Carried | None:
     """The history that an opening carried over: from its line or, if withheld, from the state."""
-    told = line.carried
-    if told is UNSET:
+    line_carried = line.carried
+    if line_carried is UNSET:
         return None
-    history = drawn.history if told.history is UNSET else told.history
+    history = drawn.history if line_carried.history is UNSET else line_carried.history
     return Carried(
         action=drawn.value,
-        block=told.first_block,
-        after=After(told.epoch, told.born, told.block),
+        block=line_carried.first_block,
+        after=After(line_carried.epoch, line_carried.born, line_carried.block),
         history=None if history is UNSET else from_base64(history, "history"),
     )
 
@@ -547,9 +547,9 @@ def _of_another(where: str) -> StateMismatch:
 def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) -> None:
     """The releases that wait are those between the checkpoint's ordinals, each once."""
     releases = now.releases
-    found = [each.ordinal for each in releases.values() if each.ordinal is not None]
+    drawn = [release.ordinal for release in releases.values() if release.ordinal is not None]
     beside: list[SavedPrior | SavedVote] = [*now.priors.values(), *now.pooled.values()]
-    ordinals = sorted([*found, *(each.ordinal for each in beside)])
+    ordinals = sorted([*drawn, *(release.ordinal for release in beside)])
     waiting = [ordinal for ordinal in ordinals if ordinal > checkpoint.lines_published]
     due = range(checkpoint.lines_published + 1, checkpoint.lines_recorded + 1)
     if waiting != list(due):
@@ -561,7 +561,7 @@ def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) ->
                 got=f"{len(waiting)} of them, up to {max(waiting, default=0)}",
             )
         )
-    latest = max((each.commit_seq or 0 for each in releases.values()), default=0)
+    latest = max((release.commit_seq or 0 for release in releases.values()), default=0)
     if latest > checkpoint.commit_seq:
         expected = f"commit_seq up to {checkpoint.commit_seq}"
         raise StateMismatch(complaint(where, "a release from later", expected=expected, got=latest))

@@ -57,16 +57,16 @@ Read = TypeVar("Read", bound=Versioned)
 def decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
     """The value, or `StateMismatch`; what a decoder quotes is not passed on, this is trusted."""
     try:
-        found = decoder.decode(value)
+        entry = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         refuse_newer(value, where=where)
         expected = f"layout version {NEWEST}"
         raise StateMismatch(
             complaint(where, "damaged", expected=expected, got=f"{len(value)} bytes of another")
         ) from None
-    if found.min_reader > NEWEST:
+    if entry.min_reader > NEWEST:
         refuse_newer(value, where=where)
-    return found
+    return entry
 
 
 def written_by(value: bytes) -> int | None:

@@ -21,10 +21,10 @@ MEMBER = "not_private"
 """The name of the label in JSON."""
 
 
-def labelled(told: Mapping[str, object]) -> dict[str, object]:
+def labelled(members: Mapping[str, object]) -> dict[str, object]:
     """The object with the label as its first member.
 
     >>> labelled({"sums": [1.5]})[MEMBER][:11]
     'NOT PRIVATE'
     """
-    return {MEMBER: LABEL, **told}
+    return {MEMBER: LABEL, **members}

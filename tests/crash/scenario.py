@@ -259,7 +259,7 @@ class Scenario:
         verification = Verification()
         for spec, parts in shown:
             for evidence in parts:
-                verification.told(spec.topics, evidence.actions)
+                verification.read_published(spec.topics, evidence.actions)
                 verification.read(spec.topics, evidence.ledger)
         verification.finish()
         return verification.violations

@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.core import randomness, segments, snapshot
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import Fresh
@@ -34,7 +35,6 @@ from streamdp.core.regret import Estimate, estimate
 from streamdp.core.selection import Exponential, PermuteAndFlip, Prior, race
 from streamdp.core.snapshot import Layout
 
-Ints = NDArray[np.int64]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 INCUMBENT = {"recipe": "incumbent_leader"}

@@ -18,10 +18,10 @@ from itertools import count
 import numpy as np
 import pytest
 from msgspec import structs
-from numpy.typing import NDArray
 
 from streamdp.client import Answer, choosing
 from streamdp.core import calibration
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import draws
 from streamdp.core.engine.draws import Draws, Fresh
@@ -36,7 +36,6 @@ from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
 
-Ints = NDArray[np.int64]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -174,12 +173,12 @@ def reads_an_exact_sum_for_the_policy(patch: pytest.MonkeyPatch) -> None:
     def reading(self: FeedbackBlocks, ended: Ended, drawn: Draws) -> Iterator[Wave]:
         exact = self._bank.sums[ended.rows] / UNIT
         for wave in close(self, ended, drawn):
-            told = wave.told
-            assert told is not None
+            columns = wave.feedback
+            assert columns is not None
             best = exact.argmax(axis=1)
-            policy = np.zeros_like(told.policy)
+            policy = np.zeros_like(columns.policy)
             policy[np.arange(len(best)), best] = 1 << 24
-            yield replace(wave, told=replace(told, policy=policy))
+            yield replace(wave, feedback=replace(columns, policy=policy))
 
     patch.setattr(FeedbackBlocks, "close", reading)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.grid import UNIT
@@ -24,8 +24,6 @@ from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, FeedbackFormat, Played, configure_feedback, headers_of
 from tests.support.neighbours import ACTIONS, RECORDS, RUNS, key_at
 from tests.support.streams import feedback_spec
-
-Ints = NDArray[np.int64]
 
 
 def sums_by_script(patch: pytest.MonkeyPatch, script: int = 0) -> None:

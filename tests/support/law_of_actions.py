@@ -20,9 +20,9 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.learners.bandits.phases import ArmPhases
 
-Floats = NDArray[np.float64]
 Index = Callable[[ArmPhases, int], Floats]
 """The indices of all arms at a slot."""
 

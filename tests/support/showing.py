@@ -52,7 +52,7 @@ def process(*partitions: PartitionStatus) -> ProcessStatus:
     for step, seconds in (("poll", 0.05), ("commit", 0.004), ("commit", 2.0), ("commit", 60.0)):
         steps.observe(step, seconds)
     parts = list(partitions) or [partition()]
-    return ProcessStatus([StreamStatus("home", "live", parts)], steps.told(), 0.1)
+    return ProcessStatus([StreamStatus("home", "live", parts)], steps.statuses(), 0.1)
 
 
 def block(
@@ -80,7 +80,7 @@ def block(
     ]  # fmt: skip
 
 
-def told() -> StreamReleases:
+def releases() -> StreamReleases:
     """A ledger of two keys in one partition."""
     found = StreamReleases()
     for key, regret in ((b"fr", 6.0), (b"de", 2.0)):
@@ -105,7 +105,7 @@ def facts(*partitions: PartitionStatus) -> Facts:
     return Facts(
         about=[ABOUT],
         process=process(*partitions),
-        told={"home": told()},
+        shown={"home": releases()},
         conditions={"home": condition},
         traffic=traffic(),
     )

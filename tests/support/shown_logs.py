@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats
 from streamdp.core.events import Key
 from streamdp.core.grid import UNIT
 from streamdp.replay.offpolicy.log import Piece, ShownLog, joined
@@ -15,8 +15,6 @@ from streamdp.replay.offpolicy.log import Piece, ShownLog, joined
 ACTIONS = ("a", "b", "c")
 MEANS = np.array([0.2, 0.5, 0.35])
 UNEVEN = np.array([0.5, 0.2, 0.3])
-
-Floats = NDArray[np.float64]
 
 
 def made_up(

@@ -159,7 +159,7 @@ class KafkaAdministrator:
         """About the `count` newest input records. NOT PRIVATE."""
         partitions = await self._partitions(stream)
         share = -(-count // partitions)
-        found: list[Records] = []
+        batches: list[Records] = []
         async with reading.reader(
             self._settings, (stream.input,), where=f"topic {stream.input}"
         ) as look:
@@ -168,8 +168,8 @@ class KafkaAdministrator:
                 first, end = await look.bounds(place)
                 partition = Partition(stream.stream, number)
                 start = max(first, end - share)
-                found += [each async for each in look.columns(stream, partition, start, end)]
-        return found
+                batches += [batch async for batch in look.columns(stream, partition, start, end)]
+        return batches
 
     async def history(
         self, stream: StreamTopics, *, after: Mapping[int, int]
@@ -275,8 +275,8 @@ def _was_there(
     if not isinstance(is_there, Described) or is_there.settings is None:
         detail = "was there, unchecked: no right to DescribeConfigs"
         return [Finding(f"topic {topic.name}", Verdict.WARNING, detail)]
-    found = compared(topic, there, source=source)
-    wrong = [finding for finding in found if finding.verdict is not Verdict.GOOD]
+    findings = compared(topic, there, source=source)
+    wrong = [finding for finding in findings if finding.verdict is not Verdict.GOOD]
     return wrong or [Finding(f"topic {topic.name}", Verdict.GOOD, "was there")]
 
 

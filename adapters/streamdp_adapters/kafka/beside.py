@@ -49,13 +49,13 @@ class Ends:
         Without an answer for the moment the end is asked afterwards: what is older is before it.
         """
         consumer = await self._connected()
-        found = (await consumer.offsets_for_times({place: timestamp}))[place]
-        if found is not None and found.offset >= start:
-            return int(found.offset)
+        first = (await consumer.offsets_for_times({place: timestamp}))[place]
+        if first is not None and first.offset >= start:
+            return int(first.offset)
         end = await self.end(place)
         if end < start:
             return None
-        return end if found is None else start
+        return end if first is None else start
 
     async def end(self, place: TopicPartition) -> int:
         """Where the next record will go."""
@@ -134,8 +134,8 @@ class Beside:
         moved = clock()
         while start < stop:
             most = min(BATCH, stop - start)
-            found = await consumer.getmany(self._place, timeout_ms=_WAIT_MS, max_records=most)
-            records = [each for each in found.get(self._place, ()) if each.offset < stop]
+            batches = await consumer.getmany(self._place, timeout_ms=_WAIT_MS, max_records=most)
+            records = [record for record in batches.get(self._place, ()) if record.offset < stop]
             position = min(stop, max(start, await consumer.position(self._place)))
             if position > start:
                 batch = (

@@ -42,12 +42,12 @@ _AGAIN_SECONDS = 0.1
 async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> list[Finding]:
     """Reachability and credentials first; rights of each stream if these are good."""
     connection = await _try("connection", "connected and authenticated", troubles.reach(settings))
-    found = [connection]
+    findings = [connection]
     if connection.verdict is Verdict.GOOD:
         there = await _there(settings, streams)
         for stream in streams:
-            found += [finding async for finding in _rights(settings, stream, there)]
-    return found
+            findings += [finding async for finding in _rights(settings, stream, there)]
+    return findings
 
 
 async def _there(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> dict[str, bool]:

@@ -62,27 +62,27 @@ class TopicWatch:
 
     def look(self, client: AIOKafkaClient | None) -> dict[Partition, StateMismatch]:
         """The error in the latest answer, if any; asks again once a second, in the background."""
-        found: dict[Partition, StateMismatch] = {}
+        errors: dict[Partition, StateMismatch] = {}
         if self._asking is not None and self._asking.done():
             asking, self._asking = self._asking, None
             if not asking.cancelled() and asking.exception() is None:
-                found = self._replaced(asking.result())
+                errors = self._replaced(asking.result())
         now = time.monotonic()
         if self._asking is None and self._known and client and now - self._asked >= _SECONDS:
             self._asked = now
             names = {name for name, _ in self._known.values()}
             self._asking = asyncio.create_task(_ask(client, names))
-        return found
+        return errors
 
     def _replaced(self, ids: Mapping[str, str]) -> dict[Partition, StateMismatch]:
         """The partitions whose input has another id now; they are watched no longer."""
-        found = {}
+        errors = {}
         for partition, (name, known) in list(self._known.items()):
             now = ids.get(name, known)  # one that is not there may be made again, or come back
             if now != known:
-                found[partition] = replaced(partition, known=known, now=now)
+                errors[partition] = replaced(partition, known=known, now=now)
                 self.end(partition)
-        return found
+        return errors
 
     async def close(self) -> None:
         """Ask nothing more."""

@@ -74,9 +74,9 @@ async def committed(
     consumer: AIOKafkaConsumer, places: list[TopicPartition]
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """The group's offsets with their metadata, which the client's own method drops."""
-    found: Mapping[TopicPartition, OffsetAndMetadata]
-    found = await consumer._coordinator.fetch_committed_offsets(places)
-    return found
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    offsets = await consumer._coordinator.fetch_committed_offsets(places)
+    return offsets
 
 
 async def know_topics(consumer: AIOKafkaConsumer, topics: Sequence[str]) -> None:

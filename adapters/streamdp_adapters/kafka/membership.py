@@ -262,12 +262,12 @@ class Membership:
             return await self._hunt(self._suspects.pop(), max_records)
         asked = dict(self._feeds)
         try:
-            found = Fetched(asked, await self._consumer.getmany(max_records=max_records))
+            fetched = Fetched(asked, await self._consumer.getmany(max_records=max_records))
         except Exception as error:
             self._blame(error)
             return []
         self._errors = 0
-        return self.accept(found)
+        return self.accept(fetched)
 
     async def wait(self, max_records: int, timeout: float) -> Fetched:
         """What comes, to be accepted or rewound."""
@@ -281,14 +281,14 @@ class Membership:
                 return Fetched(asked, records)
             self.rewind()
 
-    def accept(self, found: Fetched) -> list[Records]:
+    def accept(self, fetched: Fetched) -> list[Records]:
         """Count records as delivered; what is stale is fetched again."""
         accepted = []
-        for place, records in found.records.items():
+        for place, records in fetched.records.items():
             feed = self._feeds.get(place.partition)
             if feed is None or not records:
                 continue
-            if feed is not found.asked.get(place.partition) or records[0].offset < feed.position:
+            if feed is not fetched.asked.get(place.partition) or records[0].offset < feed.position:
                 self._go_back(place, feed)
                 continue
             batch = columns(
@@ -347,20 +347,20 @@ class Membership:
         place, asked = self._place(number), dict(self._feeds)
         if number not in asked or place not in self._consumer.assignment():
             return []
-        found: list[ConsumerRecord] = []
+        hunted: list[ConsumerRecord] = []
         try:
-            while len(found) < max_records:
+            while len(hunted) < max_records:
                 one = await self._consumer.getmany(place, timeout_ms=_HUNT_MS, max_records=1)
                 if place not in one:
                     break
-                found += one[place]
+                hunted += one[place]
         except Exception as error:
-            if not found:
+            if not hunted:
                 asked[number].strikes = _STRIKES - 1
                 self._blame(error, number)
                 return []
             self._suspects.append(number)  # it fails again at once, with nothing before it
-        batches = self.accept(Fetched(asked, {place: found}))
+        batches = self.accept(Fetched(asked, {place: hunted}))
         self.rewind()
         return batches
 

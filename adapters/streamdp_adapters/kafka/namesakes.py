@@ -107,8 +107,10 @@ class Name:
         self._removed = False
         node, _, members = await self._look(client)
         here = await _own_address(client, node) if members and self._hold is not None else None
-        self._elsewhere = [each for each in members if here is None or _address(each.host) != here]
-        await self._remove(client, [each for each in members if each not in self._elsewhere])
+        self._elsewhere = [
+            member for member in members if here is None or _address(member.host) != here
+        ]
+        await self._remove(client, [member for member in members if member not in self._elsewhere])
 
     async def watch(self, client: AIOKafkaClient) -> None:
         """After joining: remove the dead elsewhere, then raise if a live one is among us."""
@@ -150,8 +152,8 @@ class Name:
                 except _NOT_YET:
                     await asyncio.sleep(_AGAIN_SECONDS)
                 else:
-                    ours = [Namesake(each[0], each[2]) for each in members
-                            if each[1] == self._client_id]  # fmt: skip
+                    ours = [Namesake(member[0], member[2]) for member in members
+                            if member[1] == self._client_id]  # fmt: skip
                     return node, state, ours
 
     async def _remove(self, client: AIOKafkaClient, members: list[Namesake]) -> None:

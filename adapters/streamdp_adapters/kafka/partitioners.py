@@ -44,10 +44,10 @@ def by_fnv1a(key: bytes, count: int) -> int:
     >>> by_fnv1a(b"a", 1000)  # the hash is 0xE40C292C, that is −468965076
     76
     """
-    found = _FNV_OFFSET
+    hashed = _FNV_OFFSET
     for byte in key:
-        found = (found ^ byte) * _FNV_PRIME & 0xFFFFFFFF
-    return abs(found - (1 << 32) if found >> 31 else found) % count
+        hashed = (hashed ^ byte) * _FNV_PRIME & 0xFFFFFFFF
+    return abs(hashed - (1 << 32) if hashed >> 31 else hashed) % count
 
 
 PARTITIONERS: Mapping[str, Partitioner] = MappingProxyType(

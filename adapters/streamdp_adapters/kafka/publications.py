@@ -121,10 +121,10 @@ class _Look:
 
     async def _batch(self, key_of: Callable[[Key], Key]) -> list[Published]:
         """New records, in the order of each partition."""
-        found = await self._consumer.getmany(timeout_ms=_WAIT_MS, max_records=_BATCH)
+        batches = await self._consumer.getmany(timeout_ms=_WAIT_MS, max_records=_BATCH)
         return [
             Published(place.partition, record.offset, key_of(record.key), record.value)
-            for place, records in found.items()
+            for place, records in batches.items()
             for record in records
             if record.value is not None
         ]

@@ -68,8 +68,8 @@ class PartitionReader:
         self.consumer.seek(place, start)
         moved, position = asyncio.get_running_loop().time(), start
         while stop is None or position < stop:
-            found = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=BATCH)
-            records = found.get(place, [])
+            batches = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=BATCH)
+            records = batches.get(place, [])
             if stop is not None and records and records[-1].offset >= stop:
                 records = [record for record in records if record.offset < stop]
                 position = stop
@@ -103,8 +103,8 @@ class PartitionReader:
     ) -> dict[int, OffsetAndMetadata]:
         """What the group remembers of a topic's partitions."""
         places = [TopicPartition(topic, number) for number in partitions]
-        found = await committed(self.consumer, places)
-        return {place.partition: kept for place, kept in found.items() if kept.offset >= 0}
+        offsets = await committed(self.consumer, places)
+        return {place.partition: kept for place, kept in offsets.items() if kept.offset >= 0}
 
     async def last_value(self, place: TopicPartition) -> bytes | None:
         """The newest committed record's value, looking further back until there is one."""
@@ -186,7 +186,7 @@ async def durable(
         group_offset=group_offsets[number].offset if number in group_offsets else None,
         last_ledger_line=last_line,
         partitions=len(partitions),
-        remarks={each: kept.metadata for each, kept in group_offsets.items()},
+        remarks={number: kept.metadata for number, kept in group_offsets.items()},
         input_id=ids.get(topics.input),
         owner=owner,
         beside_first=beside_first,

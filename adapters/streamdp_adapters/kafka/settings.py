@@ -239,8 +239,8 @@ def _read_secret(name: str, path: Path) -> str:
 
 def _is_address(server: str) -> bool:
     """Whether it looks like host:port."""
-    found = _ADDRESS.fullmatch(server)
-    return found is not None and 1 <= int(found[1]) < 1 << 16
+    match = _ADDRESS.fullmatch(server)
+    return match is not None and 1 <= int(match[1]) < 1 << 16
 
 
 def _converted(name: str, kind: str, value: object) -> object:

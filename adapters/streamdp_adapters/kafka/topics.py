@@ -131,14 +131,14 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
         (topics.state, "state", "compact", {}),
     ]
     least = topics.largest_value + KEY_ROOM + RECORD_ROOM
-    found = [Wanted(*shape, replicas=replicas, in_sync=in_sync, least=least) for shape in shapes]
+    shaped = [Wanted(*shape, replicas=replicas, in_sync=in_sync, least=least) for shape in shapes]
     segment = max(int(_READ_WHOLE[_SEGMENT]), 2 * least)
-    found[0] = replace(found[0], proposed=_FOR_A_WEEK, least=0)
-    found[3] = replace(found[3], bounds={**_READ_WHOLE, _SEGMENT: str(segment)})
+    shaped[0] = replace(shaped[0], proposed=_FOR_A_WEEK, least=0)
+    shaped[3] = replace(shaped[3], bounds={**_READ_WHOLE, _SEGMENT: str(segment)})
     if topics.quarantined:
-        aside = replace(found[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
-        found.append(aside)
-    return found
+        aside = replace(shaped[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
+        shaped.append(aside)
+    return shaped
 
 
 def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
@@ -176,10 +176,10 @@ async def describe(
     """The partitions and settings of these topics; a topic that does not exist is left out."""
     shapes = await seen_shapes(client, names)
     seen = {name: shape for name, shape in shapes.items() if shape is not None}
-    found = await _settings(client, list(seen))
+    by_name = await _settings(client, list(seen))
     there: dict[str, Described | Hidden] = {name: Hidden() for name in shapes}
     return there | {
-        name: Described(partitions, replicas, found[name])
+        name: Described(partitions, replicas, by_name[name])
         for name, (partitions, replicas) in seen.items()
     }
 
@@ -235,15 +235,15 @@ async def _settings(
     if not names:
         return {}
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-    found: dict[str, Mapping[str, str] | None] = {}
+    by_topic: dict[str, Mapping[str, str] | None] = {}
     for answer in await client.describe_configs(resources):
         for code, message, _, name, entries in answer.resources:
             error = for_code(code)
             if error not in (NoError, TopicAuthorizationFailedError):
                 raise error(f"describing the settings of {name}: {message}")
             may = error is NoError
-            found[name] = {entry[0]: entry[1] or "" for entry in entries} if may else None
-    return found
+            by_topic[name] = {entry[0]: entry[1] or "" for entry in entries} if may else None
+    return by_topic
 
 
 def findings(
@@ -380,7 +380,9 @@ async def examine(
     for stream in streams:
         if stream.output:
             sizes = {
-                name: each.partitions for name, each in there.items() if isinstance(each, Described)
+                name: topic.partitions
+                for name, topic in there.items()
+                if isinstance(topic, Described)
             }
             check_paired(stream, sizes)
     return {stream.stream: _limits(stream, settings, there) for stream in streams}

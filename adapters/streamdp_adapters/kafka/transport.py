@@ -177,13 +177,13 @@ class KafkaTransport:
         self._turn = (self._turn + 1) % max(len(members), 1)
         members = members[self._turn :] + members[: self._turn]
         for member in members:
-            if found := await member.ready(max_records):
-                return self._delivered(found)
-        found = await _first(members, max_records, timeout)
-        if not found:
+            if batches := await member.ready(max_records):
+                return self._delivered(batches)
+        batches = await _first(members, max_records, timeout)
+        if not batches:
             for member in members:
                 member.check_answers()
-        return self._delivered(found)
+        return self._delivered(batches)
 
     def _check_inputs(self) -> None:
         """Stop partitions whose input was deleted and made again."""
@@ -269,11 +269,11 @@ class KafkaTransport:
             )
         return topics
 
-    def _delivered(self, found: list[Records]) -> list[Records]:
+    def _delivered(self, batches: list[Records]) -> list[Records]:
         """Tell a test that records are about to be handed over."""
-        for records in found:
+        for records in batches:
             self._reached("poll", records.partition)
-        return found
+        return batches
 
     @asynccontextmanager
     async def _working(self, partition: Partition, owner: PartitionOwner) -> AsyncIterator[None]:

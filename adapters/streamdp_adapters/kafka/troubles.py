@@ -197,19 +197,19 @@ async def reach(settings: KafkaSettings) -> None:
     servers = arguments.pop("bootstrap_servers")
     arguments.pop("retry_backoff_ms")
     assert isinstance(servers, list)
-    found: StreamdpError | None = None
+    problem: StreamdpError | None = None
     for server in servers:
         host, _, port = server.rpartition(":")
         try:
             await _try_connection(host.strip("[]"), int(port), arguments)
         except (kafka.KafkaError, OSError, TimeoutError) as error:
-            found = _cannot_connect(server, settings, error)
-            if isinstance(found, InvalidConfig):
+            problem = _cannot_connect(server, settings, error)
+            if isinstance(problem, InvalidConfig):
                 break
         else:
             return
-    assert found is not None
-    raise found
+    assert problem is not None
+    raise problem
 
 
 async def _try_connection(host: str, port: int, arguments: Mapping[str, object]) -> None:
@@ -217,8 +217,8 @@ async def _try_connection(host: str, port: int, arguments: Mapping[str, object])
     connection = AIOKafkaConnection(host, port, **arguments)
     try:
         await connection.connect()
-        told = await connection.send(MetadataRequest([]))
-        if not told.brokers and arguments.get("sasl_mechanism") == "OAUTHBEARER":
+        metadata = await connection.send(MetadataRequest([]))
+        if not metadata.brokers and arguments.get("sasl_mechanism") == "OAUTHBEARER":
             raise kafka.SaslAuthenticationFailed("refused, or expired")
     finally:
         closed = connection.close()

@@ -67,7 +67,7 @@ class FileKind:
 
 def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
     """The house's error for an error of SQLite."""
-    code, name = _told(error)
+    code, name = _code_and_name(error)
     if code in _NO_ROOM or code & 0xFF == sqlite3.SQLITE_FULL:
         return DiskFull(
             complaint(
@@ -111,7 +111,7 @@ def _is_read_only(path: Path) -> bool:
         return False
 
 
-def _told(error: sqlite3.Error) -> tuple[int, str]:
+def _code_and_name(error: sqlite3.Error) -> tuple[int, str]:
     """SQLite's own code and name of an error; an error of Python's module has none."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     return code, getattr(error, "sqlite_errorname", None) or type(error).__name__
@@ -132,7 +132,7 @@ def _opening(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code, name = _told(error)
+        code, name = _code_and_name(error)
         if code & 0xFF in _CLOSED_TO_US and _is_read_only(path):
             raise _no_disk(path, "a read-only file system") from error
         if code & 0xFF in _CLOSED_TO_US:
@@ -278,7 +278,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            busy = _told(error)[0] & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            busy = _code_and_name(error)[0] & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
             if not busy or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

@@ -84,13 +84,13 @@ class SqlitePublications:
     ) -> list[list[Published]]:
         """The next page of each partition that has one."""
         assert self._reader is not None
-        found = []
+        pages = []
         for number, part in self._reader.parts(stream).items():
             page = self._reader.page(table, number, part, starts.get(number, 0))
             if page:
                 starts[number] = page[-1].offset + 1
-                found.append(page)
-        return found
+                pages.append(page)
+        return pages
 
     async def close(self) -> None:
         """Close the file."""
@@ -247,12 +247,12 @@ class SqliteAdministrator:
         total = len(self._to_look_into().trusted.heads(stream.input))
         looker = Looker(open_file(self._settings.path, TRUSTED), self._settings.path)
         try:
-            each = -(-count // max(1, total))
+            share = -(-count // max(1, total))
             parts = [Partition(stream.stream, number) for number in range(total)]
-            found = [looker.newest(stream, part, each) for part in parts]
+            newest = [looker.newest(stream, part, share) for part in parts]
         finally:
             looker.close()
-        return [records for records in found if records]
+        return [records for records in newest if records]
 
     async def history(
         self, stream: StreamTopics, *, after: Mapping[int, int]

@@ -281,10 +281,10 @@ class SqliteTransport:
         deadline = clock() + timeout
         while True:
             asked = self._in_turn()
-            found = self._deliver(asked, await self._look(asked, max_records))
+            batches = self._deliver(asked, await self._look(asked, max_records))
             left = deadline - clock()
-            if found or left <= 0:
-                return found
+            if batches or left <= 0:
+                return batches
             await asyncio.sleep(min(INTERVAL, left))
 
     def _in_turn(self) -> dict[Partition, int]:
@@ -310,11 +310,11 @@ class SqliteTransport:
             if partition in unchanged and self._listener is not None:
                 self.pause(partition)
                 self._listener.failed(partition, error)
-        found = [records for records in sight.records if records.partition in unchanged]
-        for records in found:
+        batches = [records for records in sight.records if records.partition in unchanged]
+        for records in batches:
             self._reached("poll: found", records.partition)
-        self._positions.update((records.partition, records.next_offset) for records in found)
-        return found
+        self._positions.update((records.partition, records.next_offset) for records in batches)
+        return batches
 
     def _notice(self, sight: Sight) -> None:
         """Hear of partitions that are new, and of those that another has taken."""

@@ -204,13 +204,13 @@ class TrustedFile:
                     got=seen.sequence,
                 )
             )
-        found: dict[int, Publication] = {}
+        publications: dict[int, Publication] = {}
         lists: dict[int, tuple[list[tuple[Key, bytes]], list[tuple[Key, bytes]]]] = {}
         for sequence, position, line, key, value in rows:
             both = lists.setdefault(sequence, ([], []))
             both[line].append((key, value))
-            found.setdefault(sequence, Publication(sequence, position, *both))
-        return list(found.values())
+            publications.setdefault(sequence, Publication(sequence, position, *both))
+        return list(publications.values())
 
     def forget_published(
         self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark

@@ -137,7 +137,7 @@ class Shop:
 
     def shelf(self, segment: str) -> dict[str, Any] | None:
         """A visit of the browser: what it is shown, and what it hands back when it buys."""
-        if segment not in {each.name for each in SEGMENTS}:
+        if segment not in {known.name for known in SEGMENTS}:
             return None
         shown, _ = self.store.show(segment, by=YOU)
         products = SHELVES[shown.action]
@@ -146,26 +146,26 @@ class Shop:
             "request": shown.request.id,
             "shelf": shown.action,
             "probability": shown.probability,
-            "products": [{"name": each.name, "euros": each.euros} for each in products],
+            "products": [{"name": product.name, "euros": product.euros} for product in products],
         }  # fmt: skip
 
-    def buy(self, told: Any) -> bool:
+    def buy(self, message: Any) -> bool:
         """A purchase of the browser: by key and id, as any front end's."""
         try:
-            request = Request(str(told["segment"]).encode(), str(told["request"]))
-            product = product_of(told["shelf"], told["product"])
+            request = Request(str(message["segment"]).encode(), str(message["request"]))
+            product = product_of(message["shelf"], message["product"])
         except (KeyError, TypeError):
             return False
         if product is None or not 1 <= len(request.id) <= 64:
             return False
-        seen = next((each for each in self.store.seen if each.by == YOU
-                     and each.bought is None), None)  # fmt: skip
+        seen = next((visit for visit in self.store.seen if visit.by == YOU
+                     and visit.bought is None), None)  # fmt: skip
         self.store.buy(request, product, seen)
         return True
 
-    def switch(self, told: Any) -> bool:
+    def switch(self, message: Any) -> bool:
         """Made-up visitors on or off."""
-        on = told.get("on") if isinstance(told, dict) else None
+        on = message.get("on") if isinstance(message, dict) else None
         if not isinstance(on, bool):
             return False
         self.visitors.on = on
@@ -198,15 +198,15 @@ def handler(shop: Shop) -> type[BaseHTTPRequestHandler]:
             does: dict[str, Callable[[Any], bool]] = {"/buy": shop.buy, "/visitors": shop.switch}
             length = int(self.headers.get("Content-Length") or 0)
             try:
-                told = json.loads(self.rfile.read(min(length, _MOST_BYTES)))
+                message = json.loads(self.rfile.read(min(length, _MOST_BYTES)))
             except ValueError:
-                told = None
+                message = None
             act = does.get(self.path)
-            self._json({"done": True} if act is not None and act(told) else None)
+            self._json({"done": True} if act is not None and act(message) else None)
 
-        def _json(self, told: object) -> None:
-            status = HTTPStatus.NOT_FOUND if told is None else HTTPStatus.OK
-            self._answer(json.dumps(told).encode(), "application/json", status)
+        def _json(self, reply: object) -> None:
+            status = HTTPStatus.NOT_FOUND if reply is None else HTTPStatus.OK
+            self._answer(json.dumps(reply).encode(), "application/json", status)
 
         def _answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
             self.send_response(status)

@@ -110,7 +110,7 @@ def delay_of(configuration: Configuration) -> float:
 
 def product_of(shelf: str, name: str) -> Product | None:
     """A product of a shelf by its name."""
-    return next((each for each in SHELVES.get(shelf, ()) if each.name == name), None)
+    return next((product for product in SHELVES.get(shelf, ()) if product.name == name), None)
 
 
 def clock() -> float:

@@ -59,6 +59,6 @@ def __getattr__(name: str) -> object:
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = found
-    return found
+    member: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = member
+    return member

@@ -145,8 +145,8 @@ class BanditEngine:
             return []
         parts = self._course.parts(arm)
         releases = [self._released(arm, part, sums.between(part)) for part in parts]
-        told = [release.units / UNIT for release in releases]
-        self._course.released(self.slot, arm, told, self._chance(Purpose.RESAMPLE))
+        losses = [release.units / UNIT for release in releases]
+        self._course.released(self.slot, arm, losses, self._chance(Purpose.RESAMPLE))
         return releases
 
     def _released(self, arm: int, part: Part, units: int) -> BanditRelease:

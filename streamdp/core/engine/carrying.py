@@ -48,10 +48,10 @@ def heritage_of(engine: Engine, now: Learner) -> dict[Key, Carried]:
     True
     """
     bank, way = engine._bank, passage(engine.learner, now)
-    found: dict[Key, Carried] = {}
+    heritage: dict[Key, Carried] = {}
     rows = np.arange(len(bank))
     for key, known in known_of(engine.learner, bank, rows, epoch=engine.epoch):
         carried = way.carried(known)
         if carried is not None:
-            found[key] = carried
-    return found
+            heritage[key] = carried
+    return heritage

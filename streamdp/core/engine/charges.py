@@ -109,7 +109,7 @@ def tariff(
 
 def check_estimates(estimates: Sequence[Estimate], *, shortest: int) -> None:
     """Refuse an estimate of a donated block: it would be charged beside the pool's vote."""
-    early = next((each for each in estimates if each.min_length < shortest), None)
+    early = next((estimate for estimate in estimates if estimate.min_length < shortest), None)
     if early is not None:
         raise InvalidConfig(
             complaint(

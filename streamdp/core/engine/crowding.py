@@ -30,8 +30,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.plan import Batch, Plan, part_of
 from streamdp.core.errors import StateMismatch, complaint
@@ -41,9 +41,6 @@ from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, cast, due, newest
 
 if TYPE_CHECKING:
     from streamdp.core.engine.pooling import Pool
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Side(Enum):

@@ -55,17 +55,17 @@ Recorded = Mapping[Drawn, Kept]
 def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
     """What a rebuild needs of releases."""
     return {
-        Drawn(each.key, each.identity.born, each.identity.block, each.kind): Kept(
-            each.value,
-            each.first_offset,
-            each.last_offset,
-            each.in_force,
-            each.sums,
-            each.policy,
-            each.carried,
-            each.prior,
+        Drawn(release.key, release.identity.born, release.identity.block, release.kind): Kept(
+            release.value,
+            release.first_offset,
+            release.last_offset,
+            release.in_force,
+            release.sums,
+            release.policy,
+            release.carried,
+            release.prior,
         )
-        for each in releases
+        for release in releases
     }
 
 
@@ -116,8 +116,8 @@ class Fresh:
         if not self.heritage:
             return {}
         shown = ((at, key) for at, key in enumerate(keys) if key not in self.withheld)
-        found = ((at, self.heritage.get(key)) for at, key in shown)
-        return {at: each for at, each in found if each is not None}
+        left_over = ((at, self.heritage.get(key)) for at, key in shown)
+        return {at: inherited for at, inherited in left_over if inherited is not None}
 
     def tag(self, bank: Bank, rows: Ints) -> None:
         """Give new rows what addresses their bits; fresh bits need no address."""
@@ -151,9 +151,9 @@ class Fresh:
         assert isinstance(self.learner, Leader)
         assert self.crowd is not None
         bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
-        told = self.crowd.told(rows, side)
+        snapshot = self.crowd.told(rows, side)
         sums = np.zeros((len(rows), len(self.learner.actions)), dtype=np.int64)
-        return self.learner.choose.select(sums, bits, self.learner.opening_prior(told))
+        return self.learner.choose.select(sums, bits, self.learner.opening_prior(snapshot))
 
     def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
         """The current one for all, but for those that a control group keeps apart."""
@@ -174,8 +174,8 @@ class Fresh:
         """Votes whose draws are told alike."""
         assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
-        told = None if self.crowd is None else self.crowd.told(rows, side)
-        prior = self.learner.prior(bank.action[rows].astype(np.int64), told)
+        snapshot = None if self.crowd is None else self.crowd.told(rows, side)
+        prior = self.learner.prior(bank.action[rows].astype(np.int64), snapshot)
         return self.learner.choose.select(
             bank.sums[rows], bits, None if side is Side.PLAIN else prior
         )
@@ -230,9 +230,11 @@ class FromRecord:
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
         """What the recorded openings carried over."""
         names = (Drawn(key, at, 0, OPENING) for key, at in zip(keys, born.tolist(), strict=True))
-        found = ((at, self.recorded.get(name)) for at, name in enumerate(names))
+        openings = ((at, self.recorded.get(name)) for at, name in enumerate(names))
         return {
-            at: kept.carried for at, kept in found if kept is not None and kept.carried is not None
+            at: kept.carried
+            for at, kept in openings
+            if kept is not None and kept.carried is not None
         }
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
@@ -256,7 +258,7 @@ class FromRecord:
 
     def sums(self, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
         """The recorded sums and counts of each row's block."""
-        kept = [each.sums for each in self._kept(bank, rows, SUMS)]
+        kept = [draw.sums for draw in self._kept(bank, rows, SUMS)]
         arrays = [sums.arrays() for sums in kept if sums is not None]
         if len(arrays) < len(kept):
             raise StateMismatch(

@@ -133,8 +133,8 @@ class ExpertEngine:
             scale = Fraction(noise.largest * UNIT) / noise.epsilon
             drawn_noise = int(discrete_laplaces(scale, bits, 1, position=2 * place)[0, 0])
             units[cell] = self._sums.get(cell, 0) + drawn_noise
-        told = {cell: value / (UNIT * PARTS) for cell, value in units.items()}
-        self._course.released(told, BitsChance(self._bits(Purpose.RESAMPLE)))
+        sums = {cell: value / (UNIT * PARTS) for cell, value in units.items()}
+        self._course.released(sums, BitsChance(self._bits(Purpose.RESAMPLE)))
         told_of = tuple(self._advice)
         release = ExpertRelease(self.batch, self.learner.charge, self.learner.delta, told_of, units)
         self.batch, self._sums, self._advice = self.batch + 1, {}, []

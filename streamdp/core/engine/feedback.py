@@ -21,7 +21,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine.draws import Draws
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import BLOCK_CODE, Ended, Wave
-from streamdp.core.events import Carried, FeedbackBatch, Told
+from streamdp.core.events import Carried, FeedbackBatch, FeedbackColumns
 from streamdp.core.evidence.carrying import history_of
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
@@ -37,7 +37,9 @@ class FeedbackBlocks:
     def __init__(self, *, learner: PolicyLearner, bank: Bank) -> None:
         self._learner, self._bank = learner, bank
 
-    def born(self, rows: Ints, draws: Draws, carried: dict[int, Carried]) -> tuple[Ints, Told]:
+    def born(
+        self, rows: Ints, draws: Draws, carried: dict[int, Carried]
+    ) -> tuple[Ints, FeedbackColumns]:
         """The policy before anything is known, or from a carried history; no data, no draw."""
         bank, learner = self._bank, self._learner
         openings = draws.openings(bank, rows)
@@ -49,7 +51,7 @@ class FeedbackBlocks:
             state = history_of(carried, rows=len(rows), actions=len(learner.actions))[which]
             policies[which] = learner.policy(state, bank.block[rows[which]])
             bank.remembered[rows[which]] = state.reshape(len(which), -1).view(np.int64)
-        return openings, Told(nothing, nothing, policies)
+        return openings, FeedbackColumns(nothing, nothing, policies)
 
     def added(self, plan: Plan) -> _Added:
         """Each slot's arm and gain, in the order in which waves need them.
@@ -76,9 +78,9 @@ class FeedbackBlocks:
         bank, learner, rows = self._bank, self._learner, ended.rows
         gains, shown = draws.sums(bank, rows)
         state = learner.learned(history(bank, rows), gains, shown)
-        told = Told(gains, shown, learner.policy(state, ended.block + 1))
+        columns = FeedbackColumns(gains, shown, learner.policy(state, ended.block + 1))
         none = np.zeros(len(rows), dtype=np.int64)
-        yield ended.wave(BLOCK_CODE, none, none, told)
+        yield ended.wave(BLOCK_CODE, none, none, columns)
         bank.remembered[rows] = state.reshape(len(rows), -1).view(np.int64)
         bank.sums[rows] = 0
         bank.shown[rows] = 0

@@ -38,7 +38,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine.feedback import history
 from streamdp.core.engine.plan import Batch, part_of
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import After, Key, Releases, Told
+from streamdp.core.events import After, FeedbackColumns, Key, Releases
 from streamdp.core.evidence.carrying import Known, Passage
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.learners.leader import donated_below
@@ -177,33 +177,32 @@ def known_of(
 
 def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
     """Releases of several parts of a batch, one after the other."""
-    some = [each for each in released if len(each) or each.donated or each.pooled]
+    some = [part for part in released if len(part) or part.donated or part.pooled]
     if len(some) < 2:
         return some[0] if some else nothing
 
     def column(name: str) -> Ints:
-        return np.concatenate([getattr(each, name) for each in some])
+        return np.concatenate([getattr(part, name) for part in some])
 
-    in_force = [each.in_force for each in some if each.in_force is not None]
-    told = [each.told for each in some if each.told is not None]
-    before = accumulate((each.lines - len(each.priors) for each in some), initial=0)
-    prior = [each.prior for each in some if each.prior is not None]
-    carried = {at: of for each in some for at, of in (each.carried or {}).items()}
+    in_force = [part.in_force for part in some if part.in_force is not None]
+    before = accumulate((part.lines - len(part.priors) for part in some), initial=0)
+    prior = [part.prior for part in some if part.prior is not None]
+    carried = {at: of for part in some for at, of in (part.carried or {}).items()}
     return replace(
         some[0],
-        keys=[key for each in some for key in each.keys],
+        keys=[key for part in some for key in part.keys],
         in_force=np.concatenate(in_force) if in_force else None,
-        told=_joined_told(told) if told else None,
+        feedback=FeedbackColumns.joined(part.feedback for part in some),
         carried=carried or None,
         prior=np.concatenate(prior) if prior else None,
-        priors=tuple(prior for each in some for prior in each.priors),
+        priors=tuple(prior for part in some for prior in part.priors),
         prior_places=tuple(
             first + place
-            for first, each in zip(before, some, strict=False)
-            for place in each.prior_places
+            for first, part in zip(before, some, strict=False)
+            for place in part.prior_places
         ),
-        pooled=tuple(pooled for each in some for pooled in each.pooled),
-        donated=tuple(donated for each in some for donated in each.donated),
+        pooled=tuple(pooled for part in some for pooled in part.pooled),
+        donated=tuple(donated for part in some for donated in part.donated),
         born=column("born"),
         block=column("block"),
         kind=column("kind").astype(np.uint8),
@@ -212,12 +211,4 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
         stop=column("stop"),
         first_offset=column("first_offset"),
         last_offset=column("last_offset"),
-    )
-
-
-def _joined_told(told: Sequence[Told]) -> Told:
-    return Told(
-        gains=np.concatenate([each.gains for each in told]),
-        shown=np.concatenate([each.shown for each in told]),
-        policy=np.concatenate([each.policy for each in told]),
     )

@@ -21,8 +21,8 @@ def remembered(learner: Learner) -> int:
 
 def configuration_digest(learner: Learner, estimates: Iterable[Estimate]) -> str:
     """A fingerprint of all that a row's state and its releases depend on."""
-    told = [f"{e.name} {e.epsilon} {e.min_length}" for e in estimates]
-    return sha256("\n".join([learner.digest(), *told]).encode()).hexdigest()
+    charges = [f"{e.name} {e.epsilon} {e.min_length}" for e in estimates]
+    return sha256("\n".join([learner.digest(), *charges]).encode()).hexdigest()
 
 
 def row_layout(learner: Learner, estimates: Sequence[Estimate], *, epoch: int) -> snapshot.Layout:

@@ -53,7 +53,7 @@ class LossBlocks:
         openings = draws.openings(bank, rows)
         if carried:
             which = np.fromiter(carried, dtype=np.int64, count=len(carried))
-            openings[which] = [each.action for each in carried.values()]
+            openings[which] = [inherited.action for inherited in carried.values()]
             lengths = self._learner.schedule.lengths(bank.block[rows[which]])
             memory = self._learner.memory
             bank.remembered[rows[which], : memory.width] = memory.sure_of(openings[which], lengths)
@@ -160,12 +160,12 @@ class LossBlocks:
         weighed = np.flatnonzero(lengths >= memory.since)
         if not len(weighed):
             return votes
-        known, told = rows[weighed], votes.copy()
+        known, standing = rows[weighed], votes.copy()
         in_force, remembered = bank.action[known], bank.remembered[known, : memory.width]
         before = Standing(in_force.astype(np.int64), remembered.astype(np.int64))
         now = memory.after(before, votes[weighed], lengths[weighed])
-        told[weighed], bank.remembered[known, : memory.width] = now.in_force, now.remembered
-        return told
+        standing[weighed], bank.remembered[known, : memory.width] = now.in_force, now.remembered
+        return standing
 
     def _begin_next(self, rows: Ints, actions: Ints) -> None:
         bank = self._bank

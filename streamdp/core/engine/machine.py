@@ -259,17 +259,19 @@ class Engine:
         self._halfway = True
         released = []
         for part in self._parts(batch):
-            found = self._releasing.of(self._step(part, self._fresh, limit=self.limit, read=part))
+            releases = self._releasing.of(
+                self._step(part, self._fresh, limit=self.limit, read=part)
+            )
             if self._crowd is not None:
                 pooled = () if self._pool is None else self._pool.released()
                 given = sum(map(len, pooled))
-                votes = int(np.count_nonzero(found.kind == BLOCK_CODE)) + given
+                votes = int(np.count_nonzero(releases.kind == BLOCK_CODE)) + given
                 made = self._crowd.released(votes)
-                places = (len(found) + given,) * len(made)
-                found = replace(found, pooled=pooled, priors=made, prior_places=places)
-            released.append(found)
+                places = (len(releases) + given,) * len(made)
+                releases = replace(releases, pooled=pooled, priors=made, prior_places=places)
+            released.append(releases)
             if noting is not None:
-                noting(found)
+                noting(releases)
         return joined(released, nothing=self._releasing.nothing)
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
@@ -489,10 +491,10 @@ class Engine:
     def _plan(self, batch: Batch, draws: Draws, *, limit: int) -> Plan:
         """What a batch brings, which nothing has changed for yet."""
         away = NOBODY if self._idleness is None else self._idleness.away
-        found = plan(
+        planned = plan(
             self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
         )
-        return found if self._pool is None else self._pool.marked(found)
+        return planned if self._pool is None else self._pool.marked(planned)
 
     def _forget_heritage(self, opened: Iterable[Key]) -> None:
         """What keys carried over is in their rows now; they may leave, and carry over, again."""

@@ -107,7 +107,9 @@ def plan(
     carried = heritage([batch.keys[key] for key in new.tolist()], born) if len(new) else {}
     if carried:
         begun = np.zeros(len(new), dtype=np.int64)
-        begun[list(carried)] = [schedule.start(each.block) - 1 for each in carried.values()]
+        begun[list(carried)] = [
+            schedule.start(inherited.block) - 1 for inherited in carried.values()
+        ]
         fresh = touched >= len(bank)
         taken[fresh] = begun[touched[fresh] - len(bank)]
     if len(taken) and (last := int((taken + grouped.counts).max())) > LAST_SLOT:

@@ -110,8 +110,8 @@ class Rebuilding:
                 complaint("rebuild", "past the checkpoint", expected=expected, got=furthest)
             )
         if len(engine) - self._away() != rows:
-            found = len(engine) - self._away()
-            raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=found))
+            rebuilt = len(engine) - self._away()
+            raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=rebuilt))
         self._check_all_behind()
         engine.position = position
         if engine._crowd is not None:
@@ -145,8 +145,8 @@ class Rebuilding:
 
     def _check_records(self, release: Release) -> None:
         """A release was drawn over the records that its block has now, and remembered as now."""
-        (found,) = recorded([release]).items()
-        name, now = found
+        (again,) = recorded([release]).items()
+        name, now = again
         then = self._releases[name]
         for what, on_record, found_now in (
             ("action", then.in_force, now.in_force),
@@ -254,8 +254,8 @@ def _newest(
     for name in releases:
         if name.kind == OPENING:
             openings[name.key] = max(name.born, openings.get(name.key, 0))
-    told = {name.key for name in releases}
-    twice = [(key, row) for key, row in rows if key in told]
+    recorded_keys = {name.key for name in releases}
+    twice = [(key, row) for key, row in rows if key in recorded_keys]
     saved = snapshot.public_columns(engine.layout, twice).born.tolist()
     newest = dict(openings)
     for (key, _), born in zip(twice, saved, strict=True):

@@ -10,8 +10,8 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine.waves import DONATED_CODE, Wave, column, priors_of, told_of
-from streamdp.core.events import ACTION, DONATED, OPENING, SUMS, Releases
+from streamdp.core.engine.waves import DONATED_CODE, Wave, column, priors_of
+from streamdp.core.events import ACTION, DONATED, OPENING, SUMS, FeedbackColumns, Releases
 from streamdp.core.learners import Leader, Learner
 from streamdp.core.regret import Estimate
 
@@ -76,7 +76,7 @@ class Releasing:
             self._columns(waves, order),
             kind=codes[order],
             in_force=column(waves, "in_force")[order] if self._remembers else None,
-            told=told_of(waves, order),
+            feedback=FeedbackColumns.joined((wave.feedback for wave in waves), order),
             carried=next((wave.carried for wave in waves if wave.carried), None),
             prior=priors_of(waves)[order] if self._crowded else None,
         )

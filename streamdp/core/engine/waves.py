@@ -20,7 +20,7 @@ from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.plan import Plan
-from streamdp.core.events import OPENING, Carried, Key, Told
+from streamdp.core.events import OPENING, Carried, FeedbackColumns, Key
 from streamdp.core.schedule import Schedule
 
 OPENING_CODE, BLOCK_CODE, ESTIMATE_CODE = 0, 1, 2
@@ -45,7 +45,7 @@ class Wave:
     last_offset: Ints
     place: Ints  # of the record that ended the block, in the batch
     in_force: Ints  # the action in force afterwards
-    told: Told | None = None  # feedback streams: sums, counts, policies
+    feedback: FeedbackColumns | None = None  # of feedback streams
     carried: dict[tuple[Key, int], Carried] | None = None  # openings: what was carried over
     prior: Ints | None = None  # the crowd's prior that each was drawn under, by number
 
@@ -67,13 +67,13 @@ class Ended:
         code: int,
         value: Ints,
         in_force: Ints,
-        told: Told | None = None,
+        feedback: FeedbackColumns | None = None,
         prior: Ints | None = None,
     ) -> Wave:
         """Releases of one kind, one for each block."""
         return Wave(
             code, self.rows, self.block, value, self.start, self.stop, self.first_offset,
-            self.last_offset, self.place, in_force, told, prior=prior,
+            self.last_offset, self.place, in_force, feedback, prior=prior,
         )  # fmt: skip
 
     def only(self, of: NDArray[np.bool_]) -> Ended:
@@ -97,7 +97,7 @@ class Blocks(Protocol):
 
     def born(
         self, rows: Ints, draws: Draws, carried: dict[int, Carried]
-    ) -> tuple[Ints, Told | None]:
+    ) -> tuple[Ints, FeedbackColumns | None]:
         """What new rows open with: their actions, or for a feedback stream their policies.
 
         The rows at the places of `carried` open with that; their first blocks are in the bank.
@@ -138,11 +138,11 @@ class Applier:
         keys = [plan.batch.keys[key] for key in plan.new.tolist()]
         rows = self._bank.add(keys, plan.born)
         self._fresh.tag(self._bank, rows)
-        for at, each in plan.carried.items():
-            self._bank.block[rows[at]] = each.block
+        for at, inherited in plan.carried.items():
+            self._bank.block[rows[at]] = inherited.block
         begin = self._schedule.starts(self._bank.block[rows])
         self._bank.slots[rows] = begin - 1
-        openings, told = self._blocks.born(rows, draws, plan.carried)
+        openings, feedback = self._blocks.born(rows, draws, plan.carried)
         place = np.searchsorted(plan.batch.offsets, plan.born)
         if plan.batch.times is not None:
             self._bank.unsaved_time[rows] = plan.batch.times[place]
@@ -150,10 +150,12 @@ class Applier:
         prior = draws.priors(self._bank, rows, OPENING)
         if prior is not None:
             prior[list(plan.carried)] = 0  # they were not drawn
-        wave = born.wave(OPENING_CODE, openings, openings, told, prior)
+        wave = born.wave(OPENING_CODE, openings, openings, feedback, prior)
         if not plan.carried:
             return wave
-        carried = {(keys[at], int(plan.born[at])): each for at, each in plan.carried.items()}
+        carried = {
+            (keys[at], int(plan.born[at])): inherited for at, inherited in plan.carried.items()
+        }
         return replace(wave, carried=carried)
 
     def _advance(self, plan: Plan, which: Ints, added: Added, draws: Draws) -> Iterator[Wave]:
@@ -219,16 +221,4 @@ def priors_of(waves: Sequence[Wave]) -> Ints:
     """The priors that releases were drawn under; estimates know none."""
     return np.concatenate(
         [np.zeros_like(wave.rows) if wave.prior is None else wave.prior for wave in waves]
-    )
-
-
-def told_of(waves: Sequence[Wave], order: Ints) -> Told | None:
-    """What the releases of a feedback stream say of each arm."""
-    told = [wave.told for wave in waves if wave.told is not None]
-    if not told:
-        return None
-    return Told(
-        gains=np.concatenate([each.gains for each in told])[order],
-        shown=np.concatenate([each.shown for each in told])[order],
-        policy=np.concatenate([each.policy for each in told])[order],
     )

@@ -39,9 +39,10 @@ from typing import Protocol
 
 import numpy as np
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Adopted, CrowdPrior
-from streamdp.core.evidence.crowd import POINT, Crowd, Ints, Votes, longest_told
+from streamdp.core.evidence.crowd import POINT, Crowd, Votes, longest_told
 
 MOST_CELLS = 8192
 """Of a snapshot: 192 KiB."""

@@ -52,15 +52,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.evidence.groups import named as groups_named
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 Reach = Literal["partition", "stream"]
 """Whose newest votes priors are made of: the partition's own keys', or other partitions' too."""

@@ -244,19 +244,19 @@ def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
     actions, rate = len(learner.actions), float(learner.choose.rate)
     if learner.schedule.name != "dyadic" or learner.bonus or learner.crowd is not None:
         return []
-    found = []
+    limits = []
     if learner.window == "random_prefix" and learner.choose.name == "exponential":
         value = prefix_softmax_minimax(actions=actions, horizon=horizon, eta=rate)
         if gap is not None:
             value = min(value, prefix_softmax_bound(actions=actions, gap=gap, eta=rate))
-        found.append(Bound(value, "Cesari & Colomboni 2026, Theorem 1"))
+        limits.append(Bound(value, "Cesari & Colomboni 2026, Theorem 1"))
     if learner.window == "whole" and gap is not None:
         value = leader_bound(actions=actions, gap=gap, rate=rate)
-        found.append(Bound(value, "Hu et al. 2025, Theorem 9"))
+        limits.append(Bound(value, "Hu et al. 2025, Theorem 9"))
         if learner.resample == "bernoulli":
             value = resampled_leader_bound(actions=actions, gap=gap, rate=rate)
-            found.append(Bound(value, "Wu & Wang 2026, Theorem 3"))
-    return found
+            limits.append(Bound(value, "Wu & Wang 2026, Theorem 3"))
+    return limits
 
 
 def _softmax(z: _Floats) -> _Floats:

@@ -112,7 +112,9 @@ def verdict(
 def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:
     """The ratio of the means of two independent samples, with its interval (delta method)."""
     value = float(top.mean() / bottom.mean())
-    spread = sum((each.std(ddof=1) / each.mean()) ** 2 / len(each) for each in (top, bottom))
+    spread = sum(
+        (sample.std(ddof=1) / sample.mean()) ** 2 / len(sample) for sample in (top, bottom)
+    )
     half = Z * value * float(np.sqrt(spread))
     return value, value - half, value + half
 

@@ -118,15 +118,15 @@ def _bound(base: str, horizon: int, arms: int, epsilon: float) -> float:
 def order(size: Effort) -> Measured:
     """√(T/ε): the regret of HTINF at gaps that shrink with the rate, over a factor of 16 in T."""
     short, long, epsilon = 1_000, 16_000, Fraction(1)
-    found = {}
+    outcomes = {}
     for horizon in (short, long):
         gap = 2 * sqrt(len(ARMS) / horizon)
         world = IndependentRewards.steady((0.5 + gap / 2, *(0.5 - gap / 2,) * 4))
         learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon=epsilon)
-        found[horizon] = simulate_bandit(
+        outcomes[horizon] = simulate_bandit(
             learner, world, runs=2 * runs_of(size), horizon=horizon, seed=size.seed
         )
-    value, low, high = ratio(found[long].regrets[:, -1], found[short].regrets[:, -1])
+    value, low, high = ratio(outcomes[long].regrets[:, -1], outcomes[short].regrets[:, -1])
     return Measured(
         (
             ClaimResult(
@@ -168,8 +168,8 @@ class Advised:
     def uniform(self) -> float:
         """The regret of uniform play."""
         best = sum(
-            each @ self.losses[self.contexts == context].sum(axis=0)
-            for context, each in enumerate(self.advice)
+            expert @ self.losses[self.contexts == context].sum(axis=0)
+            for context, expert in enumerate(self.advice)
         ).min()
         return float(self.losses.mean(axis=1).sum()) - float(best)
 

@@ -29,7 +29,7 @@ BUDGETS = (Fraction(1, 4), Fraction(1, 2), Fraction(1))
 NEWEST = "Hu et al. 2025"
 OLDER = "Hu et al. 2021"
 
-_EACH = 100  # one run here for so many of the full-information claims: each takes much longer
+_EACH = 100  # full-information runs for one run here, which takes much longer
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
 
 
@@ -103,14 +103,14 @@ def figure(number: int, means: Sequence[float]) -> Callable[[Effort], Measured]:
     """A figure of regret over slots: five arms, a million slots, three ε."""
 
     def measured(size: Effort) -> Measured:
-        found = regrets(FIGURE, BUDGETS, means, size, horizon=HORIZON)
+        outcomes = regrets(FIGURE, BUDGETS, means, size, horizon=HORIZON)
         source = f"{NEWEST}, Fig. {number}"
         findings = [
-            *below(found, THOMPSON_2, SUCCESSIVE, BUDGETS, source),
-            *below(found, THOMPSON_2, LAZY_UCB, BUDGETS, source),
+            *below(outcomes, THOMPSON_2, SUCCESSIVE, BUDGETS, source),
+            *below(outcomes, THOMPSON_2, LAZY_UCB, BUDGETS, source),
             *(
                 compared(
-                    found,
+                    outcomes,
                     THOMPSON_2,
                     KLUCB,
                     epsilon,
@@ -121,15 +121,15 @@ def figure(number: int, means: Sequence[float]) -> Callable[[Effort], Measured]:
                 )
                 for epsilon in BUDGETS
             ),
-            *below(found, LAZY_UCB, SUCCESSIVE, BUDGETS, f"{OLDER}, §5"),
+            *below(outcomes, LAZY_UCB, SUCCESSIVE, BUDGETS, f"{OLDER}, §5"),
         ]
-        return Measured(tuple(findings), _picture(found, number))
+        return Measured(tuple(findings), _picture(outcomes, number))
 
     return measured
 
 
 def below(
-    found: Regrets,
+    outcomes: Regrets,
     one: FigureLearner,
     other: FigureLearner,
     budgets: Sequence[Fraction],
@@ -139,7 +139,7 @@ def below(
     claim = f"{one.name} loses no more than {other.name}"
     return [
         compared(
-            found,
+            outcomes,
             one,
             other,
             epsilon,
@@ -152,7 +152,7 @@ def below(
 
 
 def compared(
-    found: Regrets,
+    outcomes: Regrets,
     one: FigureLearner,
     other: FigureLearner,
     epsilon: Fraction,
@@ -163,7 +163,7 @@ def compared(
     at_most: float = np.inf,
 ) -> ClaimResult:
     """The ratio of two learners' regrets."""
-    top, bottom = found[one.name, epsilon], found[other.name, epsilon]
+    top, bottom = outcomes[one.name, epsilon], outcomes[other.name, epsilon]
     value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
     return ClaimResult(
         said[0],
@@ -178,8 +178,8 @@ def compared(
     )
 
 
-def _picture(found: Regrets, number: int) -> Picture:
-    outcomes = {shown.name: found[shown.name, Fraction(1)] for shown in FIGURE}
+def _picture(by_learner: Regrets, number: int) -> Picture:
+    outcomes = {shown.name: by_learner[shown.name, Fraction(1)] for shown in FIGURE}
     return Picture(f"Figure {number}, at ε = 1", "slots", "regret", over_slots(outcomes))
 
 
@@ -202,10 +202,10 @@ def spread_of(regrets: Floats) -> tuple[Floats, Floats]:
 
 def flat(size: Effort) -> Measured:
     """DP-SE's regret does not depend on ε in the range of the figures."""
-    found = regrets((SUCCESSIVE,), BUDGETS, FIRST, size, horizon=HORIZON)
+    outcomes = regrets((SUCCESSIVE,), BUDGETS, FIRST, size, horizon=HORIZON)
     value, low, high = ratio(
-        found[SUCCESSIVE.name, BUDGETS[0]].regrets[:, -1],
-        found[SUCCESSIVE.name, BUDGETS[-1]].regrets[:, -1],
+        outcomes[SUCCESSIVE.name, BUDGETS[0]].regrets[:, -1],
+        outcomes[SUCCESSIVE.name, BUDGETS[-1]].regrets[:, -1],
     )
     return Measured(
         (

@@ -27,10 +27,10 @@ ONE = Fraction(1)
 
 def adap(size: Effort) -> Measured:
     """Fig. 2: the order at ten million slots. Fig. 3: no price of privacy above ε = 0.3."""
-    found = regrets((KLUCB, UCB, SUCCESSIVE), (ONE,), FIRST, size, horizon=HORIZON)
+    outcomes = regrets((KLUCB, UCB, SUCCESSIVE), (ONE,), FIRST, size, horizon=HORIZON)
     findings = [
         compared(
-            found,
+            outcomes,
             KLUCB,
             UCB,
             ONE,
@@ -39,7 +39,7 @@ def adap(size: Effort) -> Measured:
             at_most=1.0,
         ),
         compared(
-            found,
+            outcomes,
             SUCCESSIVE,
             KLUCB,
             ONE,
@@ -49,15 +49,15 @@ def adap(size: Effort) -> Measured:
         ),
         _flat(size),
     ]
-    curves = over_slots({name: outcome for (name, _), outcome in found.items()})
+    curves = over_slots({name: outcome for (name, _), outcome in outcomes.items()})
     picture = Picture("AdaP-KLUCB, Fig. 2, at ε = 1", "slots", "regret", curves)
     return Measured(tuple(findings), picture)
 
 
 def _flat(size: Effort) -> ClaimResult:
     few, many = Fraction(3, 10), Fraction(10)
-    found = regrets((KLUCB,), (few, many), FAR_APART, size, horizon=HORIZON)
-    top, bottom = found[KLUCB.name, few], found[KLUCB.name, many]
+    outcomes = regrets((KLUCB,), (few, many), FAR_APART, size, horizon=HORIZON)
+    top, bottom = outcomes[KLUCB.name, few], outcomes[KLUCB.name, many]
     value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
     return ClaimResult(
         "above ε = 0.3 privacy costs AdaP-KLUCB nothing where gaps are large",

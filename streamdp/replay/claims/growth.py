@@ -41,9 +41,9 @@ def horizon(size: Effort) -> Measured:
     K, gap, epsilon, short, long = 10, 0.1, Fraction(1, 4), 16, LONG
     findings, curves = [], []
     for learner, colour in zip(SHOWN, COLOURS, strict=True):
-        found = run(learner, epsilon, one_better(K, gap), horizon=2**long, size=size)
-        late = found.starts >= 2**short
-        costs = found.costs
+        course = run(learner, epsilon, one_better(K, gap), horizon=2**long, size=size)
+        late = course.starts >= 2**short
+        costs = course.costs
         early, added = costs[~late].sum(axis=0), costs[late].sum(axis=0)
         share = added / early.mean()
         half = Z * float(share.std(ddof=1)) / np.sqrt(size.runs)
@@ -65,7 +65,7 @@ def horizon(size: Effort) -> Measured:
         )
         total = np.cumsum(costs.mean(axis=1))
         curves.append(
-            Curve(learner, (found.starts + found.lengths - 1).astype(float), total, colour)
+            Curve(learner, (course.starts + course.lengths - 1).astype(float), total, colour)
         )
     title = f"Regret over time, K = {K}, Δ = {gap}, ε = {epsilon_text(epsilon)}"
     return Measured(tuple(findings), Picture(title, "slots", "regret", tuple(curves)))
@@ -81,7 +81,7 @@ def actions(size: Effort) -> Measured:
             K: run(learner, epsilon, one_better(K, gap), horizon=slots, size=size).regret
             for K in counts
         }
-        value, low, high = (each / logs for each in ratio(regrets[1024], regrets[8]))
+        value, low, high = (bound / logs for bound in ratio(regrets[1024], regrets[8]))
         findings.append(
             ClaimResult(
                 "regret grows like ln K",
@@ -97,7 +97,7 @@ def actions(size: Effort) -> Measured:
             )
         )
         curves.append(
-            _curve(learner, {float(np.log(K)): each for K, each in regrets.items()}, colour)
+            _curve(learner, {float(np.log(K)): regret for K, regret in regrets.items()}, colour)
         )
     title = f"Regret against ln K, Δ = {gap}, ε = {epsilon_text(epsilon)}"
     return Measured(tuple(findings), Picture(title, "ln K", "regret", tuple(curves), linear=True))
@@ -111,8 +111,8 @@ def epsilon(size: Effort) -> Measured:
     small, large, curves = [], [], []
     for learner, colour in zip(SHOWN, COLOURS, strict=True):
         regrets = {
-            float(each): run(learner, each, one_better(K, gap), horizon=slots, size=size).regret
-            for each in budgets
+            float(budget): run(learner, budget, one_better(K, gap), horizon=slots, size=size).regret
+            for budget in budgets
         }
         value, low, high = ratio(regrets[1 / 64], regrets[1 / 32])
         flat, flat_low, flat_high = ratio(regrets[16.0], regrets[8.0])
@@ -160,7 +160,7 @@ def deterministic(size: Effort) -> Measured:
             }
             findings.append(_order(learner, budget, regrets, gap=gap, horizon=slots))
             if budget == 1:
-                at = {float(np.log(K)): each for K, each in regrets.items()}
+                at = {float(np.log(K)): regret for K, regret in regrets.items()}
                 curves.append(_curve(learner, at, colour))
     title = f"Deterministic losses (0, {gap}, {gap}, 1, …), ε = 1"
     return Measured(tuple(findings), Picture(title, "ln K", "regret", tuple(curves), linear=True))
@@ -174,14 +174,14 @@ def _order(
 ) -> ClaimResult:
     """Whether regret is of the order ln K/ε, and above what no learner can beat."""
     logs = np.log(4096) / np.log(16)
-    value, low, high = (each / logs for each in ratio(regrets[4096], regrets[16]))
+    value, low, high = (bound / logs for bound in ratio(regrets[4096], regrets[16]))
     runs = len(regrets[16])
     least = min(
-        (each.mean() - Z * each.std(ddof=1) / np.sqrt(runs))
+        (regret.mean() - Z * regret.std(ddof=1) / np.sqrt(runs))
         / deterministic_lower_bound(actions=K, epsilon=float(budget), horizon=horizon)
-        for K, each in regrets.items()
+        for K, regret in regrets.items()
     )
-    scaled = [float(budget) * each.mean() / np.log(K) for K, each in regrets.items()]
+    scaled = [float(budget) * regret.mean() / np.log(K) for K, regret in regrets.items()]
     source = "Wu & Wang 2026, Theorems 7 and 11"
     if "laplace" in learner:
         source += " (open there for Laplace)"
@@ -207,7 +207,7 @@ def _worst(actions: int, gap: float) -> Constant:
 
 
 def _curve(name: str, regrets: dict[float, Floats], colour: str) -> Curve:
-    mean = np.array([each.mean() for each in regrets.values()])
-    half = np.array([Z * each.std(ddof=1) / np.sqrt(len(each)) for each in regrets.values()])
+    mean = np.array([regret.mean() for regret in regrets.values()])
+    half = np.array([Z * regret.std(ddof=1) / np.sqrt(len(regret)) for regret in regrets.values()])
     x = np.array(list(regrets), dtype=float)
     return Curve(name, x, mean, colour, low=mean - half, high=mean + half, marks=True)

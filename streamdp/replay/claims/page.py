@@ -22,11 +22,11 @@ INTRO = (
 )
 
 
-def page(found: Sequence[tuple[str, Measured]], size: Effort) -> str:
+def page(claims: Sequence[tuple[str, Measured]], size: Effort) -> str:
     """The whole page."""
     parts = ["<h1>The papers’ claims, measured</h1>", f"<p>{escape(INTRO)}</p>"]
     parts.append(f'<p class="facts">{size.runs} runs a point, seed {size.seed}</p>')
-    for _, measured in found:
+    for _, measured in claims:
         first = measured.findings[0]
         parts.append(f"<section><h2>{escape(first.claim)}</h2>{_picture(measured)}")
         for rule, rows in groupby(measured.findings, key=_rule):
@@ -42,9 +42,9 @@ def _rule(finding: ClaimResult) -> str:
 def _table(findings: Sequence[ClaimResult]) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("learner", "verdict", "measured", "interval"))
     rows = "".join(
-        f"<tr><td>{escape(each.learner)}</td><td>{escape(each.verdict)}</td>"
-        f"<td>{escape(each.measured)}</td><td>{each.low:.3f} … {each.high:.3f}</td></tr>"
-        for each in findings
+        f"<tr><td>{escape(result.learner)}</td><td>{escape(result.verdict)}</td>"
+        f"<td>{escape(result.measured)}</td><td>{result.low:.3f} … {result.high:.3f}</td></tr>"
+        for result in findings
     )
     return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
 
@@ -65,20 +65,20 @@ def _picture(measured: Measured) -> str:
     return charts.legend(picture.curves) + body
 
 
-def as_json(found: Sequence[tuple[str, Measured]]) -> list[dict[str, Any]]:
+def as_json(claims: Sequence[tuple[str, Measured]]) -> list[dict[str, Any]]:
     """Every finding for machines."""
     return [
         {
             "name": name,
-            "claim": each.claim,
-            "source": each.source,
-            "learner": each.learner,
-            "rule": each.rule,
-            "measured": each.measured,
-            "interval": [each.low, each.high],
-            "runs": each.runs,
-            "verdict": each.verdict,
+            "claim": result.claim,
+            "source": result.source,
+            "learner": result.learner,
+            "rule": result.rule,
+            "measured": result.measured,
+            "interval": [result.low, result.high],
+            "runs": result.runs,
+            "verdict": result.verdict,
         }
-        for name, measured in found
-        for each in measured.findings
+        for name, measured in claims
+        for result in measured.findings
     ]

@@ -40,7 +40,7 @@ SETTINGS = (
     FIRST,
     (0.75, 0.15, 0.15, 0.15, 0.15),
 )
-BUDGETS = tuple(Fraction(each) for each in ("0.1", "0.25", "0.5", "1", "8", "64", "128"))
+BUDGETS = tuple(Fraction(text) for text in ("0.1", "0.25", "0.5", "1", "8", "64", "128"))
 MIDDLE, LARGE = BUDGETS[2:4], BUDGETS[4:]
 HORIZON = 1 << 22
 HYBRID = FigureLearner("Hybrid-UCB", "hybrid_ucb")
@@ -52,17 +52,17 @@ def panels(size: Effort) -> Measured:
     findings: list[ClaimResult] = []
     pictures = []
     for number, means in enumerate(SETTINGS, 1):
-        found = panel(means, size, horizon=HORIZON)
+        outcomes = panel(means, size, horizon=HORIZON)
         source = f"{OLDER}, §6, mean reward setting {number}"
-        findings += told(found, source)
-        pictures.append(_picture(found, number))
+        findings += statements(outcomes, source)
+        pictures.append(_picture(outcomes, number))
     return Measured(tuple(findings), pictures[0])
 
 
 def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
     """Every learner at every ε in one setting."""
-    others = [each for each in SHOWN if each is not HYBRID]
-    found = dict(regrets(others, BUDGETS, means, size, horizon=horizon))
+    others = [learner for learner in SHOWN if learner is not HYBRID]
+    outcomes = dict(regrets(others, BUDGETS, means, size, horizon=horizon))
     hybrids = simulate_hybrid(
         BUDGETS,
         IndependentRewards.steady(means),
@@ -72,16 +72,18 @@ def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
         marks=marks_of(horizon),
         progress=size.watch(f"{HYBRID.name}, every ε, slots", horizon),
     )
-    found |= {(HYBRID.name, epsilon): each for epsilon, each in zip(BUDGETS, hybrids, strict=True)}
-    return found
+    outcomes |= {
+        (HYBRID.name, epsilon): outcome for epsilon, outcome in zip(BUDGETS, hybrids, strict=True)
+    }
+    return outcomes
 
 
-def told(found: Regrets, source: str) -> list[ClaimResult]:
+def statements(outcomes: Regrets, source: str) -> list[ClaimResult]:
     """The statements of the text, each at the ε that it names or at all of them."""
     plots = f"{source} (a plot, no text)"
     findings = [
         compared(
-            found,
+            outcomes,
             LAZY_UCB,
             SUCCESSIVE,
             epsilon,
@@ -94,7 +96,7 @@ def told(found: Regrets, source: str) -> list[ClaimResult]:
     ]
     findings += [
         compared(
-            found,
+            outcomes,
             HYBRID,
             SUCCESSIVE,
             epsilon,
@@ -106,7 +108,7 @@ def told(found: Regrets, source: str) -> list[ClaimResult]:
     ]
     findings += [
         compared(
-            found,
+            outcomes,
             HYBRID,
             SUCCESSIVE,
             epsilon,
@@ -116,14 +118,14 @@ def told(found: Regrets, source: str) -> list[ClaimResult]:
         )
         for epsilon in LARGE
     ]
-    findings += [_falls(found, each, source) for each in (LAZY_UCB, HYBRID)]
-    findings.append(_flat(found, source))
-    return findings + below(found, THOMPSON, SUCCESSIVE, BUDGETS, "ours, beside the panels")
+    findings += [_falls(outcomes, learner, source) for learner in (LAZY_UCB, HYBRID)]
+    findings.append(_flat(outcomes, source))
+    return findings + below(outcomes, THOMPSON, SUCCESSIVE, BUDGETS, "ours, beside the panels")
 
 
-def _falls(found: Regrets, shown: FigureLearner, source: str) -> ClaimResult:
+def _falls(by_learner: Regrets, shown: FigureLearner, source: str) -> ClaimResult:
     """The worst step from an ε to the next larger one."""
-    outcomes = [found[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
+    outcomes = [by_learner[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
     value, low, high = max(ratio(after, before) for before, after in pairwise(outcomes))
     return _over_budgets(
         "the regret of UCB-based learners falls with ε",
@@ -136,8 +138,8 @@ def _falls(found: Regrets, shown: FigureLearner, source: str) -> ClaimResult:
     )
 
 
-def _flat(found: Regrets, source: str) -> ClaimResult:
-    outcomes = [found[SUCCESSIVE.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
+def _flat(by_learner: Regrets, source: str) -> ClaimResult:
+    outcomes = [by_learner[SUCCESSIVE.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
     return _over_budgets(
         "the regret of DP-SE is flat in ε",
         source,
@@ -162,7 +164,7 @@ def _over_budgets(
     at_most: float = np.inf,
 ) -> ClaimResult:
     value, low, high = interval
-    course = ", ".join(f"{each.mean():.0f}" for each in outcomes)
+    course = ", ".join(f"{regrets.mean():.0f}" for regrets in outcomes)
     return ClaimResult(
         claim,
         source,
@@ -176,13 +178,13 @@ def _over_budgets(
     )
 
 
-def _picture(found: Regrets, number: int) -> Picture:
+def _picture(by_learner: Regrets, number: int) -> Picture:
     """The final regret of every learner over ε, as in Hu et al. 2021, Fig. 5, 10 and 12a."""
-    budgets = np.array([float(each) for each in BUDGETS])
+    budgets = np.array([float(epsilon) for epsilon in BUDGETS])
     curves = []
     for shown, colour in zip(SHOWN, COLOURS, strict=False):
-        outcomes: list[BanditOutcome] = [found[shown.name, each] for each in BUDGETS]
-        last = np.stack([each.regrets[:, -1] for each in outcomes], axis=1)
+        outcomes: list[BanditOutcome] = [by_learner[shown.name, epsilon] for epsilon in BUDGETS]
+        last = np.stack([outcome.regrets[:, -1] for outcome in outcomes], axis=1)
         mean, half = spread_of(last)
         low = np.maximum(mean - half, 1.0)
         curves.append(

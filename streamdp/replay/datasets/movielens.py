@@ -72,10 +72,10 @@ def _lines(path: Path) -> list[str]:
         raise InvalidConfig(
             complaint(str(path), "cannot be read", expected="a MovieLens-100K file", got="none")
         ) from None
-    found = [line for line in text.splitlines() if line.strip()]
-    if not found:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
         raise _wrong(path, 1, "lines", "an empty file")
-    return found
+    return lines
 
 
 def _wrong(path: Path, line: int, expected: str, got: str) -> InvalidConfig:

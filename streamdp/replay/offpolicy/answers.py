@@ -1,4 +1,4 @@
-"""The results of a feedback replay: for each learner at each ε, as far as the log allows."""
+"""The results of a feedback replay: for each learner at each ε, what the log can answer."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def feedback_cells(
 def cells_of(
     learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
 ) -> tuple[AnyCell, ...]:
-    """Every combination, the papers' learners among them, in the order that was asked for.
+    """Every combination, including the papers' learners, in the order of the question.
 
     >>> cells = cells_of(("lazy_ucb",), (Fraction(1),), actions=("a", "b"))
     >>> [type(cell).__name__ for cell in cells]

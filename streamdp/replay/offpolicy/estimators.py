@@ -129,7 +129,7 @@ class Sums:
 
     @classmethod
     def of(cls, moments: Moments, policies: Floats, guesses: Floats) -> Sums:
-        """Of policies (G × K) and guesses of each action's reward in [0, 1] (G × K)."""
+        """The sums for policies (G × K) and guesses of each action's reward in [0, 1] (G × K)."""
         squared = policies**2
         model = (policies * guesses).sum(axis=1)
         count = moments.shown.sum(axis=1)
@@ -155,10 +155,10 @@ class Sums:
     def by(self, group: Ints) -> Sums:
         """Sums of the groups that share a number."""
         columns = (getattr(self, name) for name in self.__slots__)
-        return Sums(*(np.asarray(np.bincount(group, each), np.float64) for each in columns))
+        return Sums(*(np.asarray(np.bincount(group, column), np.float64) for column in columns))
 
     def so_far(self) -> Sums:
-        """Of each group and all before it."""
+        """The cumulative sums over the groups."""
         return Sums(*(np.cumsum(getattr(self, name)) for name in self.__slots__))
 
     def robust_means(self) -> tuple[Floats, Floats]:
@@ -170,20 +170,20 @@ class Sums:
 
     def value(self) -> PolicyValues:
         """The value over the records of all groups."""
-        told = {name: float(getattr(self, name).sum()) for name in self.__slots__}
-        n = round(told["records"])
-        weight, weight2 = told["weight"], told["weight2"]
-        snips = told["won"] / weight if weight else 0.0
-        residual = told["won2"] - 2 * snips * told["mixed"] + snips**2 * weight2
+        totals = {name: float(getattr(self, name).sum()) for name in self.__slots__}
+        n = round(totals["records"])
+        weight, weight2 = totals["weight"], totals["weight2"]
+        snips = totals["won"] / weight if weight else 0.0
+        residual = totals["won2"] - 2 * snips * totals["mixed"] + snips**2 * weight2
         return PolicyValues(
             records=n,
-            ips=_mean(told["won"], told["won2"], n),
+            ips=_mean(totals["won"], totals["won2"], n),
             snips=ValueEstimate(snips, sqrt(max(0.0, residual)) / weight if weight else inf),
-            dr=_mean(told["robust"], told["robust2"], n),
+            dr=_mean(totals["robust"], totals["robust2"], n),
             effective=weight**2 / weight2 if weight2 else 0.0,
             mean_weight=_mean(weight, weight2, n),
             bounds=bounds(
-                n, (told["won"], told["won_off"]), (weight - told["won"], told["lost_off"])
+                n, (totals["won"], totals["won_off"]), (weight - totals["won"], totals["lost_off"])
             ),
         )
 

@@ -1,12 +1,12 @@
 """Logs of the losses of all actions, played as feedback: exact.
 
-Each learner draws its own actions from its own policies, slot by slot, and is told only the loss of
-what it drew. The log holds what would have come of any draw, so there is nothing to estimate: what
-varies are the learner's own noise and draws, and seeds show how much.
+Each learner draws its own actions from its own policies, slot by slot, and sees only the loss of
+the drawn action. The log holds the losses of all actions, so nothing has to be estimated: only the
+learner's own noise and draws vary, and seeds show how much.
 
 Regret is Σ of the policy's mean loss in each block, less the loss of the best fixed action of each
 key: its expectation over the draws of a block, which has the same mean as the regret of what was
-drawn and less variance. The log is read twice: once for who is in it, once to play.
+drawn and less variance. The log is read twice: once for its keys, once to play.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _crowd(log: Log, bench: Bench) -> LogKeys:
 
 
 def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
-    """Some slots of a portion; `taken` is how many each key had before, and is moved on."""
+    """Some slots of a portion; `taken` is how many each key had before, and is updated."""
     batch = portion.batch
     index, offsets = batch.index[part], batch.offsets[part]
     grouped = group(index, len(batch.keys))
@@ -106,11 +106,11 @@ def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
     place = grouped.places(np.arange(len(index)))
     born = offsets[place[ends - grouped.counts]]
     keys = [batch.keys[at] for at in grouped.touched.tolist()]
-    found = rows.find(portion.partition, keys, born)
-    row = np.repeat(found, grouped.counts)
+    own_rows = rows.find(portion.partition, keys, born)
+    row = np.repeat(own_rows, grouped.counts)
     number = np.arange(1, len(index) + 1) - np.repeat(ends - grouped.counts, grouped.counts)
     number += taken[row]
-    taken[found] += grouped.counts
+    taken[own_rows] += grouped.counts
     losses, _ = quantise(batch.losses[part][place])
     order = np.argsort(row, kind="stable")
     return Slots(row[order], number[order], losses[order], place[order])
@@ -119,7 +119,7 @@ def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
 def _coins(generators: list[Generator], place: Ints) -> Ints:
     """A coin of each slot under each seed, tossed in the log's order: S × n."""
     tossed = [generator.integers(0, PARTS, len(place)) for generator in generators]
-    return np.stack([each[place] for each in tossed])
+    return np.stack([coins[place] for coins in tossed])
 
 
 class _Player:
@@ -177,7 +177,7 @@ class _Player:
             self._shown[rows] = 0
 
     def _enter(self, rows: Ints, blocks: Ints, policy: Floats) -> None:
-        """What blocks that are over have added to regret."""
+        """Add the regret of blocks that have ended."""
         before = self._lost[rows].min(axis=1)
         played = np.einsum("rsk,rk->rs", policy, self._open[rows].astype(np.float64))
         self._lost[rows] += self._open[rows]
@@ -189,7 +189,7 @@ class _Player:
             self._shares[blocks[mine[0]]] = policy[mine[0]].mean(axis=0)
 
     def answer(self) -> FeedbackAnswer:
-        """What came of it."""
+        """The result."""
         crowd, so_far = self._crowd, np.cumsum(self._regret, axis=0)
         low, high = np.percentile(so_far, BAND, axis=1)
         ends = ends_of(self._schedule, len(so_far), longest=int(crowd.counts.max()))

@@ -9,8 +9,8 @@
 | `key`, `offset`, `partition` | as in every log |
 
 Other columns are not read. A row that cannot be used is an error that names the row; with
-`on_bad = "null"` it is what it would be live: an unknown action is no arm, an outcome that is no
-number the loss 1/2. Numbers outside [0, 1] are clipped, and counted.
+`on_bad = "null"` it counts as it would live: an unknown action is no arm, an unusable outcome is
+the loss 1/2. Numbers outside [0, 1] are clipped, and counted.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ def open_file(path: Path, how: ReadOptions, *, pscore: str = PSCORE) -> ShownLog
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """What a row is called in messages."""
+    """The name of a row in messages."""
 
     file: str
     kind: str
-    numbers: Sequence[int] | None  # of lines; rows count from 0
+    numbers: Sequence[int] | None  # the line numbers; None: count rows from 0
 
     def row(self, at: int) -> str:
         return f"{self.file}: {self.kind} {at if self.numbers is None else self.numbers[at]}"
 
 
 def _content(where: str, table: Columns) -> str:
-    found = [name for name in CONTENTS if name in table]
-    if ACTION not in table or len(found) != 1:
+    contents = [name for name in CONTENTS if name in table]
+    if ACTION not in table or len(contents) != 1:
         expected = "a column `action` and one of `reward` and `loss`"
         raise wrong(where, "no feedback", expected=expected, got=", ".join(table) or "nothing")
-    return found[0]
+    return contents[0]
 
 
 def _both(names: set[str], numbers: set[int]) -> str:
@@ -84,15 +84,17 @@ def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str
     """The actions as given, or all that the file names: numbers up to the largest, or names."""
     if how.actions is not None:
         return how.actions
-    named = {told for told in shown if isinstance(told, str)}
-    numbers = {told for told in shown if isinstance(told, int) and not isinstance(told, bool)}
+    named = {name for name in shown if isinstance(name, str)}
+    numbers = {
+        number for number in shown if isinstance(number, int) and not isinstance(number, bool)
+    }
     if named and numbers:
         raise wrong(where.file, "action", expected="names or numbers", got=_both(named, numbers))
-    found = tuple(sorted(named)) if named else numbered_actions(1 + max(numbers, default=-1))
-    if len(found) < 2:
+    actions = tuple(sorted(named)) if named else numbered_actions(1 + max(numbers, default=-1))
+    if len(actions) < 2:
         expected = "2 or more actions in the file, or --actions"
-        raise wrong(where.file, "too few actions", expected=expected, got=len(found))
-    return found
+        raise wrong(where.file, "too few actions", expected=expected, got=len(actions))
+    return actions
 
 
 def _pieces(
@@ -184,10 +186,10 @@ def _first_line(path: Path) -> Mapping[str, object]:
         for text in file:
             if not text.isspace():
                 try:
-                    told = msgspec.json.decode(text)
+                    event = msgspec.json.decode(text)
                 except (msgspec.MsgspecError, UnicodeError):
                     return {}
-                return told if isinstance(told, dict) else {}
+                return event if isinstance(event, dict) else {}
     return {}
 
 
@@ -200,26 +202,26 @@ def _lines(path: Path, how: ReadOptions, pscore: str) -> Columns:
         for number, text in enumerate(file, 1):
             if text.isspace():
                 continue
-            told = _event(text)
-            if told is None and how.on_bad == "refuse":
+            event = _event(text)
+            if event is None and how.on_bad == "refuse":
                 where = f"{path}: line {number}"
                 raise wrong(where, "is no event", expected="a JSON object", got="another text")
             numbers.append(number)
             for name in wanted:
-                columns[name].append((told or {}).get(name))
+                columns[name].append((event or {}).get(name))
     for name in (KEY, POSITION):
         kinds = (str, type(None)) if name == KEY else (int, type(None))
         _check_kind(columns[name], kinds, name, numbers, path)
-    kept = {name: each for name, each in columns.items() if any(v is not None for v in each)}
+    kept = {name: column for name, column in columns.items() if any(v is not None for v in column)}
     return {**kept, "line": numbers}
 
 
 def _event(text: bytes) -> dict[str, Any] | None:
     try:
-        told = msgspec.json.decode(text)
+        event = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-    return told if isinstance(told, dict) else None
+    return event if isinstance(event, dict) else None
 
 
 def _check_kind(

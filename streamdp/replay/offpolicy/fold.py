@@ -1,4 +1,4 @@
-"""What a service with a seed would have released from the records of its topic: the offline fold.
+"""The offline fold: the releases that a service with a seed would have made from its topic.
 
 The records go through the shipped engine, in their order, under the stream's name, epoch and seed.
 Blocks follow from the number of a slot, sums from the records, and noise from the seed's bits, so a
@@ -44,7 +44,7 @@ def release_as_json(release: Release) -> dict[str, object]:
     """A release for programs, in the words of the ledger and of the actions topic."""
     _, partition, key, epoch, born, block, kind = release.identity
     text = None if key is None else key.decode(errors="backslashreplace")
-    told: dict[str, object] = {
+    facts: dict[str, object] = {
         "partition": partition,
         "key": text,
         "epoch": epoch,
@@ -56,10 +56,10 @@ def release_as_json(release: Release) -> dict[str, object]:
         "epsilon": str(release.epsilon),
     }
     if release.sums is not None:
-        told |= {
+        facts |= {
             "sums": b64encode(release.sums.gains).decode(),
             "shown": b64encode(release.sums.shown).decode(),
         }
     if release.policy is not None:
-        told["policy"] = b64encode(release.policy).decode()
-    return told
+        facts["policy"] = b64encode(release.policy).decode()
+    return facts

@@ -72,11 +72,11 @@ def _wealth(excess: float, squares: float) -> float:
     """The logarithm of the mixture, equal parts of every λ."""
     logs = [rate * excess - _psi(rate) * squares for rate in _RATES]
     most = max(logs)
-    return most + log(sum(exp(each - most) for each in logs) / len(logs))
+    return most + log(sum(exp(part - most) for part in logs) / len(logs))
 
 
 def _alone(rate: float, squares: float, missed: float) -> float:
-    """What one λ of the mixture allows by itself: the mixture allows no more."""
+    """The bound by one λ of the mixture alone; the mixture's bound is at most as large."""
     return (log(len(_RATES) / missed) + _psi(rate) * squares) / rate
 
 

@@ -153,10 +153,10 @@ def arms_of(actions: Sequence[str], shown: Iterable[object]) -> NDArray[np.int32
     arms: dict[object, int] = {name: arm for arm, name in enumerate(actions)}
     count = len(actions)
 
-    def arm(told: object) -> int:
-        if isinstance(told, int) and not isinstance(told, bool):
-            return told if 0 <= told < count else NO_ARM
-        return arms.get(told, NO_ARM) if isinstance(told, str) else NO_ARM
+    def arm(action: object) -> int:
+        if isinstance(action, int) and not isinstance(action, bool):
+            return action if 0 <= action < count else NO_ARM
+        return arms.get(action, NO_ARM) if isinstance(action, str) else NO_ARM
 
     return np.fromiter(map(arm, shown), dtype=np.int32)
 

@@ -1,6 +1,6 @@
 """The report of a replay of feedback as one page; the parts are shared with simulations.
 
-What a page shows is computed elsewhere and said in `told`; here it is only laid out.
+Other modules compute the numbers and `statements` the sentences; this one only lays them out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.offpolicy.answers import FeedbackAnswer
 from streamdp.replay.offpolicy.estimators import PolicyValues, Z
 from streamdp.replay.offpolicy.question import FeedbackReplay
-from streamdp.replay.offpolicy.told import (
+from streamdp.replay.offpolicy.statements import (
     charge_text,
     headline,
     interval,
@@ -63,10 +63,10 @@ def page(replay: FeedbackReplay) -> str:
 
 
 def _facts(replay: FeedbackReplay) -> str:
-    found = replay.found
+    log = replay.findings
     facts = [
-        f"{found.slots:,} slots",
-        f"{found.keys:,} keys" if found.keys > 1 else "one key",
+        f"{log.slots:,} slots",
+        f"{log.keys:,} keys" if log.keys > 1 else "one key",
         f"{len(replay.actions)} actions",
         f"{len(replay.question.seeds)} seeds",
     ]
@@ -75,7 +75,8 @@ def _facts(replay: FeedbackReplay) -> str:
 
 def _summary(replay: FeedbackReplay) -> str:
     items = "".join(
-        f"<dt>{escape(each.about)}</dt><dd>{escape(each.says)}</dd>" for each in summary(replay)
+        f"<dt>{escape(statement.about)}</dt><dd>{escape(statement.says)}</dd>"
+        for statement in summary(replay)
     )
     return f'<section><h2>In short</h2><dl class="summary">{items}</dl></section>'
 
@@ -88,9 +89,9 @@ def over_time(
 ) -> str:
     """Learners side by side: a panel for each ε, levels as dashed lines."""
     names = list(dict.fromkeys(name for shown in courses.values() for name, _ in shown))
-    every = [each for shown in courses.values() for _, each in shown]
-    first = min(int(each.slots[0]) for each in every)
-    longest = max(int(each.slots[-1]) for each in every)
+    every = [course for shown in courses.values() for _, course in shown]
+    first = min(int(course.slots[0]) for course in every)
+    longest = max(int(course.slots[-1]) for course in every)
     whole = np.array([1.0, max(2.0, longest)])
     base = [
         Curve(name, whole, np.full(2, level), "--muted" if at else "--ink", "dashed")
@@ -101,13 +102,13 @@ def over_time(
         curves = [
             Curve(
                 name,
-                each.slots.astype(float),
-                each.mean,
+                course.slots.astype(float),
+                course.mean,
                 COLOURS[names.index(name) % len(COLOURS)],
-                low=each.low,
-                high=each.high,
+                low=course.low,
+                high=course.high,
             )
-            for name, each in shown
+            for name, course in shown
         ]
         everything += curves
         panels.append((f"ε = {epsilon_text(epsilon)}", [*base, *curves]))
@@ -118,7 +119,7 @@ def over_time(
 
 
 def value_axis(label: str) -> Callable[[Sequence[Curve]], charts.Axis]:
-    """A linear axis over what later halves of the curves reach: first records say little."""
+    """A linear axis over the range of the curves' later halves: the first records say little."""
 
     def axis(curves: Sequence[Curve]) -> charts.Axis:
         late = [
@@ -142,9 +143,9 @@ def by_epsilon(
     """The answers of each ε; baselines stand beside every one."""
     return {
         epsilon: [
-            each
-            for each in answers
-            if each.cell.epsilon == epsilon or not each.cell.learner.private
+            answer
+            for answer in answers
+            if answer.cell.epsilon == epsilon or not answer.cell.learner.private
         ]
         for epsilon in epsilons
     }
@@ -154,7 +155,7 @@ def _curves(answers: Sequence[FeedbackAnswer], replay: FeedbackReplay, label: st
     shown = by_epsilon(answers, replay.question.epsilons)
     first = 1 if replay.method == "exact" else FIRST
     courses = {
-        epsilon: [(each.cell.text, each.course.since(first)) for each in some]
+        epsilon: [(answer.cell.text, answer.course.since(first)) for answer in some]
         for epsilon, some in shown.items()
     }
     if replay.method == "exact":
@@ -172,12 +173,12 @@ def _live(replay: FeedbackReplay) -> str:
         return ""
     rows = [
         [
-            each.cell.text,
-            epsilon_text(each.cell.epsilon),
-            interval(headline(each)),
-            f"{int(np.median(each.accepted)) if each.accepted is not None else 0:,}",
+            answer.cell.text,
+            epsilon_text(answer.cell.epsilon),
+            interval(headline(answer)),
+            f"{int(np.median(answer.accepted)) if answer.accepted is not None else 0:,}",
         ]
-        for each in replay.rejected
+        for answer in replay.rejected
     ]
     head = ["learner", "ε", "mean reward", "records met"]
     return section(
@@ -211,18 +212,18 @@ def _cells(replay: FeedbackReplay) -> str:
     if replay.method == "service" or not replay.answers:
         return ""
     rows = []
-    for each in replay.answers:
-        row = [each.cell.text, epsilon_text(each.cell.epsilon)]
-        if each.regret is not None:
-            count = len(each.regret)
-            error = float(each.regret.std(ddof=1)) / sqrt(count) if count > 1 else 0.0
-            row.append(f"{number(float(each.regret.mean()))} ± {number(Z * error)}")
-            row.append(interval(headline(each)))
-        elif each.value is not None:
-            value = each.value
+    for answer in replay.answers:
+        row = [answer.cell.text, epsilon_text(answer.cell.epsilon)]
+        if answer.regret is not None:
+            count = len(answer.regret)
+            error = float(answer.regret.std(ddof=1)) / sqrt(count) if count > 1 else 0.0
+            row.append(f"{number(float(answer.regret.mean()))} ± {number(Z * error)}")
+            row.append(interval(headline(answer)))
+        elif answer.value is not None:
+            value = answer.value
             row += [interval(value.dr), interval(value.snips), interval(value.ips)]
             row += [f"{value.bounds.low:.3f} – {value.bounds.high:.3f}", f"{value.effective:,.0f}"]
-        rows.append([*row, charge_text(each)])
+        rows.append([*row, charge_text(answer)])
     head = ["learner", "ε"]
     if replay.method == "exact":
         head += ["regret", "mean reward"]
@@ -265,15 +266,15 @@ def policy_panels(
     shares: Sequence[tuple[str, Shares]], actions: Sequence[str], *, longest: int
 ) -> str:
     """How often each action is shown, block by block: a panel for each learner."""
-    weight = sum(each.shares[-1] for _, each in shares)
+    weight = sum(course.shares[-1] for _, course in shares)
     ranked = np.argsort(-np.asarray(weight), kind="stable")[:MOST_SHOWN].tolist()
     x = charts.log_axis("slots of the key", low=1, high=float(longest))
     y = charts.linear_axis("probability", low=0.0, high=1.0)
     panels, everything = [], []
-    for title, each in shares:
+    for title, course in shares:
         curves = []
         for at, action in enumerate(ranked):
-            starts, steps = _steps(each.starts, each.shares[:, action], longest)
+            starts, steps = _steps(course.starts, course.shares[:, action], longest)
             curves.append(Curve(actions[action], starts, steps, COLOURS[at]))
         everything += curves
         panels.append(charts.plot(curves, x=x, y=y, title=title))
@@ -290,10 +291,10 @@ def _policies(replay: FeedbackReplay) -> str:
     shown = replay.rejected or replay.answers
     epsilon = middle(replay.question.epsilons)
     some = by_epsilon(shown, [epsilon])[epsilon]
-    longest = max(int(each.course.slots[-1]) for each in some)
+    longest = max(int(answer.course.slots[-1]) for answer in some)
     return section(
         f"Policy over time, ε = {epsilon_text(epsilon)}",
-        f"How likely each action was to be shown for the key {replay.found.watched!r}, which has"
+        f"How likely each action was to be shown for the key {replay.findings.watched!r}, which has"
         " the most slots: mean over seeds, block by block.",
         policy_panels([(e.cell.text, e.shares) for e in some], replay.actions, longest=longest),
     )
@@ -309,11 +310,11 @@ def experiment(arms: Sequence[tuple[str, Arms]], actions: Sequence[str]) -> str:
     kept = range(min(len(actions), MOST_ARMS))
     axis = charts.ordinal_axis("action", [actions[at] for at in kept])
     curves = []
-    for place, (name, each) in enumerate(arms):
+    for place, (name, estimates) in enumerate(arms):
         shift = (place + 0.5) / len(arms) - 0.5
         at = np.array([arm + 0.6 * shift for arm in kept])
         part = slice(0, len(at))
-        means = np.nan_to_num(1 - each.means[part], nan=0.5)
+        means = np.nan_to_num(1 - estimates.means[part], nan=0.5)
         curves.append(
             Curve(
                 name,
@@ -321,38 +322,38 @@ def experiment(arms: Sequence[tuple[str, Arms]], actions: Sequence[str]) -> str:
                 means,
                 COLOURS[place % len(COLOURS)],
                 "points",
-                low=1 - each.high[part],
-                high=1 - each.low[part],
+                low=1 - estimates.high[part],
+                high=1 - estimates.low[part],
                 marks=True,
             )
         )
-    highest = max(float((1 - each.low).max()) for _, each in arms)
+    highest = max(float((1 - estimates.low).max()) for _, estimates in arms)
     y = charts.linear_axis("mean reward", low=0.0, high=highest)
     head = ["action", *(f"{name}: {what}" for name, _ in arms for what in ("mean", "best"))]
     rows = []
     for arm in kept:
         row = [actions[arm]]
-        for _, each in arms:
-            mean = "—" if np.isnan(each.means[arm]) else f"{1 - each.means[arm]:.4f}"
-            row.append(f"{mean} [{1 - each.high[arm]:.4f}, {1 - each.low[arm]:.4f}]")
-            row.append(f"{each.chances[arm]:.0%}")
+        for _, estimates in arms:
+            mean = "—" if np.isnan(estimates.means[arm]) else f"{1 - estimates.means[arm]:.4f}"
+            row.append(f"{mean} [{1 - estimates.high[arm]:.4f}, {1 - estimates.low[arm]:.4f}]")
+            row.append(f"{estimates.chances[arm]:.0%}")
         rows.append(row)
     return charts.legend(curves) + charts.plot(curves, x=axis, y=y) + html_table(head, rows)
 
 
 def _experiment(replay: FeedbackReplay) -> str:
-    answers = [each for each in (replay.rejected or replay.answers) if each.arms is not None]
+    answers = [answer for answer in (replay.rejected or replay.answers) if answer.arms is not None]
     if not answers:
         return ""
     first = answers[0].cell.text
     arms = [
-        (f"ε = {epsilon_text(each.cell.epsilon)}", each.arms)
-        for each in answers
-        if each.cell.text == first and each.arms is not None
+        (f"ε = {epsilon_text(answer.cell.epsilon)}", answer.arms)
+        for answer in answers
+        if answer.cell.text == first and answer.arms is not None
     ]
     return section(
         "The private experiment",
-        f"What the releases of {first} (first seed, key {replay.found.watched!r}) say of each"
+        f"What the releases of {first} (first seed, key {replay.findings.watched!r}) say of each"
         " action: its mean reward with an interval that holds at all block ends and for all actions"
         " at once with 95 %, and how likely it is the best. Live, this is all that anybody sees;"
         " here it was drawn with known seeds, so it is not private either.",
@@ -363,15 +364,15 @@ def _experiment(replay: FeedbackReplay) -> str:
 def _ledger(replay: FeedbackReplay) -> str:
     rows = [
         [
-            each.cell.text,
-            epsilon_text(each.cell.epsilon),
-            charge_text(each),
-            f"{each.charge.blocks:,}",
-            f"{each.charge.slots:,}",
-            f"{each.charge.open_slots:,}",
-            likeliest(each, replay.actions),
+            answer.cell.text,
+            epsilon_text(answer.cell.epsilon),
+            charge_text(answer),
+            f"{answer.charge.blocks:,}",
+            f"{answer.charge.slots:,}",
+            f"{answer.charge.open_slots:,}",
+            likeliest(answer, replay.actions),
         ]
-        for each in (replay.rejected or replay.answers)
+        for answer in (replay.rejected or replay.answers)
     ]
     head = ["learner", "ε", "charge of an event", "blocks", "slots charged"]
     return section(

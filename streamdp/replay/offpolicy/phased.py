@@ -73,7 +73,7 @@ def _tables(log: Log, crowd: LogKeys) -> list[WrittenLosses]:
     starts = np.cumsum(crowd.counts) - crowd.counts
     for slots in slots_in_order(log, crowd.rows, step=_AT_ONCE // K or 1):
         every[starts[slots.row] + slots.number - 1] = slots.losses / UNIT
-    return [WrittenLosses(each) for each in np.split(every, starts[1:])]
+    return [WrittenLosses(losses) for losses in np.split(every, starts[1:])]
 
 
 def _exact(
@@ -107,7 +107,7 @@ def _exact(
         by_seed=rewards,
         course=Trajectory(marks, regrets.mean(axis=0), low, high),
         shares=_shares(shown, marks, crowd.totals.shape[1]),
-        charge=charge.told(),
+        charge=charge.total(),
         regret=regrets[:, -1],
     )
 
@@ -125,7 +125,7 @@ def _generator(seed: int, row: int) -> Generator:
 
 def _shares(shown: Sequence[Ints], marks: Ints, arms: int) -> Shares:
     """How often each arm was played between two marks: the mean over seeds."""
-    fewest = min(len(each) for each in shown)
+    fewest = min(len(plays) for plays in shown)
     ends = marks[marks <= fewest] if fewest else marks[:1]
     starts = np.concatenate([[0], ends[:-1]])
     shares = np.full((len(ends), arms), 1 / arms)
@@ -146,7 +146,7 @@ def _shares(shown: Sequence[Ints], marks: Ints, arms: int) -> Shares:
 
 
 class _Charge:
-    """What the accounts of one seed's runs say together."""
+    """The accounts of one seed's runs, together."""
 
     def __init__(self, learner: Bandit) -> None:
         self._epsilon = learner.charge
@@ -158,7 +158,7 @@ class _Charge:
         self._charged += run.charged
         self._slots += slots
 
-    def told(self) -> FeedbackCharge:
+    def total(self) -> FeedbackCharge:
         """The charge of any observation that was released."""
         epsilon = self._epsilon if self._charged else Fraction(0)
         open_slots = self._slots - self._charged
@@ -169,7 +169,7 @@ class _Charge:
 
 
 def reject_phases(log: ShownLog, cells: Sequence[PhasedCell], bench: Bench) -> list[FeedbackAnswer]:
-    """Each cell under each seed, on the records that it would have met."""
+    """Each cell under each seed, on the records that show what it plays."""
     if not cells:
         return []
     order = np.argsort(log.row, kind="stable")
@@ -193,8 +193,8 @@ def _rejected(
                 shown.append(played)
             if not at:
                 charge.add(run, len(played))
-    shares = _shares(shown, _marks(max(1, min(len(each) for each in shown))), len(log.actions))
-    return answer_of(cell, log, met, shares=shares, charge=charge.told())
+    shares = _shares(shown, _marks(max(1, min(len(plays) for plays in shown))), len(log.actions))
+    return answer_of(cell, log, met, shares=shares, charge=charge.total())
 
 
 class KeyRecords:
@@ -210,15 +210,15 @@ class KeyRecords:
         self.taken = np.zeros(len(places), dtype=np.int64)  # by slot: which record it is
 
     def meet(self, slot: int, plays: Ints) -> Ints:
-        """Of these plays from a slot on, those that the log goes on to show."""
+        """The plays from a slot on that the log can answer with later records."""
         at = int(self.taken[slot - 1]) + 1 if slot else 0
         for place, arm in enumerate(plays.tolist()):
             shown = self._shown[arm]
-            found = bisect_left(shown, at)
-            if found == len(shown):
+            place_shown = bisect_left(shown, at)
+            if place_shown == len(shown):
                 return plays[:place]
-            self.taken[slot + place] = shown[found]
-            at = shown[found] + 1
+            self.taken[slot + place] = shown[place_shown]
+            at = shown[place_shown] + 1
         return plays
 
     def loss(self, arm: int, slots: Ints, generator: Generator) -> float:

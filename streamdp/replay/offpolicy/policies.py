@@ -1,6 +1,6 @@
 """Many runs of one feedback learner at once: one for each key and seed, released as live.
 
-What is kept of a run is what the engine keeps of a row: the history of released sums. Noise is
+A run keeps what the engine keeps of a row: the history of released sums. Noise is
 drawn from the same bits at the same addresses (stream, partition, key, epoch, born, block) as by
 the engine under that seed, so a run that is fed the sums that a service had makes its releases, bit
 for bit. `tests/test_offpolicy_fold.py` compares it with the engine.
@@ -42,7 +42,7 @@ class Runs:
         self._rows, self._sources, self._stream = rows, bench.randomness(), bench.stream
         kept = learner.nothing_known(len(rows) * len(bench.seeds))
         self.state: Floats = kept.reshape(len(rows), len(bench.seeds), *kept.shape[1:])
-        self.watched = watched  # the key whose first seed is told as an experiment
+        self.watched = watched  # the key whose first seed is shown as an experiment
         self.experiment = Experiment.of(scales(learner), actions=len(learner.actions))
 
     @classmethod
@@ -125,10 +125,10 @@ def drawn(policies: Policy, which: Ints, coins: Ints) -> Ints:
     upto = np.cumsum(policies, axis=1, dtype=np.int64)
     upto += PARTS * np.arange(len(policies))[:, None]
     places = np.searchsorted(upto.ravel(), coins + PARTS * which, side="right")
-    found: Ints = places - which * arms
-    return found
+    drawn_arms: Ints = places - which * arms
+    return drawn_arms
 
 
 def coins_of(bench: Bench) -> list[Generator]:
-    """What the requests of each seed draw their actions with."""
+    """The random generators that the requests of each seed draw their actions with."""
     return [default_rng((int(seed < 0), abs(seed))) for seed in bench.seeds]

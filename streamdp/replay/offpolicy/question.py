@@ -3,7 +3,7 @@
 What is refused, and why:
 
 - **no propensities**: a reward tells of the action and of the requests that it was shown to; where
-  nobody knows how the action was chosen, these cannot be told apart;
+  it is unknown how the action was chosen, the two cannot be separated;
 - **some without**: estimates from the others would be of other requests;
 - **nothing drawn**: with a propensity of 1 the log says nothing of other actions;
 - **propensities that are not those of the draws**: under any policy weights have the mean 1, and
@@ -107,7 +107,7 @@ class FeedbackReplay:
     actions: tuple[str, ...]
     question: FeedbackQuestion
     method: Method
-    found: LogFindings
+    findings: LogFindings
     answers: tuple[FeedbackAnswer, ...]
     rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: each as it would have run live
     fixed: weighted.Fixed | None = None  # what single actions are worth
@@ -129,11 +129,11 @@ OFTEN = ("hybrid_ucb", "converted")
 def seconds_for(log: Log, question: FeedbackQuestion) -> float:
     """How long a log of losses takes, about."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
-    each = sum(
+    seconds_a_slot = sum(
         1 / (RELEASED_A_SECOND if cell.learner.recipe in OFTEN else DRAWN_A_SECOND)
         for cell in cells
     )
-    return log.slots * len(question.seeds) * each
+    return log.slots * len(question.seeds) * seconds_a_slot
 
 
 def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
@@ -150,7 +150,7 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
         actions=log.actions,
         question=question,
         method="exact",
-        found=LogFindings(crowd.slots, len(crowd.rows), key_text(key, partition)),
+        findings=LogFindings(crowd.slots, len(crowd.rows), key_text(key, partition)),
         answers=_in_order(answers, cells),
         best=1 - float(totals.min(axis=1).sum()) / crowd.slots,
         uniform=1 - float(totals.mean(axis=1).sum()) / crowd.slots,
@@ -165,22 +165,22 @@ def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
     if phases and method != "uniform":
         raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.text for p in phases)))
     partition, key = log.learners[int(log.counts.argmax())]
-    told = FeedbackReplay(
+    answer = FeedbackReplay(
         log=log.name,
         actions=log.actions,
         question=question,
         method=method,
-        found=_found(log, key_text(key, partition)),
+        findings=_findings(log, key_text(key, partition)),
         answers=tuple(weighted.weigh(log, policies, question.bench)),
     )
     if method == "service":
-        return replace(told, releases=tuple(_releases(log, policies, question)))
-    told = replace(told, fixed=weighted.fixed(log))
+        return replace(answer, releases=tuple(_releases(log, policies, question)))
+    answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
         rejected = rejection.reject(log, policies, question.bench)
         rejected += phased.reject_phases(log, phases, question.bench)
-        return replace(told, rejected=_in_order(rejected, cells))
-    return told
+        return replace(answer, rejected=_in_order(rejected, cells))
+    return answer
 
 
 _PHASES_UNKNOWN = (
@@ -223,7 +223,7 @@ def _releases(
     ]
 
 
-def _found(log: ShownLog, watched: str) -> LogFindings:
+def _findings(log: ShownLog, watched: str) -> LogFindings:
     named = log.played >= 0
     return LogFindings(
         slots=log.slots,

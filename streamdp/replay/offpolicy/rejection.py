@@ -38,7 +38,7 @@ POINTS = 200  # of a curve
 
 
 def reject(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
-    """Each cell under each seed, on the records that it would have met."""
+    """Each cell under each seed, on the records that show what it draws."""
     rows = log.rows(bench)
     coins = [generator.integers(0, PARTS, log.slots) for generator in coins_of(bench)]
     order = np.argsort(log.row, kind="stable")
@@ -67,17 +67,17 @@ def _answer(
             met[seed].places.append(taken)
             if row == runs.watched:
                 shares.append(policies)
-    blocks = min(len(each) for each in shares)
+    blocks = min(len(policies_of_seed) for policies_of_seed in shares)
     return answer_of(
         cell,
         log,
         met,
         shares=Shares(
             cell.learner.schedule.starts(np.arange(blocks)),
-            np.mean([each[:blocks] for each in shares], axis=0),
+            np.mean([policies_of_seed[:blocks] for policies_of_seed in shares], axis=0),
         ),
         arms=runs.experiment.arms(),
-        charge=charge_of(cell.learner, np.array([len(each) for each in met[0].places])),
+        charge=charge_of(cell.learner, np.array([len(places) for places in met[0].places])),
     )
 
 
@@ -90,9 +90,14 @@ def answer_of(
     charge: FeedbackCharge,
     arms: Arms | None = None,
 ) -> FeedbackAnswer:
-    """What the records that were met say."""
-    rewards = [log.reward[np.sort(np.concatenate(each.places))] for each in met]
-    means = np.array([float(each.mean()) if len(each) else np.nan for each in rewards])
+    """The mean rewards of the records that were taken."""
+    rewards = [log.reward[np.sort(np.concatenate(run.places))] for run in met]
+    means = np.array(
+        [
+            float(rewards_of_seed.mean()) if len(rewards_of_seed) else np.nan
+            for rewards_of_seed in rewards
+        ]
+    )
     errors = [float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else np.inf for r in rewards]
     return FeedbackAnswer(
         cell=cell,
@@ -102,7 +107,7 @@ def answer_of(
         shares=shares,
         arms=arms,
         charge=charge,
-        accepted=np.array([len(each) for each in rewards]),
+        accepted=np.array([len(rewards_of_seed) for rewards_of_seed in rewards]),
     )
 
 
@@ -133,14 +138,17 @@ def _one(
 
 def _course(rewards: list[Floats]) -> Trajectory:
     """The mean reward so far, over the records that were met."""
-    fewest = min(len(each) for each in rewards)
+    fewest = min(len(rewards_of_seed) for rewards_of_seed in rewards)
     slots = np.unique(np.geomspace(1, max(1, fewest), POINTS).astype(np.int64))
     if not fewest:
         nothing = np.full(1, np.nan)
         return Trajectory(slots, nothing, nothing, nothing)
     means, errors = [], []
-    for each in rewards:
-        total, squares = np.cumsum(each)[slots - 1], np.cumsum(each**2)[slots - 1]
+    for rewards_of_seed in rewards:
+        total, squares = (
+            np.cumsum(rewards_of_seed)[slots - 1],
+            np.cumsum(rewards_of_seed**2)[slots - 1],
+        )
         mean = total / slots
         variance = np.maximum(0, squares / slots - mean**2) / np.maximum(1, slots - 1)
         means.append(mean)

@@ -80,9 +80,9 @@ def _propensities(
         given = [value for key, value in pairs if key == wanted]
         value = given[0] if len(given) == 1 else None
         parts.append(read(value, rows))
-    found = np.concatenate(parts) if parts else np.zeros(0)
-    found[~((found > 0) & (found <= 1))] = np.nan
-    return found
+    propensities = np.concatenate(parts) if parts else np.zeros(0)
+    propensities[~((propensities > 0) & (propensities <= 1))] = np.nan
+    return propensities
 
 
 def _in_record(value: bytes | None, rows: int) -> Floats:

@@ -94,7 +94,7 @@ def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
 
 
 def _guesses(moments: Moments, block: Ints) -> Floats:
-    """Each action's reward as the key's earlier blocks have it, drawn to the level of all."""
+    """Each action's mean reward in the key's earlier blocks, shrunk towards that of all actions."""
     shown, reward = (_before(values, block) for values in (moments.shown, moments.reward))
     records = shown.sum(axis=1, keepdims=True)
     level = (reward.sum(axis=1, keepdims=True) + 0.5 * GUESSED) / (records + GUESSED)
@@ -106,8 +106,8 @@ def _before(values: Floats, block: Ints) -> Floats:
     total = np.cumsum(values, axis=0) - values
     begins = np.flatnonzero(block == 0)
     of = np.cumsum(block == 0) - 1
-    found: Floats = total - total[begins][of]
-    return found
+    earlier: Floats = total - total[begins][of]
+    return earlier
 
 
 def weigh(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
@@ -173,7 +173,7 @@ class Fixed:
 
 
 def fixed(log: ShownLog) -> Fixed:
-    """The yardsticks that learners are held against."""
+    """The baselines that learners are compared with."""
     good, K = usable(log), len(log.actions)
     reward = log.reward[good]
     moments = Moments.of(

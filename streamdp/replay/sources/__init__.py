@@ -79,7 +79,7 @@ def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
 
 
 def need_pyarrow(where: str) -> None:
-    """Refuse a file that only pyarrow reads and writes, if it is not installed."""
+    """Refuse a file that needs pyarrow, if pyarrow is not installed."""
     if find_spec("pyarrow") is None:
         expected = "the extra `replay` (in a checkout: make tools)"
         raise InvalidConfig(complaint(where, "needs pyarrow", expected=expected, got="no pyarrow"))

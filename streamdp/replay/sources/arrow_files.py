@@ -151,10 +151,8 @@ class ArrowLog:
     def _keys(self, batch: Any) -> list[Key] | None:
         if KEY not in self.layout.beside:
             return None
-        found = batch.column(KEY).to_pylist()
-        return [
-            each if each is None or isinstance(each, bytes) else each.encode() for each in found
-        ]
+        keys = batch.column(KEY).to_pylist()
+        return [key if key is None or isinstance(key, bytes) else key.encode() for key in keys]
 
     def _whole(self, batch: Any, name: str) -> NDArray[np.int64] | None:
         if name not in self.layout.beside:
@@ -212,8 +210,8 @@ def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
         good = pa.types.is_integer(kind)
         if name == KEY:
             good = any(
-                each(kind)
-                for each in (
+                fits(kind)
+                for fits in (
                     pa.types.is_string,
                     pa.types.is_large_string,
                     pa.types.is_binary,
@@ -242,20 +240,20 @@ def _list_actions(schema: Any, how: ReadOptions, *, path: Path) -> tuple[str, ..
     where = f"{path}: {LOSSES}"
     kind = schema.field(LOSSES).type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(each(kind) for each in lists):
+    if not any(is_list(kind) for is_list in lists):
         raise wrong(where, "wrong type", expected="lists of numbers", got=kind)
     if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
         raise wrong(where, "wrong type", expected="lists of numbers", got=kind)
     metadata = (schema.metadata or {}).get(METADATA)
     if metadata is not None:
-        found = tuple(str(name) for name in json.loads(metadata))
+        actions = tuple(str(name) for name in json.loads(metadata))
     elif pa.types.is_fixed_size_list(kind):
-        found = numbered_actions(kind.list_size)
+        actions = numbered_actions(kind.list_size)
     elif how.actions is not None:
         return how.actions
     else:
-        found = numbered_actions(_first_length(path))
-    return named_actions(how.actions, found, where=where)
+        actions = numbered_actions(_first_length(path))
+    return named_actions(how.actions, actions, where=where)
 
 
 def _first_length(path: Path) -> int:
@@ -263,12 +261,12 @@ def _first_length(path: Path) -> int:
     names = [LOSSES]
     if path.suffix.lower() == ".parquet":
         with pq.ParquetFile(path) as file:
-            found = _length_in(file.iter_batches(1024, columns=names))
+            length = _length_in(file.iter_batches(1024, columns=names))
     else:
-        found = _length_in(_mapped_batches(path, names, 1024))
-    if found < 2:
-        raise wrong(f"{path}: {LOSSES}", "too short", expected="2 or more numbers", got=found)
-    return found
+        length = _length_in(_mapped_batches(path, names, 1024))
+    if length < 2:
+        raise wrong(f"{path}: {LOSSES}", "too short", expected="2 or more numbers", got=length)
+    return length
 
 
 def _length_in(batches: Iterator[Any]) -> int:

@@ -100,8 +100,8 @@ class LinesLog:
 
     def _losses(self, events: list[bytes], numbers: list[int]) -> tuple[NDArray[np.float32], int]:
         """The rows, and how many of them were clipped."""
-        found, clipped = decoded(self.format, events)
-        losses = found.losses
+        decoding, clipped = decoded(self.format, events)
+        losses = decoding.losses
         if self.on_bad == "refuse":
             for at in np.flatnonzero(np.isnan(losses[:, 0])).tolist():
                 self._explain(events[at], numbers[at])
@@ -132,23 +132,25 @@ class LinesLog:
                 raise wrong(where, "unknown action", expected=sorted(known)[:20], got=unknown[0])
 
     def _columns(self, events: list[bytes], numbers: list[int]) -> Columns:
-        found = []
+        members = []
         for event, number in zip(events, numbers, strict=True):
             try:
-                found.append(_beside.decode(event))
+                members.append(_beside.decode(event))
             except msgspec.ValidationError as error:
                 if self.on_bad == "refuse":
                     where = f"{self.name}: line {number}"
                     expected = "a text as key, whole numbers as offset and partition"
                     raise wrong(where, "wrong type", expected=expected, got=error) from None
-                found.append(_Beside())
+                members.append(_Beside())
             except (msgspec.MsgspecError, UnicodeError):
-                found.append(_Beside())
-        keyed = any(each.key is not None for each in found)
+                members.append(_Beside())
+        keyed = any(member.key is not None for member in members)
         return Columns(
-            [None if each.key is None else each.key.encode() for each in found] if keyed else None,
-            self._whole("offset", [each.offset for each in found], numbers),
-            self._whole("partition", [each.partition for each in found], numbers),
+            [None if member.key is None else member.key.encode() for member in members]
+            if keyed
+            else None,
+            self._whole("offset", [member.offset for member in members], numbers),
+            self._whole("partition", [member.partition for member in members], numbers),
         )
 
     def _whole(

@@ -221,12 +221,12 @@ def _open_archive(path: Path, how: ReadOptions) -> Log:
     for name, array in beside.items():
         if name in ("keys", "offsets", "partitions") and array.shape != (table.rows,):
             raise wrong(f"{where}: {name}", "length", expected=table.rows, got=array.shape)
-    found = [str(name) for name in beside["actions"].tolist()] if "actions" in beside else None
-    if found is not None and len(found) != table.columns:
-        raise wrong(f"{where}: actions", "length", expected=table.columns, got=len(found))
+    actions = [str(name) for name in beside["actions"].tolist()] if "actions" in beside else None
+    if actions is not None and len(actions) != table.columns:
+        raise wrong(f"{where}: actions", "length", expected=table.columns, got=len(actions))
     return ArchivedLog(
         path,
-        named_actions(how.actions, found or numbered_actions(table.columns), where=where),
+        named_actions(how.actions, actions or numbered_actions(table.columns), where=where),
         table,
         beside.get("keys"),
         _whole(beside, "offsets", where),

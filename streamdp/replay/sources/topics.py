@@ -1,8 +1,8 @@
-"""The input of a stream as a log: a Kafka topic, the embedded log, or a stranger's transport.
+"""The input of a stream as a log: a Kafka topic, the embedded log, or another transport.
 
 Transports are found by the entry-point group ``streamdp.transports``; replay imports none of them.
 Records are read through `Administrator.history`, which takes and joins nothing, and decoded by the
-stream's own wire format, so that every slot is what it is live: a record that cannot be used is a
+stream's own wire format, so that every slot means what it means live: an unusable record is a
 null loss, a frame takes as many slots as its length says, and keys, offsets and partitions are the
 broker's. Under the live stream's name, epoch and seed a replay makes the live releases.
 """
@@ -65,11 +65,11 @@ class TopicLog:
 
     def _batch(self, records: Records) -> tuple[LossBatch, int]:
         """The slots of some records, and how many of them were clipped."""
-        found, clipped = decoded(self.format, list(records.values))
-        slots = found.slots_per_record
+        decoding, clipped = decoded(self.format, list(records.values))
+        slots = decoding.slots_per_record
         offsets = np.repeat(np.array(records.offsets, dtype=np.int64), slots)
         keys = [records.keys[at] for at in np.repeat(np.arange(len(slots)), slots).tolist()]
-        return batch_of(found.losses, first=0, keys=keys, offsets=offsets), clipped
+        return batch_of(decoding.losses, first=0, keys=keys, offsets=offsets), clipped
 
 
 def open_topic(technology: str, address: str, how: ReadOptions) -> TopicLog:
@@ -128,8 +128,8 @@ def _length(technology: Technology, topics: StreamTopics, where: str) -> int:
 
 async def ends(administrator: Administrator, topics: StreamTopics) -> dict[int, int]:
     """Where each partition that has records ends just now."""
-    found = await administrator.newest(topics, count=1)
-    return {records.partition.number: records.next_offset for records in found}
+    newest = await administrator.newest(topics, count=1)
+    return {records.partition.number: records.next_offset for records in newest}
 
 
 def records_of(

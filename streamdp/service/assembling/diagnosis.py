@@ -60,10 +60,10 @@ def _partition(spec: AssemblySpec, partition: Partition, taken: Taken, past: Pas
         return [Finding(subject, Verdict.PROBLEM, str(error))]
     positions = opened.positions
     if opened.begins:
-        told = f"it would begin epoch {spec.epoch} at request {positions.requests}"
-        return [Finding(subject, Verdict.GOOD, told)]
-    told = f"at request {positions.requests} of {taken.end_offset}"
-    return [Finding(subject, Verdict.GOOD, told), _retention(partition, positions, taken)]
+        text = f"it would begin epoch {spec.epoch} at request {positions.requests}"
+        return [Finding(subject, Verdict.GOOD, text)]
+    text = f"at request {positions.requests} of {taken.end_offset}"
+    return [Finding(subject, Verdict.GOOD, text), _retention(partition, positions, taken)]
 
 
 def _retention(partition: Partition, positions: Positions, taken: Taken) -> Finding:
@@ -71,14 +71,14 @@ def _retention(partition: Partition, positions: Positions, taken: Taken) -> Find
     subject = f"partition {partition}: retention"
     requests = _is_near(positions.history, taken.first_offset, taken.end_offset)
     outcomes = _is_near(positions.outcomes, taken.beside_first, taken.beside_end)
-    told = (
+    text = (
         f"a start reads from request {positions.history} on, they are retained from"
         f" {taken.first_offset} on"
     )
     if requests or outcomes:
         which = "requests" if requests else "outcomes"
-        return Finding(subject, Verdict.WARNING, f"{told}: raise the retention of {which} now")
-    return Finding(subject, Verdict.GOOD, told)
+        return Finding(subject, Verdict.WARNING, f"{text}: raise the retention of {which} now")
+    return Finding(subject, Verdict.GOOD, text)
 
 
 def _is_near(needed: int, first: int, end: int) -> bool:
@@ -94,13 +94,13 @@ async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Fin
         for batch in await tools.newest(single, count=count):
             for key in batch.keys:
                 homes.setdefault(key, set()).add(batch.partition.number)
-    several = {key: sorted(found) for key, found in homes.items() if len(found) > 1}
+    several = {key: sorted(partitions) for key, partitions in homes.items() if len(partitions) > 1}
     if not several:
         return Finding(subject, Verdict.GOOD, f"{len(homes)}, each in one partition")
-    key, found = min(several.items(), key=lambda item: item[0] or b"")
-    told = (
+    key, partitions = min(several.items(), key=lambda item: item[0] or b"")
+    text = (
         f"{len(several)} of {len(homes)} in several partitions, such as {key!r} in"
-        f" {', '.join(map(str, found))}: such outcomes find no request. All producers, of both"
+        f" {', '.join(map(str, partitions))}: such outcomes find no request. All producers, of both"
         " topics, must use one partitioner"
     )
-    return Finding(subject, Verdict.PROBLEM, told)
+    return Finding(subject, Verdict.PROBLEM, text)

@@ -160,7 +160,7 @@ class PartitionAssembly:
             start=start,
             stop=stop,
             ordinal=self._lines + 1,
-            persons=_told(cap) if cap else UNSET,
+            persons=_persons_cap(cap) if cap else UNSET,
             digest=self._spec.digest,
             version=__version__,
         )
@@ -235,7 +235,7 @@ class PartitionAssembly:
             )
 
 
-def _told(cap: Cap) -> PersonsCap:
+def _persons_cap(cap: Cap) -> PersonsCap:
     """A cap as the ledger tells it."""
     if cap.slots is None:
         return PersonsCap(most=cap.most, per="day")

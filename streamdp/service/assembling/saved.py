@@ -159,8 +159,8 @@ def read_point(partition: Partition, taken: Taken) -> _Point | None:
     try:
         point = msgspec.json.decode(value, type=_Point)
     except msgspec.MsgspecError:
-        found = "other bytes"
-        raise _halt(partition, "the checkpoint cannot be read", "one", found) from None
+        damage = "other bytes"
+        raise _halt(partition, "the checkpoint cannot be read", "one", damage) from None
     if point.version != VERSION:
         raise _halt(partition, "unknown version of the state", VERSION, point.version)
     return point
@@ -171,14 +171,14 @@ def _line(spec: AssemblySpec, partition: Partition, taken: Taken) -> Assembled |
     if taken.last_ledger_line is None:
         return None
     line = decode_assembled(taken.last_ledger_line)
-    told = (line.input, line.outcomes, line.output)
+    named = (line.input, line.outcomes, line.output)
     topics = (spec.topics.input, spec.topics.beside, spec.topics.output)
-    if told != topics:
+    if named != topics:
         raise ConfigurationMismatch(
             complaint(
                 f"partition {partition}",
                 "the topics are others now; only an assembly of another name may join those",
-                expected=" and ".join(told[:2]) + f" to {told[2]}",
+                expected=" and ".join(named[:2]) + f" to {named[2]}",
                 got=" and ".join(topics[:2]) + f" to {topics[2]}",
             )
         )
@@ -218,8 +218,8 @@ def _anew(
     """
     point = read_point(partition, taken)
     whole = point is not None and (line is None or line.ordinal <= point.lines)
-    told = 0 if line is None or whole else line.stop
-    known = max(position, taken.group_offset or 0, told)
+    assembled = 0 if line is None or whole else line.stop
+    known = max(position, taken.group_offset or 0, assembled)
     if taken.end_offset < known:
         raise _cut_back(partition, "requests", known, taken.end_offset)
     at = past.begin(partition.number, max(known, taken.first_offset))
@@ -233,20 +233,20 @@ def _anew(
 
 def _check_ledger(partition: Partition, point: _Point, line: Assembled | None) -> None:
     """The state knows every line of the ledger, and the ledger every line that the state has."""
-    told = line.ordinal if line else 0
-    if told > point.lines:
+    newest = line.ordinal if line else 0
+    if newest > point.lines:
         raise _halt(
             partition,
             "the state was rolled back: the ledger has a later line; going on needs a new epoch",
             f"line {point.lines}",
-            f"line {told}",
+            f"line {newest}",
         )
-    if told < point.lines:
+    if newest < point.lines:
         raise _halt(
             partition,
             "the ledger has lost lines; put it back: without it nobody can tell what was assembled",
             f"line {point.lines}",
-            f"line {told}" if told else "an empty ledger",
+            f"line {newest}" if newest else "an empty ledger",
         )
 
 

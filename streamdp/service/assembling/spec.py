@@ -53,12 +53,12 @@ class AssemblySpec:
             days = ["day", self.cap.most_persons]
             stretch = days if self.cap.slots is None else [self.cap.slots]
             cap = [self.cap.most, *stretch, secret]
-        told = {
+        settings = {
             "topics": [self.topics.input, self.topics.beside, self.topics.output],
             "rules": repr(self.rules),
             "recipe": repr(self.recipe),
             "null": self.encode([NULL_LOSS] * self.recipe.gains).hex(),
             "cap": cap,
         }
-        text = json.dumps(told, sort_keys=True).encode()
+        text = json.dumps(settings, sort_keys=True).encode()
         return blake2b(text, digest_size=16, person=b"streamdp join").hexdigest()

@@ -72,13 +72,13 @@ def _recipe(configuration: Configuration, name: str) -> Recipe:
     observes = configuration.stream(table.stream).observes
     needed = "feedback" if table.mode == "feedback" else "losses"
     if observes != needed:
-        told = f"this mode makes events for a stream with observes = {needed}"
+        problem = f"this mode makes events for a stream with observes = {needed}"
         got = f"{table.mode} for {table.stream}, which observes {observes}"
-        raise _wrong(configuration, name, "mode", told, "another mode, or another stream", got)
+        raise _wrong(configuration, name, "mode", problem, "another mode, or another stream", got)
     for key, mode in (("gain", "rankers"), ("scale", "errors")):
         if getattr(table, key) is not None and table.mode != mode:
-            told, got = f"belongs to mode = {mode} alone", f"mode = {table.mode}"
-            raise _wrong(configuration, name, key, told, f"no {key}", got)
+            problem, got = f"belongs to mode = {mode} alone", f"mode = {table.mode}"
+            raise _wrong(configuration, name, key, problem, f"no {key}", got)
     actions = tuple(configuration.actions(table.stream))
     match table.mode:
         case "feedback":
@@ -89,8 +89,8 @@ def _recipe(configuration: Configuration, name: str) -> Recipe:
             return Categories(actions)
         case "errors":
             if table.scale is None:
-                told, expected = "missing", "the error from which on the loss is 1"
-                raise _wrong(configuration, name, "scale", told, expected, "nothing")
+                problem, expected = "missing", "the error from which on the loss is 1"
+                raise _wrong(configuration, name, "scale", problem, expected, "nothing")
             return Errors(actions, table.scale)
 
 
@@ -107,13 +107,13 @@ def _encoding(configuration: Configuration, name: str) -> Encode:
                          options=options)  # fmt: skip
         return _losses(made)
     if feedback.played != "header":
-        told = "the stream looks for the action that was shown in an event's content"
-        raise _wrong(configuration, name, "stream", told, "one that reads it from a header",
+        problem = "the stream looks for the action that was shown in an event's content"
+        raise _wrong(configuration, name, "stream", problem, "one that reads it from a header",
                      stream_name)  # fmt: skip
     made = configure_feedback(stream.format.name, feedback=feedback, options=options)
     if made.frames:
-        told, expected = "an event is one slot", "a stream without frames"
-        raise _wrong(configuration, name, "stream", told, expected, stream_name)
+        problem, expected = "an event is one slot", "a stream without frames"
+        raise _wrong(configuration, name, "stream", problem, expected, stream_name)
     return _feedback(made)
 
 
@@ -141,10 +141,10 @@ def _check_one_length(
 ) -> None:
     lengths = {len(encode([loss] * recipe.gains)) for loss in _TRIED}
     if len(lengths) > 1:
-        told = "an event's length would tell what came of a request"
+        problem = "an event's length would tell what came of a request"
         expected = "a stream whose format writes events of one length, such as json or float32"
         got = f"events of {min(lengths)} to {max(lengths)} bytes"
-        raise _wrong(configuration, name, "stream", told, expected, got)
+        raise _wrong(configuration, name, "stream", problem, expected, got)
 
 
 def _cap(configuration: Configuration, name: str) -> Cap | None:
@@ -160,11 +160,11 @@ def _cap(configuration: Configuration, name: str) -> Cap | None:
             complaint(where, "cannot be read", expected=expected, got=type(error).__name__)
         ) from None
     if (persons.slots is None) == (persons.per is None):
-        told, got = "a stretch is so many slots, or a day", _given(persons.slots, persons.per)
-        raise _wrong(configuration, name, "persons", told, "either slots or per = day", got)
+        problem, got = "a stretch is so many slots, or a day", _given(persons.slots, persons.per)
+        raise _wrong(configuration, name, "persons", problem, "either slots or per = day", got)
     if persons.most_persons is not None and persons.per is None:
-        told = "belongs to per = day alone"
-        raise _wrong(configuration, name, "persons.most_persons", told, "none", "slots")
+        problem = "belongs to per = day alone"
+        raise _wrong(configuration, name, "persons.most_persons", problem, "none", "slots")
     try:
         return Cap(persons.most, persons.slots, secret, persons.most_persons or MOST_PERSONS)
     except InvalidConfig as error:

@@ -49,8 +49,8 @@ def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> s
         case "missing":
             return complaint(where, "missing", expected=_description(model, place), got="nothing")
         case "value_error":
-            told = str(context["error"])
-            return f"{where}{told}" if told.startswith(":") else f"{where}: {told}"
+            message = str(context["error"])
+            return f"{where}{message}" if message.startswith(":") else f"{where}: {message}"
         case "string_pattern_mismatch":
             expected = "letters, digits, _ and -"
         case "model_type" | "dict_type":
@@ -91,16 +91,16 @@ def _description(model: type[BaseModel], place: Place) -> str:
 
 def _table(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
     """The type of the table at a place."""
-    found: Any = model
+    kind: Any = model
     for part in place:
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            field = found.model_fields.get(part)
-            found = None if field is None else _plain(field.annotation)
-        elif get_origin(found) in (dict, list):
-            found = _plain(get_args(found)[-1])
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(part)
+            kind = None if field is None else _plain(field.annotation)
+        elif get_origin(kind) in (dict, list):
+            kind = _plain(get_args(kind)[-1])
         else:
             return None
-    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def _plain(annotation: Any) -> Any:
@@ -108,5 +108,7 @@ def _plain(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return _plain(next(each for each in get_args(annotation) if each is not types.NoneType))
+        return _plain(
+            next(member for member in get_args(annotation) if member is not types.NoneType)
+        )
     return annotation

@@ -87,13 +87,13 @@ class Configuration:
             tables = Tables.model_validate(tree)
         except ValidationError as error:
             raise as_ours(error, model=Tables, file=str(path), origins=origins) from None
-        found = cls(path, tables, origins)
-        check_assemblies(found)
-        found.check_names()
-        found.check_crowds()
-        found.check_budgets()
-        check_pair_budgets(found)
-        return found
+        configuration = cls(path, tables, origins)
+        check_assemblies(configuration)
+        configuration.check_names()
+        configuration.check_crowds()
+        configuration.check_budgets()
+        check_pair_budgets(configuration)
+        return configuration
 
     @property
     def app(self) -> str:
@@ -168,17 +168,17 @@ class Configuration:
                 complaint(where, "not one list", expected="actions or actions_file", got=got)
             )
         listed = self._where(name, "actions_file")
-        found = stream.actions or _lines(stream.actions_file, where=listed)
-        if len(found) > stream.limits.most_actions:
+        names = stream.actions or _lines(stream.actions_file, where=listed)
+        if len(names) > stream.limits.most_actions:
             expected = f"at most {stream.limits.most_actions} (limits.most_actions)"
-            raise InvalidConfig(complaint(where, "too many", expected=expected, got=len(found)))
+            raise InvalidConfig(complaint(where, "too many", expected=expected, got=len(names)))
         fallback = stream.fallback_action
-        if fallback is not None and fallback not in found:
+        if fallback is not None and fallback not in names:
             where = self._where(name, "fallback_action")
             raise InvalidConfig(
                 complaint(where, "no action", expected="one of the actions", got=repr(fallback))
             )
-        return found
+        return names
 
     def learner(self, name: str) -> Learner:
         """A stream's learner."""
@@ -229,7 +229,7 @@ class Configuration:
                 )
             )
         with self._within(name):
-            return tuple(Estimate(each.name, each.epsilon, each.min_length) for each in tables)
+            return tuple(Estimate(table.name, table.epsilon, table.min_length) for table in tables)
 
     def format(self, name: str) -> Format | FeedbackFormat:
         """How a stream's records are read and written."""
@@ -295,9 +295,11 @@ class Configuration:
 
     def check_names(self) -> None:
         """Refuse derived names that are not distinct; brokers take `.` and `_` for the same."""
-        own = [(f"streams.{each.stream}", each) for each in self.topics()]
-        own += [(f"assemblies.{each.stream}", each) for each in self.assembly_topics()]
-        read = [each.input for _, each in own] + [each.beside for _, each in own if each.beside]
+        own = [(f"streams.{topics.stream}", topics) for topics in self.topics()]
+        own += [(f"assemblies.{topics.stream}", topics) for topics in self.assembly_topics()]
+        read = [topics.input for _, topics in own] + [
+            topics.beside for _, topics in own if topics.beside
+        ]
         inputs = {_plain(name): name for name in read}
         derived: dict[str, str] = {}
         for place, topics in own:
@@ -376,14 +378,14 @@ class Configuration:
         ]
         total = table.elsewhere + self.charged_directly(topic)
         if total > table.budget:
-            told = [f"{name} {_sum(own)}" for name, own in readers]
-            told += [f"elsewhere {table.elsewhere}"] if table.elsewhere else []
+            shares = [f"{name} {_sum(own)}" for name, own in readers]
+            shares += [f"elsewhere {table.elsewhere}"] if table.elsewhere else []
             raise InvalidConfig(
                 complaint(
                     self.budget_place(topic),
                     "the streams that read the topic may charge a record more than that",
                     expected=f"a total of at most {table.budget}",
-                    got=f"{total}: {'; '.join(told)}",
+                    got=f"{total}: {'; '.join(shares)}",
                 )
             )
 
@@ -457,12 +459,12 @@ class Configuration:
 
     def _of_transport(self, error: InvalidConfig) -> InvalidConfig:
         """What a technology refuses, which knows its settings but not where they came from."""
-        told = str(error)
-        said = _SETTING.match(told)
+        message = str(error)
+        said = _SETTING.match(message)
         if said is not None:
-            return InvalidConfig(f"{self.place('transport', said[1])}{told[said.end() :]}")
+            return InvalidConfig(f"{self.place('transport', said[1])}{message[said.end() :]}")
         where = " and ".join([str(self.path), *self.origins.within(("transport",))])
-        return InvalidConfig(f"{where}: {told}")
+        return InvalidConfig(f"{where}: {message}")
 
     def _within(self, name: str) -> _Within:
         return _Within(self.path, self.origins, f"streams.{name}.")
@@ -481,12 +483,12 @@ class _Within:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, InvalidConfig):
-            told = str(error)
-            if not told.startswith((f"{self.path}: ", PREFIX)):
-                key, colon, rest = told.removeprefix(self.stream).partition(": ")
+            message = str(error)
+            if not message.startswith((f"{self.path}: ", PREFIX)):
+                key, colon, rest = message.removeprefix(self.stream).partition(": ")
                 place = tuple(f"{self.stream}{key}".split("."))
-                told = f"{self.origins.where(self.path, place)}{colon}{rest}"
-            raise InvalidConfig(told) from None
+                message = f"{self.origins.where(self.path, place)}{colon}{rest}"
+            raise InvalidConfig(message) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -499,11 +501,11 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfig(
-            complaint(str(path), "is not TOML", expected="key = value", got=_told(error))
+            complaint(str(path), "is not TOML", expected="key = value", got=_place_and_fault(error))
         ) from None
 
 
-def _told(error: ValueError) -> str:
+def _place_and_fault(error: ValueError) -> str:
     """What a parser says, without the text it was reading."""
     return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes that are not UTF-8"
 

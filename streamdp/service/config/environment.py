@@ -47,7 +47,7 @@ class Origins:
     def table(self, place: Place) -> Place | None:
         """The table around a place that only a variable made."""
         above = (place[:length] for length in range(1, len(place) + 1))
-        return next((each for each in above if each in self.tables), None)
+        return next((prefix for prefix in above if prefix in self.tables), None)
 
     def within(self, place: Place) -> list[str]:
         """The variables that say something of a table."""

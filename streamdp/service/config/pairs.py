@@ -48,7 +48,7 @@ def pairs_of(tables: Tables) -> list[TopicPair]:
         together = {name: table}
         apart = []
         for group in groups:
-            ends = {end for each in group.values() for end in (each.requests, each.outcomes)}
+            ends = {end for member in group.values() for end in (member.requests, member.outcomes)}
             if ends & {table.requests, table.outcomes}:
                 together = {**group, **together}
             else:
@@ -60,35 +60,35 @@ def pairs_of(tables: Tables) -> list[TopicPair]:
 def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> TopicPair:
     return TopicPair(
         assemblies=tuple(group),
-        requests=tuple(dict.fromkeys(each.requests for each in group.values())),
-        outcomes=tuple(dict.fromkeys(each.outcomes for each in group.values())),
-        outputs=tuple(tables.streams[each.stream].input for each in group.values()),
+        requests=tuple(dict.fromkeys(member.requests for member in group.values())),
+        outcomes=tuple(dict.fromkeys(member.outcomes for member in group.values())),
+        outputs=tuple(tables.streams[member.stream].input for member in group.values()),
     )
 
 
 def pair_with(tables: Tables, topic: str) -> TopicPair | None:
     """The pair whose requests or outcomes lie in a topic."""
-    found = (each for each in pairs_of(tables) if topic in (*each.requests, *each.outcomes))
-    return next(found, None)
+    pairs = (pair for pair in pairs_of(tables) if topic in (*pair.requests, *pair.outcomes))
+    return next(pairs, None)
 
 
 def shares_of(configuration: Configuration, pair: TopicPair) -> list[tuple[str, Fraction]]:
     """What a request with all its outcomes is charged, by whom."""
     tables = configuration.tables
-    told = [
+    shares = [
         (f"events of {name} in {output}", event_charge(configuration, output))
         for name, output in zip(pair.assemblies, pair.outputs, strict=True)
     ]
     for topic in pair.requests:
-        told += [
+        shares += [
             (f"{name} from {topic}", sum(configuration.shares(name).values(), NONE))
             for name, stream in tables.streams.items()
             if stream.input == topic
         ]
     for topic in _with_budget(configuration, pair):
         if tables.topics[topic].elsewhere:
-            told.append((f"elsewhere from {topic}", tables.topics[topic].elsewhere))
-    return told
+            shares.append((f"elsewhere from {topic}", tables.topics[topic].elsewhere))
+    return shares
 
 
 def event_charge(configuration: Configuration, topic: str) -> Fraction:
@@ -109,18 +109,18 @@ def check_assemblies(configuration: Configuration) -> None:
     for name, table in tables.assemblies.items():
         output = tables.streams[table.stream].input
         if output in writers:
-            told = "its input has one assembly already: a request would be in it twice"
+            problem = "its input has one assembly already: a request would be in it twice"
             expected, got = "an input of its own", f"{output}, which {writers[output]} writes"
-            raise _wrong(configuration, name, "stream", told, expected, got)
+            raise _wrong(configuration, name, "stream", problem, expected, got)
         writers[output] = name
         for key, topic in (("requests", table.requests), ("outcomes", table.outcomes)):
             if roles.setdefault(topic, key) != key:
-                told = "requests of one assembly cannot be outcomes of another"
-                raise _wrong(configuration, name, key, told, "another topic", topic)
+                problem = "requests of one assembly cannot be outcomes of another"
+                raise _wrong(configuration, name, key, problem, "another topic", topic)
         if table.outcomes in inputs:
-            told = "a stream reads the outcomes, and so publishes how many there are"
+            problem = "a stream reads the outcomes, and so publishes how many there are"
             got = f"{table.outcomes}, which {inputs[table.outcomes]} reads"
-            raise _wrong(configuration, name, "outcomes", told, "a topic of their own", got)
+            raise _wrong(configuration, name, "outcomes", problem, "a topic of their own", got)
         if table.requests not in tables.topics:
             raise InvalidConfig(
                 complaint(
@@ -134,8 +134,8 @@ def check_assemblies(configuration: Configuration) -> None:
         _check_partitions(configuration, name, table, output)
     for output, name in writers.items():
         if output in roles:
-            told = f"its input is {roles[output]} of an assembly too"
-            raise _wrong(configuration, name, "stream", told, "an input of its own", output)
+            problem = f"its input is {roles[output]} of an assembly too"
+            raise _wrong(configuration, name, "stream", problem, "an input of its own", output)
 
 
 def _check_partitions(
@@ -143,8 +143,8 @@ def _check_partitions(
 ) -> None:
     """Partition p of the output is written from p of both inputs, so they have one number."""
     topics = configuration.tables.topics
-    there = [each for each in (table.requests, table.outcomes, output) if each in topics]
-    counts = {each: topics[each].partitions for each in there}
+    there = [topic for topic in (table.requests, table.outcomes, output) if topic in topics]
+    counts = {topic: topics[topic].partitions for topic in there}
     if len(set(counts.values())) > 1:
         raise InvalidConfig(
             complaint(

@@ -90,12 +90,12 @@ def _brief(value: object) -> object:
 
 def _length(value: object, written: re.Pattern[str], *, such_as: str) -> int:
     """Milliseconds of a length of time, written as a number and a unit."""
-    found = written.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = written.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise InvalidConfig(
             complaint("", "no length of time", expected=f"such as {such_as}", got=shown(value))
         )
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 Exact = Annotated[Fraction, BeforeValidator(_exact)]

@@ -136,11 +136,11 @@ def _banners(frame: Frame) -> Table:
     for banner in frame.banners:
         share = banner.share
         bar = "" if share is None else "█" * round(12 * share)
-        told = "…" if share is None else f" {share:.0%}"
+        percent = "…" if share is None else f" {share:.0%}"
         clicks = banner.clicks
         table.add_row(
             banner.name,
-            Text.assemble((bar, "cyan"), told),
+            Text.assemble((bar, "cyan"), percent),
             f"{banner.shown:,}",
             "" if clicks is None else f"{clicks[0]:.1f} to {clicks[1]:.1f}",
         )
@@ -171,16 +171,16 @@ def _time(frame: Frame) -> Table:
     return grid
 
 
-def told(frame: Frame) -> str:
-    """The picture in a line, for what is no terminal."""
+def as_line(frame: Frame) -> str:
+    """The frame in one line, for output that is no terminal."""
     shelves = ", ".join(
         f"{row.name}: {row.action or '…'} (block {row.block})" for row in frame.rows
     )
     policies = ", ".join(
-        f"{each.name}: {each.share:.0%}" for each in frame.banners if each.share is not None
+        f"{banner.name}: {banner.share:.0%}" for banner in frame.banners if banner.share is not None
     )
-    told = f"{frame.visits:>7,} visits  {shelves}  banners {policies or '…'}"
-    return f"{told}  ε per event {frame.charged} of {frame.budget}"
+    visits = f"{frame.visits:>7,} visits  {shelves}  banners {policies or '…'}"
+    return f"{visits}  ε per event {frame.charged} of {frame.budget}"
 
 
 def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) -> RenderableType:

@@ -202,13 +202,13 @@ class Show:
 
     def _look(self, knowledge: Knowledge, progress: float) -> None:
         """What can be seen now."""
-        about, told = knowledge.about[STREAM], knowledge.histories[STREAM].told
+        about, releases = knowledge.about[STREAM], knowledge.histories[STREAM].shown
         rows = [_row(segment, knowledge, self.world, progress) for segment in SEGMENTS]
         if self.first_action is None and any(row.action for row in rows):
             self.first_action = time.monotonic() - self._begun
         self.frame = screen.Frame(
             rows=rows,
-            charged=told.charged(),
+            charged=releases.charged(),
             configured=about.charge,
             budget=about.budget,
             visits=sum(score.visits for score in self.world.scores.values()),
@@ -216,7 +216,7 @@ class Show:
             seconds=self._seconds * (1 - progress),
             address=self._address,
             banners=_banners_of(knowledge),
-            banner_charged=knowledge.histories[BANNER_STREAM].told.charged(),
+            banner_charged=knowledge.histories[BANNER_STREAM].shown.charged(),
         )
 
 
@@ -236,7 +236,7 @@ def _drawing(console: Console) -> Iterator[Draw]:
         nonlocal told_at
         if time.monotonic() - told_at >= LINE_SECONDS:
             told_at = time.monotonic()
-            console.print(screen.told(frame), soft_wrap=True)
+            console.print(screen.as_line(frame), soft_wrap=True)
 
     yield tell
 
@@ -244,7 +244,7 @@ def _drawing(console: Console) -> Iterator[Draw]:
 def _row(segment: Segment, knowledge: Knowledge, world: ShopWorld, progress: float) -> screen.Row:
     answer = knowledge.cache.action(STREAM, segment.key)
     known = answer.why is Why.PUBLISHED
-    learners = list(knowledge.histories[STREAM].told.of_key(segment.key).values())
+    learners = list(knowledge.histories[STREAM].shown.of_key(segment.key).values())
     points = [
         (point.value / length, point.standard_error / length)
         for history in learners
@@ -265,10 +265,12 @@ def _row(segment: Segment, knowledge: Knowledge, world: ShopWorld, progress: flo
 def _banners_of(knowledge: Knowledge) -> list[screen.Banner]:
     """The published banners: the policy, and each one's private share of clicks."""
     held = knowledge.cache.answer(BANNER_STREAM, PAGE).held
-    learners = knowledge.histories[BANNER_STREAM].told.of_key(PAGE).values()
-    experiment = next((each.experiment for each in learners if each.experiment is not None), None)
+    learners = knowledge.histories[BANNER_STREAM].shown.of_key(PAGE).values()
+    experiment = next(
+        (learner.experiment for learner in learners if learner.experiment is not None), None
+    )
     arms = None if experiment is None or experiment.blocks == 0 else experiment.arms()
-    found = []
+    banners = []
     for arm, name in enumerate(BANNERS):
         start = held.ends[arm - 1] if held is not None and arm else 0
         share = None if held is None else (held.ends[arm] - start) / held.ends[-1]
@@ -276,5 +278,5 @@ def _banners_of(knowledge: Knowledge) -> list[screen.Banner]:
         clicks = None
         if arms is not None and shown:
             clicks = 100 * (1 - float(arms.high[arm])), 100 * (1 - float(arms.low[arm]))
-        found.append(screen.Banner(name, share, shown, clicks))
-    return found
+        banners.append(screen.Banner(name, share, shown, clicks))
+    return banners

@@ -118,27 +118,27 @@ class ShopWorld:
 
     def clicked(self, shown: Sequence[str]) -> list[bool]:
         """One visit for each banner that is shown: whether it was clicked."""
-        found = []
+        clicks = []
         for banner in shown:
             would = [self._chance.random() < rate for rate in CLICK_RATES]
             click = would[BANNERS.index(banner)]
             self.clicks.visits += 1
             self.clicks.clicked += click
-            for at, each in enumerate(would):
-                self.clicks.would_have[at] += each
-            found.append(click)
-        return found
+            for at, clicked in enumerate(would):
+                self.clicks.would_have[at] += clicked
+            clicks.append(click)
+        return clicks
 
     def visits(self, segment: Segment, count: int, *, progress: float, shown: str) -> list[Means]:
         """So many visits while a shelf is shown: every shelf's loss at each of them."""
         means, score = segment.means(progress), self.scores[segment.name]
         best, at = means.index(min(means)), SHELVES.index(shown)
-        found = []
+        losses_of_visits = []
         for _ in range(count):
             losses = tuple(float(self._chance.random() < mean) for mean in means)
             score.add(losses, shown=at, best=best)
-            found.append(losses)
-        return found
+            losses_of_visits.append(losses)
+        return losses_of_visits
 
     def best(self, segment: Segment, progress: float) -> str:
         """The shelf that is really best at a moment."""

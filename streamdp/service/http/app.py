@@ -74,8 +74,8 @@ class PublicApp:
     def _readiness(self, scope: Scope) -> Answered:
         missing = self._knowledge.why_not_ready()
         status = 503 if missing else 200
-        told = {"ready": not missing, "why": missing, "halted": self._knowledge.halted()}
-        return Answered(status, [JSON, _NO_STORE], encode(told))
+        readiness = {"ready": not missing, "why": missing, "halted": self._knowledge.halted()}
+        return Answered(status, [JSON, _NO_STORE], encode(readiness))
 
     def _description(self, scope: Scope) -> Answered:
         return Answered(200, [JSON, (b"cache-control", b"max-age=3600")], description())
@@ -99,8 +99,8 @@ class PublicApp:
             case [b"keys"]:
                 return self._keys(scope, known[parts[3]])
             case [b"keys" | b"keys-base64url", _, b"history"] | [b"null-key", b"history"]:
-                told = shown_key(self._knowledge, known[parts[3]], key_of(parts))
-                return Answered(200, [JSON, _NO_STORE], encode(told))
+                shown = shown_key(self._knowledge, known[parts[3]], key_of(parts))
+                return Answered(200, [JSON, _NO_STORE], encode(shown))
         raise Refused(404, "no such address")
 
     def _keys(self, scope: Scope, stream: str) -> Answered:
@@ -108,7 +108,7 @@ class PublicApp:
         query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace")))
         wanted, most = query.get("search", "").casefold(), _count(query.get("limit", "50"))
         answers = self._knowledge.cache.answers(stream)
-        found: list[dict[str, object]] = []
+        keys: list[dict[str, object]] = []
         more = False
         for key, answer in islice(answers.items(), MOST_SCANNED):
             if (
@@ -117,13 +117,13 @@ class PublicApp:
                 not in (b"null" if key is None else key).decode(errors="replace").casefold()
             ):
                 continue
-            if len(found) == most:
+            if len(keys) == most:
                 more = True
                 break
-            told = {"key": written_key(key), "action": answer.action, "source": answer.why}
-            found.append({**told, "release": in_force(answer)})
+            entry = {"key": written_key(key), "action": answer.action, "source": answer.why}
+            keys.append({**entry, "release": in_force(answer)})
         more = more or len(answers) > MOST_SCANNED
-        return Answered(200, [JSON, _NO_STORE], encode({"keys": found, "more": more}))
+        return Answered(200, [JSON, _NO_STORE], encode({"keys": keys, "more": more}))
 
 
 def _count(written: str) -> int:

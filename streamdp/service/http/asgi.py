@@ -57,8 +57,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of this (lower-case) name."""
     for known, value in scope["headers"]:
         if known == name:
-            found: bytes = value
-            return found
+            content: bytes = value
+            return content
     return None
 
 

@@ -116,7 +116,7 @@ class Watch:
 
     def sweep(self, now: float) -> None:
         """Close connections that are too slow."""
-        for guard in [each for each in self.all() if each.is_late(now)]:
+        for guard in [guard for guard in self.all() if guard.is_late(now)]:
             self.traffic.refused[Refusal.SLOW] += 1
             guard.cut_off()
 

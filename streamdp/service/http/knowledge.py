@@ -58,12 +58,12 @@ class Knowledge:
         clock: Clock = time.monotonic,
         retries: Sequence[float] = RETRIES,
     ) -> None:
-        self.about = {each.name: each for each in about}
+        self.about = {stream.name: stream for stream in about}
         self.role = role
         self.assemblies = assemblies
         self.cache = ActionsCache(
             publications,
-            [each.source for each in about],
+            [stream.source for stream in about],
             most_keys=bounds.most_keys,
             stale_after=bounds.stale_after,
             ready_within=0.0,  # what is not ready says so
@@ -71,8 +71,8 @@ class Knowledge:
             retries=retries,
         )
         self.histories = {
-            each.name: StreamHistory(scales=each.scales, actions=len(each.learner.actions))
-            for each in about
+            stream.name: StreamHistory(scales=stream.scales, actions=len(stream.learner.actions))
+            for stream in about
         }
         self.process: ProcessStatus | None = None
         self._begun = False  # whether every partition that was this process's at first was taken
@@ -87,12 +87,12 @@ class Knowledge:
         """Follow the topics for as long as the block lasts."""
         followers = Followers()
         try:
-            for each in self.about.values():
-                name = f"topic {each.topics.ledger}"
+            for stream in self.about.values():
+                name = f"topic {stream.topics.ledger}"
                 following = follow(
                     self._publications,
-                    partial(_ledger, each.topics),
-                    self.histories[each.name],
+                    partial(_ledger, stream.topics),
+                    self.histories[stream.name],
                     name=name,
                     retries=self._retries,
                 )
@@ -159,7 +159,7 @@ class Knowledge:
         return Facts(
             about=list(self.about.values()),
             process=self.process,
-            told={name: history.told for name, history in self.histories.items()},
+            shown={name: history.shown for name, history in self.histories.items()},
             conditions={name: self.cache.condition(name) for name in self.about},
             traffic=self.traffic,
             assemblies=self.assemblies,

@@ -35,13 +35,13 @@ from streamdp.client.http_wire import (
     AllChosen,
     AllTold,
     KeyTold,
+    answer_for_http,
     asked_choices_decoder,
     asked_decoder,
     chosen,
     encode,
     in_force,
     read_key,
-    told,
     written_key,
 )
 from streamdp.core.errors import InvalidConfig
@@ -77,7 +77,7 @@ class Lookups:
         self._cache = knowledge.cache
         self._body_seconds = body_seconds
         self._streams = {
-            name.encode(): (name, _fingerprint(each)) for name, each in knowledge.about.items()
+            name.encode(): (name, _fingerprint(stream)) for name, stream in knowledge.about.items()
         }
 
     def parts(self, scope: Scope) -> list[bytes] | None:
@@ -153,7 +153,7 @@ class Lookups:
     def _choices(self, body: bytes, stream: str) -> bytes:
         try:
             asked = asked_choices_decoder.decode(body).requests
-            requests = [(read_key(each.key), each.request) for each in asked]
+            requests = [(read_key(request.key), request.request) for request in asked]
         except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError):
             expected = 'expected {"requests": [{"key": "text", "request": "an id"}]}'
             raise Refused(400, f"unreadable; {expected}") from None
@@ -180,7 +180,7 @@ class Lookups:
         if len(keys) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} keys")
         action = self._cache.action
-        return encode(AllTold(stream, [told(action(stream, key)) for key in keys]))
+        return encode(AllTold(stream, [answer_for_http(action(stream, key)) for key in keys]))
 
     def _age(self, stream: str) -> list[tuple[bytes, bytes]]:
         """How old the knowledge is."""
@@ -215,7 +215,7 @@ def _checked(written: bytes) -> bytes:
 
 
 def _fingerprint(about: About) -> str:
-    """Changes when the same release would be told differently."""
+    """Changes when the same release would be answered differently."""
     return sha256(f"{__version__} {about.fallback}".encode()).hexdigest()[:8]
 
 
@@ -223,13 +223,13 @@ def _etag(answer: Answer, fingerprint: str) -> bytes:
     if answer.partition < 0:
         return f'"{answer.why}.{fingerprint}"'.encode()
     epoch, born, stop = answer.release
-    told = f"{answer.partition}.{epoch}.{born}.{stop}"
-    return f'"{told}.{answer.why}.{fingerprint}"'.encode()
+    release = f"{answer.partition}.{epoch}.{born}.{stop}"
+    return f'"{release}.{answer.why}.{fingerprint}"'.encode()
 
 
 def _matches(asked: bytes, tag: bytes) -> bool:
     """RFC 9110, 13.1.2: any of the listed, compared weakly; or any at all."""
     if asked == tag:
         return True
-    each = [one.strip().removeprefix(b"W/") for one in asked.split(b",")]
-    return tag in each or each == [b"*"]
+    tags = [one.strip().removeprefix(b"W/") for one in asked.split(b",")]
+    return tag in tags or tags == [b"*"]

@@ -115,8 +115,8 @@ class Serving:
         )
 
 
-def _send(writer: asyncio.StreamWriter, told: bytes) -> None:
-    writer.write(FRAME.pack(len(told)) + told)
+def _send(writer: asyncio.StreamWriter, status: bytes) -> None:
+    writer.write(FRAME.pack(len(status)) + status)
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

@@ -64,8 +64,8 @@ async def serving(
     state, watch = ServerState(), Watch(limits, traffic)
 
     def guarded(place: Place) -> Guard:
-        told = {RESERVED: place is Place.RESERVED}
-        made = cast(Any, config.http_protocol_class)(config, state, told, loop)
+        place_state = {RESERVED: place is Place.RESERVED}
+        made = cast(Any, config.http_protocol_class)(config, state, place_state, loop)
         return Guard(cast(Inner, made), watch, loop, place=place)
 
     door = Door(listener, watch, guarded, tls=tls)

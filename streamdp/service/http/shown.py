@@ -57,7 +57,9 @@ def shown_status(knowledge: Knowledge) -> dict[str, Any]:
         "transport_up": None if process is None else is_up(process),
         "topics": _topics(knowledge),
         "streams": [_stream(knowledge, about) for about in knowledge.about.values()],
-        "assemblies": [] if process is None else [_assembly(each) for each in process.assemblies],
+        "assemblies": []
+        if process is None
+        else [_assembly(assembly) for assembly in process.assemblies],
     }
 
 
@@ -69,7 +71,7 @@ def _assembly(status: StreamStatus) -> dict[str, Any]:
 def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
     """One key: what is in force, and what was released along the way."""
     answer = knowledge.cache.answer(stream, key)
-    told = knowledge.histories[stream].told
+    releases = knowledge.histories[stream].shown
     return {
         "stream": stream,
         "key": written_key(key),
@@ -78,8 +80,8 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
         "release": in_force(answer),
         "policy": _policy(answer),
         "learners": [
-            _learner(number, each, _names(knowledge.about[stream], number, each))
-            for number, each in told.of_key(key).items()
+            _learner(number, history, _names(knowledge.about[stream], number, history))
+            for number, history in releases.of_key(key).items()
         ],
     }
 
@@ -116,7 +118,7 @@ def _exact(epsilon: Fraction) -> dict[str, Any]:
 
 
 def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
-    told = knowledge.histories[about.name].told
+    releases = knowledge.histories[about.name].shown
     condition = knowledge.cache.condition(about.name)
     counts = knowledge.cache.counts(about.name)
     common = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_ACTIONS]
@@ -124,7 +126,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "name": about.name,
         "input": about.topics.input,
         "epoch": about.epoch,
-        "seeded": about.seeded or told.seeded,
+        "seeded": about.seeded or releases.seeded,
         "learner": about.learner.recipe,
         "observes": "losses" if about.scales is None else "feedback",
         "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
@@ -133,20 +135,20 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "actions_count": len(about.learner.actions),
         "fallback": None if about.fallback == NO_FALLBACK else about.fallback,
         "in_force": [{"action": name, "keys": count} for name, count in common if count],
-        "epsilon": _epsilon(about, told),
+        "epsilon": _epsilon(about, releases),
         "keys": condition.keys,
         "several": condition.several,
         "feed": condition.feed.value,
         "stale_seconds": round(condition.stale_seconds, 1),
-        "blocks": sum(part.blocks for part in told.partitions.values()),
-        "ledger_whole": told.whole,  # else more blocks may have been finished, by other keys
-        "estimates": [_estimate(each.name, told) for each in about.estimates],
-        "crowd": _crowd(about, told),
+        "blocks": sum(part.blocks for part in releases.partitions.values()),
+        "ledger_whole": releases.whole,  # else more blocks may have been finished, by other keys
+        "estimates": [_estimate(estimate.name, releases) for estimate in about.estimates],
+        "crowd": _crowd(about, releases),
         **_running(knowledge, about),
     }
 
 
-def _crowd(about: About, told: StreamReleases) -> dict[str, Any] | None:
+def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
     """What the keys of each partition know of new ones; None of a stream without a crowd.
 
     Only priors among the lines that were read: after a start of a very long ledger that may be
@@ -158,7 +160,7 @@ def _crowd(about: About, told: StreamReleases) -> dict[str, Any] | None:
         return None
     parts = [
         (number, part)
-        for number, part in sorted(told.partitions.items())
+        for number, part in sorted(releases.partitions.items())
         if part.epoch == about.epoch_of(number)
     ]
     both = of_all(part.agreements for _, part in parts)
@@ -196,37 +198,37 @@ def _best(
         return
     for shares in np.atleast_2d(crowd.believed(prior))[:MOST_GROUPS]:
         best = np.argsort(-shares, kind="stable")[:MOST_BEST].tolist()
-        yield [{"action": actions[each], "share": float(shares[each])} for each in best]
+        yield [{"action": actions[action], "share": float(shares[action])} for action in best]
 
 
 def _running(knowledge: Knowledge, about: About) -> dict[str, Any]:
     """The stream, as the learning process reports it."""
     process = knowledge.process
-    found = [] if process is None else [s for s in process.streams if s.name == about.name]
-    if not found:
+    running = [] if process is None else [s for s in process.streams if s.name == about.name]
+    if not running:
         return {"mode": about.mode.value, "partitions": []}
-    return {"mode": found[0].mode, "partitions": found[0].partitions}
+    return {"mode": running[0].mode, "partitions": running[0].partitions}
 
 
-def _epsilon(about: About, told: StreamReleases) -> dict[str, Any]:
+def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:
     return {
         "action": _exact(about.learner.charge or Fraction(0)),
-        "estimates": {each.name: _exact(each.epsilon) for each in about.estimates},
+        "estimates": {estimate.name: _exact(estimate.epsilon) for estimate in about.estimates},
         "configured": _exact(about.charge),
-        "charged_max": _exact(told.charged()),
+        "charged_max": _exact(releases.charged()),
         "budget": _exact(about.budget),
     }
 
 
-def _estimate(kind: str, told: StreamReleases) -> dict[str, Any]:
+def _estimate(kind: str, releases: StreamReleases) -> dict[str, Any]:
     """A released estimate over the blocks: means over keys, a slot, with their noise's error."""
     return {
         "kind": kind,
         "a_slot": ESTIMATES[kind].a_slot,
-        "latest": _reading(told.latest(kind).per_slot()),
+        "latest": _reading(releases.latest(kind).per_slot()),
         "curve": [
             {"block": block, "slot": mean.stop - 1, **_reading(mean)}
-            for block, mean in told.curve(kind)
+            for block, mean in releases.curve(kind)
         ],
     }
 

@@ -81,8 +81,8 @@ def schema(name: str) -> dict[str, Any]:
     from importlib.resources import files
 
     text = files(__name__).joinpath(f"{name}.json").read_bytes()
-    found: dict[str, Any] = msgspec.json.decode(text)
-    return found
+    parsed: dict[str, Any] = msgspec.json.decode(text)
+    return parsed
 
 
 def build(name: str) -> dict[str, Any]:

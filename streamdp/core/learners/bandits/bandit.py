@@ -122,8 +122,8 @@ class Bandit:
 
     def __str__(self) -> str:
         """One line for tables and logs."""
-        told = ", ".join(f"{name}={value}" for name, value in self.options if value != "none")
-        return f"{self.recipe}({told}) of {len(self.actions)} actions"
+        options = ", ".join(f"{name}={value}" for name, value in self.options if value != "none")
+        return f"{self.recipe}({options}) of {len(self.actions)} actions"
 
 
 BANDIT_RECIPES: dict[str, Callable[..., Bandit]] = {}

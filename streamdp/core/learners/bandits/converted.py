@@ -164,8 +164,8 @@ def conversion_of(
     batch = read_horizon(tau, where=f"{where}.tau") or ceil(1 / epsilon)
     noise = float(1 / (epsilon * batch))
     given = {
-        name: _number(each, f"{where}.{name}")
-        for name, each in (("sigma", sigma), ("eta", eta), ("gamma", gamma))
+        name: _number(option, f"{where}.{name}")
+        for name, option in (("sigma", sigma), ("eta", eta), ("gamma", gamma))
     }
     name = read_choice(base, BASES, where=f"{where}.base")
     for option, owner in (("sigma", "htinf"), ("eta", "exp3"), ("gamma", "exp3")):

@@ -201,7 +201,7 @@ def _batched(
             complaint("learner.delta", "missing", expected="one for printed noise", got="none")
         )
     exact_delta = parse_epsilon(delta, "learner.delta")
-    each = printed_share(exact, exact_delta, experts=count)
+    share_of_expert = printed_share(exact, exact_delta, experts=count)
     eta, length, gamma = batched_rates(
         slots, len(names), max(2, count), float(exact), float(exact_delta)
     )
@@ -211,7 +211,7 @@ def _batched(
         names, count, exact, exact_delta,
         _checked(
             lambda: ExpertSumsCourse(
-                Weights(count, step, share), each, length, len(names), adaptive
+                Weights(count, step, share), share_of_expert, length, len(names), adaptive
             )
         ),
     )  # fmt: skip

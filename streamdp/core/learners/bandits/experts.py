@@ -94,8 +94,8 @@ class ExpertLearner:
 
     def __str__(self) -> str:
         """One line for tables and logs."""
-        told = ", ".join(f"{name}={value}" for name, value in self.options if value != "none")
-        return f"{self.recipe}({told}) of {len(self.actions)} actions"
+        options = ", ".join(f"{name}={value}" for name, value in self.options if value != "none")
+        return f"{self.recipe}({options}) of {len(self.actions)} actions"
 
 
 EXPERT_RECIPES: dict[str, Callable[..., ExpertLearner]] = {}
@@ -223,7 +223,7 @@ class ExpertSumsCourse:
     """
 
     weights: Weights
-    each: Fraction  # e₀: what each expert's sum costs
+    share: Fraction  # e₀: what each expert's sum costs
     tau: int
     actions: int
     adaptive: bool
@@ -252,7 +252,7 @@ class ExpertSumsCourse:
 
     def noises(self) -> Mapping[Hashable, CellNoise]:
         """Every expert's."""
-        return {cell: CellNoise(most, self.each) for cell, most in self._largest.items()}
+        return {cell: CellNoise(most, self.share) for cell, most in self._largest.items()}
 
     def released(self, sums: Mapping[Hashable, float], chance: Chance) -> None:
         """ℓ̃(j) = sum/τ."""

@@ -77,11 +77,11 @@ class TreeCourse:
 
     def plays(self, slot: int, most: int, chance: Chance) -> Ints:
         """Each arm once, then the largest index; every play may change it."""
-        unknown = [arm for arm, each in enumerate(self.arms) if not each.count]
+        unknown = [arm for arm, state in enumerate(self.arms) if not state.count]
         if unknown:
             return constant(unknown[(slot - 1) % len(unknown)], 1)
-        means = np.array([each.mean for each in self.arms])
-        counts = np.array([each.count for each in self.arms])
+        means = np.array([state.mean for state in self.arms])
+        counts = np.array([state.count for state in self.arms])
         return constant(best(tree_index(means, counts, slot, float(self.epsilon))), 1)
 
     def due(self, arm: int) -> int | None:
@@ -119,7 +119,7 @@ class TreeCourse:
         state.place += 1
         low = (state.place & -state.place).bit_length() - 1
         reward = (1 << low) - sums[0]
-        state.nodes = {level: each for level, each in state.nodes.items() if level > low}
+        state.nodes = {level: node for level, node in state.nodes.items() if level > low}
         if low < state.level:
             state.nodes[low] = reward
         else:

@@ -139,8 +139,8 @@ class PolicyLearner:
 
     def __str__(self) -> str:
         """One line for tables and logs."""
-        told = ", ".join(f"{name}={value}" for name, value in self.options)
-        return f"{self.recipe}({told}) of {len(self.actions)} actions"
+        options = ", ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.recipe}({options}) of {len(self.actions)} actions"
 
 
 _SENSITIVITY: Mapping[str, Fraction] = {

@@ -1,4 +1,4 @@
-"""What a replay of feedback says in words, and its figures for programs. NOT PRIVATE.
+"""A replay of feedback as sentences, and its figures for programs. NOT PRIVATE.
 
 Text, page and JSON all read from here, so that they say the same.
 """
@@ -76,8 +76,8 @@ def summary(replay: FeedbackReplay) -> list[Said]:
         said.append(_always(replay))
         said += list(_doubts(replay))
     if replay.best is not None and replay.uniform is not None:
-        told = f"the best fixed action of each key {replay.best:.4g}, uniform play"
-        said.append(Said("Yardsticks", f"A record's reward: {told} {replay.uniform:.4g}."))
+        means = f"the best fixed action of each key {replay.best:.4g}, uniform play"
+        said.append(Said("Yardsticks", f"A record's reward: {means} {replay.uniform:.4g}."))
     said += list(_counted(replay))
     return said
 
@@ -95,10 +95,10 @@ def _always(replay: FeedbackReplay) -> Said:
 
 
 def _doubts(replay: FeedbackReplay) -> Iterator[Said]:
-    """Where intervals are not to be believed."""
-    few = [each for each in replay.answers if each.value and each.value.effective < FEW]
+    """Warnings about intervals that cannot be trusted."""
+    few = [answer for answer in replay.answers if answer.value and answer.value.effective < FEW]
     if few:
-        names = ", ".join(str(each.cell) for each in few[:5])
+        names = ", ".join(str(answer.cell) for answer in few[:5])
         yield Said(
             "Few effective records",
             f"For {names}{' and others' if len(few) > 5 else ''} fewer than {FEW:.0f} records of"
@@ -107,16 +107,16 @@ def _doubts(replay: FeedbackReplay) -> Iterator[Said]:
 
 
 def _counted(replay: FeedbackReplay) -> Iterator[Said]:
-    found = replay.found
+    log = replay.findings
     parts = [
-        (found.unnamed, "name no known action"),
-        (found.without if replay.method != "service" else 0, "have no propensity"),
-        (found.settled, "were not drawn (propensity 1)"),
-        (found.clipped, "have numbers outside [0, 1], which were clipped"),
+        (log.unnamed, "name no known action"),
+        (log.without if replay.method != "service" else 0, "have no propensity"),
+        (log.settled, "were not drawn (propensity 1)"),
+        (log.clipped, "have numbers outside [0, 1], which were clipped"),
     ]
-    told = [f"{count:,} {what}" for count, what in parts if count]
-    if told:
-        yield Said("Of the records", "; ".join(told) + ".")
+    counts = [f"{count:,} {what}" for count, what in parts if count]
+    if counts:
+        yield Said("Of the records", "; ".join(counts) + ".")
 
 
 def interval(estimate: ValueEstimate) -> str:
@@ -144,38 +144,38 @@ def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
 
 def as_json(replay: FeedbackReplay) -> dict[str, object]:
     """The page's content as JSON."""
-    question, found = replay.question, replay.found
-    told: dict[str, object] = {
+    question, log = replay.question, replay.findings
+    facts: dict[str, object] = {
         "log": replay.log,
         "observes": "feedback",
         "method": replay.method,
         "means": METHODS[replay.method].says,
         "actions": list(replay.actions),
-        "slots": found.slots,
-        "keys": found.keys,
-        "watched_key": found.watched,
-        "unnamed_slots": found.unnamed,
-        "slots_without_propensity": found.without,
-        "slots_not_drawn": found.settled,
-        "clipped_slots": found.clipped,
+        "slots": log.slots,
+        "keys": log.keys,
+        "watched_key": log.watched,
+        "unnamed_slots": log.unnamed,
+        "slots_without_propensity": log.without,
+        "slots_not_drawn": log.settled,
+        "clipped_slots": log.clipped,
         "seeds": list(question.seeds),
         "stream": question.stream,
         "epoch": question.epoch,
-        "cells": [_answer(each, replay) for each in replay.answers],
+        "cells": [_answer(answer, replay) for answer in replay.answers],
     }
     if replay.rejected:
-        told["as_live"] = [_answer(each, replay) for each in replay.rejected]
+        facts["as_live"] = [_answer(answer, replay) for answer in replay.rejected]
     if replay.fixed is not None:
-        told["logged"] = _estimate(replay.fixed.logged)
-        told["uniform"] = _value(replay.fixed.uniform)
-        told["always"] = {
+        facts["logged"] = _estimate(replay.fixed.logged)
+        facts["uniform"] = _value(replay.fixed.uniform)
+        facts["always"] = {
             name: _value(value)
             for name, value in zip(replay.actions, replay.fixed.always, strict=True)
         }
     if replay.best is not None:
-        told["best_fixed_reward"], told["uniform_reward"] = replay.best, replay.uniform
+        facts["best_fixed_reward"], facts["uniform_reward"] = replay.best, replay.uniform
     if replay.releases:
-        told["releases"] = [
+        facts["releases"] = [
             {
                 "learner": cell.text,
                 "epsilon": epsilon_text(cell.epsilon),
@@ -184,12 +184,12 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
             }
             for cell, seed, releases in replay.releases
         ]
-    return labelled(told)
+    return labelled(facts)
 
 
 def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
     course, arms, shares, charge = answer.course, answer.arms, answer.shares, answer.charge
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "learner": answer.cell.text,
         "epsilon": epsilon_text(answer.cell.epsilon).replace("∞", "inf"),
         "config": answer.cell.learner.to_config(),
@@ -213,16 +213,16 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
         },
     }
     if replay.method != "service":
-        told["mean_reward"] = _estimate(headline(answer))
-        told["mean_reward_by_seed"] = answer.by_seed.tolist()
+        facts["mean_reward"] = _estimate(headline(answer))
+        facts["mean_reward_by_seed"] = answer.by_seed.tolist()
     if answer.value is not None:
-        told["value"] = _value(answer.value)
+        facts["value"] = _value(answer.value)
     if answer.accepted is not None:
-        told["records_met"] = answer.accepted.tolist()
+        facts["records_met"] = answer.accepted.tolist()
     if answer.regret is not None:
-        told["regret"] = float(answer.regret.mean())
-        told["regret_by_seed"] = answer.regret.tolist()
-    return told
+        facts["regret"] = float(answer.regret.mean())
+        facts["regret_by_seed"] = answer.regret.tolist()
+    return facts
 
 
 def arms_as_json(arms: Arms) -> dict[str, object]:
