@@ -31,8 +31,8 @@ from streamdp.core.evidence.crowd import POINT, Crowd, Votes, cast, named, newes
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded
 from tests.support.crowded import Outsider
-from tests.test_crowd_audit import EPSILON, TWO, VERTICES, Forced
-from tests.test_rebuild import Recorder
+from tests.support.forced import EPSILON, TWO, VERTICES, Forced
+from tests.support.recorder import Recorder
 
 THREE = ("a", "b", "c")
 

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamdp.assembly.join import Positions
 from streamdp.assembly.persons import Cap
-from streamdp.assembly.recipes import Rewards
-from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import (
     ConfigurationMismatch,
     StateMismatch,
@@ -22,27 +19,19 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import (
     Commit,
-    PairedTransport,
     Partition,
-    Reached,
     Records,
     StreamTopics,
     Taken,
-    Technology,
     Written,
-    no_fault,
 )
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.saved import encode_point
-from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.settings import Start
-from streamdp.testing.faults import Dice
 from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.assembly_model import (
-    GRACE,
     SECRET,
     WINDOW,
     Logs,
@@ -50,62 +39,19 @@ from tests.support.assembly_model import (
     expected_events,
     random_logs,
 )
-
-TOPICS = StreamTopics(
-    "shop", "clicks", "requests", headers=True, beside="outcomes", output="events"
+from tests.support.visits import (
+    AT,
+    CAP,
+    NOWHERE,
+    RULES,
+    SPEC,
+    TAKEN,
+    TOPICS,
+    go_on,
+    lived_through,
+    saved_point,
+    taken_over,
 )
-AT = Partition("clicks", 0)
-RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
-SPEC = AssemblySpec(
-    topics=TOPICS, rules=RULES, recipe=Rewards(), encode=encode, start=Start.EARLIEST,
-    most_at_once=5,
-)  # fmt: skip
-CAP = Cap(2, 5, SECRET)
-_NOWHERE = MemoryTransport(MemoryLog(), worker="nowhere")
-
-
-async def _taken(
-    technology: Technology, spec: AssemblySpec
-) -> tuple[PartitionAssembly, PairedTransport]:
-    """A worker that has taken the partition and brought it back."""
-    transport = technology.transport(worker="test")
-    assert isinstance(transport, PairedTransport)
-    await transport.join([spec.topics], Heard())
-    taken = await transport.take(AT)
-    work = PartitionAssembly(spec, AT, taken, transport)
-    await work.bring_back()
-    transport.resume(AT, work.position)
-    return work, transport
-
-
-async def _step(work: PartitionAssembly, transport: PairedTransport, now: int) -> None:
-    """Read what has come, and let leave what may."""
-    for records in await transport.poll(max_records=4, timeout=0):
-        work.absorb(records)
-    await work.round(now)
-
-
-async def _live(logs: Logs, spec: AssemblySpec, *, seed: int, chance: Fraction) -> MemoryLog:
-    """Records come as time goes on, while workers are lost at any step and others take over."""
-    log = MemoryLog(gap=1)
-    for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
-        log.create(topic, partitions=1)
-    reached: Reached = Dice(seed=seed, chance=chance) if chance else no_fault
-    technology = MemoryTechnology(log, reached=reached)
-    coming = {TOPICS.input: list(logs.requests), TOPICS.beside: list(logs.outcomes)}
-    end = max(record[0] for records in coming.values() for record in records)
-    worker = None
-    for now in range(0, end + 4 * WINDOW, 20):
-        for topic, records in coming.items():
-            while records and records[0][0] <= now:
-                log.now, key, headers, value = records.pop(0)
-                log.append(topic, [(key, value)], headers=[headers], partition=0)
-        try:
-            worker = worker or await _taken(technology, spec)
-            await _step(*worker, now)
-        except TransportLost:
-            worker = None
-    return log
 
 
 def _events(log: MemoryLog) -> list[Written]:
@@ -119,7 +65,7 @@ def test_each_request_is_one_event_through_faults_at_every_step(seed: int) -> No
     """As an independent join of both logs has them, with and without a cap."""
     logs, cap = random_logs(seed), CAP if seed % 2 else None
     spec = replace(SPEC, cap=cap)
-    log = asyncio.run(_live(logs, spec, seed=seed, chance=Fraction(1, 12)))
+    log = asyncio.run(lived_through(logs, spec, seed=seed, chance=Fraction(1, 12)))
     assert _events(log) == expected_events(logs, RULES, cap)
     lost = [attempt for attempt in log.attempts if attempt.outcome.value == "aborted"]
     assert len(lost) > 3
@@ -131,7 +77,7 @@ def test_commits_of_neighbouring_logs_have_the_same_sizes() -> None:
     silent = replace(logs, outcomes=logs.outcomes[:1])
 
     def seen(each: Logs) -> list[tuple[int, list[int], list[tuple[bytes, int]]]]:
-        log = asyncio.run(_live(each, replace(SPEC, cap=CAP), seed=0, chance=Fraction(0)))
+        log = asyncio.run(lived_through(each, replace(SPEC, cap=CAP), seed=0, chance=Fraction(0)))
         return [_sizes(attempt.commit) for attempt in log.attempts]
 
     assert seen(logs) == seen(silent)
@@ -156,9 +102,9 @@ def test_on_two_files_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
         clicks = [(b"k", b'{"reward": 1}')] * 5
         await producer.send("outcomes", clicks, headers=headers[:5])
         await producer.close()
-        work, transport = await _taken(technology, SPEC)
+        work, transport = await taken_over(technology, SPEC)
         while work.position < 10 * (life + 1) or work.open:
-            await _step(work, transport, far)
+            await go_on(work, transport, far)
         await transport.close()
         administrator = technology.administrator()
         reader = StreamTopics("shop", "reader", "events")
@@ -183,9 +129,9 @@ def test_requests_that_are_too_large_take_their_slots() -> None:
         long = [*named, ("x", b"y" * 100_000)]
         requests = [(b"k", None), (b"k" * 99_000, None), (b"j", None)]
         log.append(TOPICS.input, requests, headers=[long, named, named])
-        work, transport = await _taken(MemoryTechnology(log), replace(SPEC, cap=CAP))
+        work, transport = await taken_over(MemoryTechnology(log), replace(SPEC, cap=CAP))
         while work.position < 3 or work.open:
-            await _step(work, transport, 5000)
+            await go_on(work, transport, 5000)
         return _events(log)
 
     first, second, third = asyncio.run(run())
@@ -217,7 +163,7 @@ def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> No
         transport.resume(AT, work.position)
         log.trim(TOPICS.beside, 0, before=trim)
         with pytest.raises((StateMismatch, TransportLost), match="outcomes") as raised:
-            await _step(work, transport, 5000)
+            await go_on(work, transport, 5000)
         assert not any(attempt.commit.records for attempt in log.attempts)
         return str(raised.value).removeprefix("partition clicks/0")
 
@@ -227,16 +173,6 @@ def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> No
 
 # --- halts ----------------------------------------------------------------------------------------
 
-
-def _point(spec: AssemblySpec = SPEC, **changes: int) -> bytes:
-    positions = {"requests": 7, "history": 5, "outcomes": 3, **changes}
-    return encode_point(spec, TAKEN, Positions(**positions))
-
-
-TAKEN = Taken(
-    state={}, first_offset=2, end_offset=9, group_offset=7, last_ledger_line=None, partitions=2,
-    input_id="requests 1", beside_first=1, beside_end=8, beside_offset=3, beside_id="outcomes 1",
-)  # fmt: skip
 
 Change = Callable[[Taken], Taken]
 
@@ -266,31 +202,31 @@ Change = Callable[[Taken], Taken]
 )
 def test_what_contradicts_itself_halts(kind: type[Exception], words: str, change: Change) -> None:
     """A position never moves back, and nothing that is needed again may be missing."""
-    taken = replace(TAKEN, state={b"checkpoint": _point()})
-    PartitionAssembly(SPEC, AT, taken, _NOWHERE)
+    taken = replace(TAKEN, state={b"checkpoint": saved_point()})
+    PartitionAssembly(SPEC, AT, taken, NOWHERE)
     with pytest.raises(kind, match=words):
-        PartitionAssembly(SPEC, AT, change(taken), _NOWHERE)
+        PartitionAssembly(SPEC, AT, change(taken), NOWHERE)
 
 
 def test_another_configuration_needs_a_new_epoch() -> None:
     """Which goes on behind everything that is known to have left."""
-    taken = replace(TAKEN, state={b"checkpoint": _point()})
+    taken = replace(TAKEN, state={b"checkpoint": saved_point()})
     other = replace(SPEC, rules=replace(RULES, window=WINDOW + 1))
     with pytest.raises(ConfigurationMismatch, match="digest"):
-        PartitionAssembly(other, AT, taken, _NOWHERE)
-    assert PartitionAssembly(replace(other, epoch=2), AT, taken, _NOWHERE).committed == 7
+        PartitionAssembly(other, AT, taken, NOWHERE)
+    assert PartitionAssembly(replace(other, epoch=2), AT, taken, NOWHERE).committed == 7
     lost = replace(TAKEN, state={}, group_offset=8)
-    assert PartitionAssembly(replace(SPEC, epoch=2), AT, lost, _NOWHERE).committed == 8
-    later = replace(TAKEN, state={b"checkpoint": _point(replace(SPEC, epoch=3))})
+    assert PartitionAssembly(replace(SPEC, epoch=2), AT, lost, NOWHERE).committed == 8
+    later = replace(TAKEN, state={b"checkpoint": saved_point(replace(SPEC, epoch=3))})
     with pytest.raises(Superseded, match="epoch 3"):
-        PartitionAssembly(replace(SPEC, epoch=2), AT, later, _NOWHERE)
+        PartitionAssembly(replace(SPEC, epoch=2), AT, later, NOWHERE)
 
 
 def test_a_first_start_begins_where_it_is_told() -> None:
     fresh = replace(TAKEN, state={}, group_offset=None, beside_offset=None)
-    assert PartitionAssembly(SPEC, AT, fresh, _NOWHERE).position == 2
+    assert PartitionAssembly(SPEC, AT, fresh, NOWHERE).position == 2
     latest = replace(SPEC, start=Start.LATEST)
-    assert PartitionAssembly(latest, AT, fresh, _NOWHERE).position == 9
+    assert PartitionAssembly(latest, AT, fresh, NOWHERE).position == 9
 
 
 def test_the_digest_tells_what_decides_and_hides_the_secret() -> None:

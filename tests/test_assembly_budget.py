@@ -31,7 +31,7 @@ from streamdp.wire.lines import Assembled
 from streamdp.wire.published import Mode, decode_assembled, encode_assembled
 from tests.support.assembly_model import random_logs
 from tests.support.streams import spec
-from tests.test_assembling import _NOWHERE, AT, SPEC, TAKEN, _live, _point
+from tests.support.visits import AT, NOWHERE, SPEC, TAKEN, lived_through, saved_point
 
 HALF = Fraction(1, 2)
 LINES = spec().lines
@@ -215,15 +215,15 @@ def test_do_requests_count_that_share_outcomes(tmp_path: Path, shared: str) -> N
 def test_does_an_assembly_halt_that_others_have_overtaken(tmp_path: Path) -> None:
     """Renamed and renamed back: the requests in between are the other's. A new epoch is behind."""
     told = past(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
-    taken = replace(TAKEN, state={b"checkpoint": _point()}, last_ledger_line=None)
-    PartitionAssembly(SPEC, AT, taken, _NOWHERE)
+    taken = replace(TAKEN, state={b"checkpoint": saved_point()}, last_ledger_line=None)
+    PartitionAssembly(SPEC, AT, taken, NOWHERE)
     with pytest.raises(StateMismatch, match=r"others have assembled.*shop\.renamed\.ledger"):
-        PartitionAssembly(SPEC, AT, taken, _NOWHERE, past=told)
-    anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, _NOWHERE, past=told)
+        PartitionAssembly(SPEC, AT, taken, NOWHERE, past=told)
+    anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=told)
     assert anew.committed == 9
     beyond = past(tmp_path, "clicks", line("renamed", 7, 30), tables=CLICKS)
     with pytest.raises(StateMismatch, match="read further than the requests reach"):
-        PartitionAssembly(replace(SPEC, epoch=2), AT, taken, _NOWHERE, past=beyond)
+        PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=beyond)
 
 
 # -- what is left to streams -------------------------------------------------------------------
@@ -283,7 +283,7 @@ def _declared_before(log: MemoryLog) -> bool:
 @pytest.mark.parametrize("seed", range(2))
 def test_does_the_ledger_know_of_events_before_they_are_there(seed: int) -> None:
     """Through faults at every step; and it proves that nothing was assembled again."""
-    log = asyncio.run(_live(random_logs(seed), SPEC, seed=seed, chance=Fraction(1, 12)))
+    log = asyncio.run(lived_through(random_logs(seed), SPEC, seed=seed, chance=Fraction(1, 12)))
     assert _declared_before(log)
     lines = [value for a in log.attempts if a.outcome.value == "committed"
              for _, value in a.commit.ledger]  # fmt: skip
@@ -307,7 +307,7 @@ def test_is_an_assembly_caught_that_tells_late(monkeypatch: pytest.MonkeyPatch) 
         self.kept = []  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PartitionAssembly, "_commit", together)
-    log = asyncio.run(_live(random_logs(0), SPEC, seed=0, chance=Fraction(0)))
+    log = asyncio.run(lived_through(random_logs(0), SPEC, seed=0, chance=Fraction(0)))
     assert not _declared_before(log)
 
 
@@ -319,23 +319,23 @@ def test_do_ledger_and_state_belong_together() -> None:
     def at(stop: int, ordinal: int, output: str = "events") -> bytes:
         return line(stop=stop, ordinal=ordinal, output=output)[1].value
 
-    PartitionAssembly(SPEC, AT, replace(told, last_ledger_line=at(8, 1)), _NOWHERE)
+    PartitionAssembly(SPEC, AT, replace(told, last_ledger_line=at(8, 1)), NOWHERE)
     with pytest.raises(StateMismatch, match="the ledger has lost lines"):
-        PartitionAssembly(SPEC, AT, told, _NOWHERE)
+        PartitionAssembly(SPEC, AT, told, NOWHERE)
     ahead = replace(told, last_ledger_line=at(9, 2))
     with pytest.raises(StateMismatch, match="rolled back: the ledger has a later line"):
-        PartitionAssembly(SPEC, AT, ahead, _NOWHERE)
+        PartitionAssembly(SPEC, AT, ahead, NOWHERE)
     second = replace(SPEC, epoch=2)
-    assert PartitionAssembly(second, AT, ahead, _NOWHERE).committed == 9
+    assert PartitionAssembly(second, AT, ahead, NOWHERE).committed == 9
     whole = replace(told, last_ledger_line=at(8, 1))
-    assert PartitionAssembly(second, AT, whole, _NOWHERE).committed == 7
+    assert PartitionAssembly(second, AT, whole, NOWHERE).committed == 7
     lost = replace(ahead, state={}, group_offset=None)
     with pytest.raises(StateMismatch, match="state is gone; going on needs a new epoch"):
-        PartitionAssembly(SPEC, AT, lost, _NOWHERE)
-    assert PartitionAssembly(second, AT, lost, _NOWHERE).committed == 9
+        PartitionAssembly(SPEC, AT, lost, NOWHERE)
+    assert PartitionAssembly(second, AT, lost, NOWHERE).committed == 9
     other = replace(told, last_ledger_line=at(8, 1, output="elsewhere"))
     with pytest.raises(ConfigurationMismatch, match="only an assembly of another name"):
-        PartitionAssembly(second, AT, other, _NOWHERE)
+        PartitionAssembly(second, AT, other, NOWHERE)
 
 
 # -- ledger verify -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from streamdp.service.config import Configuration, Tables
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.json_format import JsonFormat
 from tests.support.calling import Streamdp
-from tests.test_config import second, shop
+from tests.support.shop_files import second, shop
 
 PAIR = """
 [topics.requests]

@@ -20,7 +20,7 @@ from streamdp.service.view import PartitionView
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.showing import partition
-from tests.test_assembling import SPEC, TAKEN, TOPICS
+from tests.support.visits import SPEC, TAKEN, TOPICS
 
 AT = Partition(SPEC.name, 0)
 

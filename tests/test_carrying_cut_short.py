@@ -30,8 +30,8 @@ from tests.support.carrying import (
     stream,
     verified,
 )
+from tests.support.idling import dated, idles, openings_of
 from tests.support.protocol_model import Store, restore
-from tests.test_idle import dated, idles, openings_of
 
 
 def cut(store: Store, work: PartitionWork, *, times: int, saves: bool = False) -> None:

@@ -17,7 +17,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration
 from tests.support.assembling_shop import configured
 from tests.support.calling import Streamdp
-from tests.test_loop_client import rows
+from tests.support.loops import rows
 
 ACTIONS = ("grid", "list")
 R1 = Request(b"fr", "r1")

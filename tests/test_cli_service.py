@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
-import os
 import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +21,15 @@ import typer
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.cli.watch import _rank
-from streamdp.ports import Key
-from streamdp.service.config import Configuration, example
-from streamdp.service.run import Running, run, run_service
+from streamdp.service.config import example
 from streamdp.testing.certificates import write_certificates
 from streamdp.wire.published import decode_action
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.conftest import ROOT
 from tests.support.asking import free_port
 from tests.support.calling import Streamdp, written
+from tests.support.learned_shop import KEYS, learned
 from tests.support.publishing import action, release
-from tests.support.services import Lines
-from tests.support.streams import events
-
-KEYS = (b"fr", b"de", b"it", None)
-
-
-async def sent(configuration: Configuration, count: int, keys: Sequence[Key]) -> None:
-    """Some events, one in twenty of them garbage."""
-    producer = configuration.technology().producer()
-    await producer.send("losses", events(count, keys=keys))
-    await producer.close()
-
-
-def learned(path: Path, *, keys: Sequence[Key] = KEYS) -> None:
-    """Run the service until everything is read, then drain it by a signal."""
-    configuration = Configuration.load(path, {})
-
-    @asynccontextmanager
-    async def stopping(running: Running) -> AsyncIterator[None]:
-        async def stop() -> None:
-            await running.joined.wait()
-            parts = running.view.streams["home"].partitions
-            while sum(part.position for part in parts.values()) < 400:
-                await asyncio.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        task = asyncio.create_task(stop())
-        yield None
-        await task
-
-    async def work() -> None:
-        await sent(configuration, 400, keys)
-        technology, log = configuration.technology(), Lines()
-        ended = await run_service(configuration, technology=technology, log=log, faces=[stopping])
-        assert ended is None
-
-    run(work, log=Lines())
 
 
 @pytest.fixture(scope="module")

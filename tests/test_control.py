@@ -20,8 +20,8 @@ from streamdp.core.events import ACTION, OPENING, LossBatch
 from streamdp.core.evidence.control import NO_CONTROL, PLAIN_ONE_IN, Agreement, Control
 from streamdp.core.evidence.crowd import Crowd, named
 from streamdp.core.learners.leader import crowded
+from tests.support.recorder import Recorder
 from tests.support.strategies import cut
-from tests.test_rebuild import Recorder
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 

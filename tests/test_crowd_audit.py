@@ -9,7 +9,7 @@ about which event reaches which draw, by which prior: that is what is being chec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -30,51 +30,17 @@ from streamdp.core.evidence.crowd import POINT, cast, newest
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.leader import crowded as with_control
-from streamdp.core.randomness import Bits
-from streamdp.core.selection import Mechanism, Prior
 from tests.support.crowded import crowded
+from tests.support.forced import EPSILON, TWO, VERTICES, Forced
 from tests.support.strategies import cut
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
 
-EPSILON = Fraction(2)
-TWO = ("a", "b")
 NAMES = (b"x", b"y")
 CONTROL = NO_CONTROL
-VERTICES = np.array(list(product((0, 1), repeat=2)), np.float32)
 BASE = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 1]], np.float32)
 """Records of the keys in turn. The blocks are 1, 2, 2 slots: five votes, and an open block."""
-
-
-@dataclass(frozen=True)
-class Forced:
-    """A choice that follows a script, and notes how likely that was."""
-
-    choose: Mechanism
-    script: tuple[int, ...]
-    logs: list[float] = field(default_factory=list, compare=False)
-
-    @property
-    def name(self) -> str:
-        """As the choice that is forced."""
-        return self.choose.name
-
-    @property
-    def rate(self) -> Fraction:
-        """As the choice that is forced."""
-        return self.choose.rate
-
-    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
-        """What the script says; one draw at a time."""
-        (row,) = sums
-        taken = self.script[len(self.logs)]
-        self.logs.append(float(self.choose.log_probabilities(row, prior)[taken]))
-        return np.array([taken])
-
-    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> NDArray[np.float64]:
-        """The law of the choice that is forced."""
-        return self.choose.log_probabilities(sums, prior)
 
 
 @pytest.fixture(autouse=True)

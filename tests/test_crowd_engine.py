@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,15 +17,15 @@ from streamdp.core.engine.machine import Engine
 from streamdp.core.events import OPENING, After, Carried, LossBatch
 from streamdp.core.evidence.crowd import POINT
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
+from tests.support.crowd_logs import HOUR, dated, pieces
 from tests.support.crowded import Outsider, crowded
+from tests.support.recorder import Recorder, charged
 from tests.support.remembering import remembering
 from tests.support.strategies import ACTIONS, cut, logs, part
-from tests.test_rebuild import Recorder, charged
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
 ONE = 1 << POINT
-HOUR = 3_600_000
 
 
 GROUPS = Groups(((b"f", b"\xff"), (b"de", b"new b")))
@@ -49,23 +48,6 @@ def engine(learner: sd.Leader, *, limit: int = 1000, seed: int = 7, **more: obje
         estimates=[sd.estimate("block_regret", epsilon="1/4", min_length=2)],
         **more,  # type: ignore[arg-type]
     )  # fmt: skip
-
-
-def dated(log: LossBatch, hours: list[int]) -> LossBatch:
-    """The log with timestamps: it rests now and then for some hours."""
-    rests = np.array((hours * (len(log.offsets) + 1))[: len(log.offsets)], dtype=np.int64)
-    return replace(log, times=np.cumsum(rests) * HOUR)
-
-
-def pieces(log: LossBatch, places: list[int]) -> list[LossBatch]:
-    """The log in several batches, each with its times."""
-    n = len(log.offsets)
-    borders = sorted({0, n, *(place % (n + 1) for place in places)})
-    times = log.times
-    return [
-        replace(part(log, begin, end), times=None if times is None else times[begin:end])
-        for begin, end in pairwise(borders)
-    ]
 
 
 def state(machine: Engine) -> tuple[object, ...]:

@@ -16,8 +16,8 @@ from streamdp.core.evidence.groups import MOST_GROUPS, NO_GROUPS, Groups, named
 from streamdp.wire.lines import PriorLine
 from streamdp.wire.state import largest_recorded
 from tests.support.carrying import leader, live, store_of, stream, verified
+from tests.support.crowd_lines import lines_of, scripted, seen
 from tests.support.crowded import crowded
-from tests.test_crowd_protocol import lines_of, scripted, seen
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 

@@ -13,10 +13,8 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.core.bank import Bank
 from streamdp.core.engine import CrowdStanding
 from streamdp.core.engine.crowding import PartitionCrowd, Side
-from streamdp.core.engine.draws import Fresh
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.control import Control
@@ -42,6 +40,7 @@ from tests.support.carrying import (
     through_crashes,
     verified,
 )
+from tests.support.crowd_lines import lines_of, scripted, seen
 from tests.support.crowded import crowded
 from tests.support.protocol_model import Store, evidence, fold, restore, settle
 
@@ -50,12 +49,6 @@ pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 LEADERS = [leader, remembers]
 HALF = Control(Fraction(1, 2))
 IN_GROUPS = Groups.of({"f": "french", "de": "german"})
-
-
-def lines_of(store: Store) -> list[Charge | PriorLine]:
-    """Openings, votes and priors, in the order of the ledger."""
-    lines = [decode_ledger(each.value) for each in store.ledger]
-    return [line for line in lines if isinstance(line, Charge | PriorLine)]
 
 
 @pytest.mark.parametrize("make", LEADERS)
@@ -298,37 +291,6 @@ def test_does_an_epoch_begin_with_a_crowd_of_its_own(carry: bool) -> None:
     assert verified(store, stream(learner, epoch=2, carry=carry)) == []
     priors = [entry for entry in store.state if b'"prior"' in entry]
     assert len(priors) == len(of_each[1])
-
-
-def scripted(patch: pytest.MonkeyPatch, script: int) -> None:
-    """Draws that follow from names alone; estimates there are none."""
-
-    def values(self: Fresh, bank: Bank, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (bank.block[rows] * (1 + script) + bank.born[rows] + script) % 3
-
-    patch.setattr(Fresh, "actions", values)
-    patch.setattr(Fresh, "openings", values)
-
-
-def seen(
-    count: int, changed: int | None, crash: bool, learner: sd.Leader | None = None
-) -> tuple[list[object], list[int]]:
-    """All that a life lets be seen, and the sizes of all that it saves."""
-    learner = crowded(leader()) if learner is None else learner
-    store, of = store_of(learner, count), stream(learner)
-    if changed is not None:
-        store.input[changed] = (store.input[changed][0], b"garbage")
-    sizes = []
-    work = restore(store, of)
-    for start in range(0, count, 9):
-        work.absorb([store.records(start, start + 9)], mode=Mode.LIVE)
-        commit = work.cut(now=start, pace=Pace()).commit
-        sizes += [len(value or b"") for _, value in commit.state]
-        store.decide(commit)
-        if crash:
-            work = restore(store, of)
-    settle(store, work)
-    return [[each.value for each in topic] for topic in (store.ledger, store.actions)], sizes
 
 
 def reads_sums(patch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,7 @@
 """Would what is shipped for deployment be accepted, and does it keep to what it promises?"""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -11,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
 import streamdp
 from streamdp.cli.exit_codes import ExitCode
@@ -19,10 +16,9 @@ from streamdp.service.config import Configuration
 from streamdp.service.config.tables import HttpTable
 from streamdp.service.http.child import RESERVED_PLACES
 from streamdp.service.http.door import SPARE_FILES
+from tests.conftest import ROOT
+from tests.support.deployment import DEPLOY, TOOLS, accepted, documents, run
 
-ROOT = Path(__file__).resolve().parent.parent
-DEPLOY = ROOT / "deploy"
-TOOLS = Path(sys.executable).parent
 RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"
 RULE_TESTS = DEPLOY / "prometheus" / "streamdp.rules.test.yml"
 UNITS = [DEPLOY / "systemd" / f"{name}.service" for name in ("streamdp", "streamdp-assemble")]
@@ -31,28 +27,6 @@ KUBERNETES = DEPLOY / "kubernetes"
 ASSEMBLE = DEPLOY / "kubernetes-assemble"
 RUNBOOK = (DEPLOY / "RUNBOOK.md").read_text()
 LARGEST_EXPOSURE = 1.5  # of 10, by `systemd-analyze security`; it was 1.2
-
-
-def run(*command: str | Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-
-
-def accepted(*command: str | Path, folder: Path = ROOT) -> str:
-    """The output of a checker that must be content."""
-    result = run(*command, folder=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def documents(path: Path) -> list[dict[str, Any]]:
-    return [found for found in yaml.safe_load_all(path.read_text()) if found]
 
 
 def kinds(folder: Path = KUBERNETES) -> dict[str, dict[str, Any]]:

@@ -17,9 +17,8 @@ from streamdp import __version__
 from streamdp.core.learners import RECIPES
 from streamdp.core.learners.feedback.learner import FEEDBACK_RECIPES
 from streamdp.service.view import Reason
-from tests.support.documents import ROOT, Story, blocks, needs_broker
+from tests.support.documents import PAGES, ROOT, Story, blocks, needs_broker
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [
     *PAGES,
     *sorted((ROOT / ".github").rglob("*.md")),

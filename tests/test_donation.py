@@ -22,11 +22,11 @@ from streamdp.core.evidence.donation import NEWEST, NewestVotes, pool_schedule, 
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import donating
 from streamdp.core.regret import bound_of
+from tests.support.crowd_logs import HOUR, dated, pieces
 from tests.support.crowded import Outsider, crowded
+from tests.support.recorder import Recorder, charged
 from tests.support.remembering import remembering
 from tests.support.strategies import ACTIONS, cut, logs, part
-from tests.test_crowd_engine import HOUR, dated, pieces
-from tests.test_rebuild import Recorder, charged
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 

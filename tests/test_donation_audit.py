@@ -28,8 +28,8 @@ from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.pooling import Pool
 from streamdp.core.events import DONATED, Key, LossBatch
 from tests.support.crowded import crowded
-from tests.test_crowd_audit import Forced
-from tests.test_rebuild import Recorder
+from tests.support.forced import Forced
+from tests.support.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 

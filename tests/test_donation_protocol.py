@@ -36,33 +36,14 @@ from tests.support.carrying import (
     live,
     mapped,
     openings,
-    remembers,
     stream,
     through_crashes,
     verified,
 )
+from tests.support.crowd_lines import scripted, seen
 from tests.support.crowded import crowded
+from tests.support.donations import KEYS, donates, many, pool_lines
 from tests.support.protocol_model import HOME, Store, evidence, fold, restore, settle
-from tests.test_crowd_protocol import scripted, seen
-
-KEYS = [b"%d" % number for number in range(15)]
-
-
-def donates(schedule: str = "capped 8", *, memory: bool = False) -> sd.Leader:
-    """A learner whose keys donate blocks of one and two slots."""
-    learner = leader(schedule=schedule)
-    return crowded(replace(learner, memory=remembers().memory) if memory else learner, donates=3)
-
-
-def pool_lines(store: Store) -> list[PoolLine]:
-    """The votes of the pool on the ledger."""
-    lines = [decode_ledger(each.value) for each in store.ledger]
-    return [line for line in lines if isinstance(line, PoolLine)]
-
-
-def many(count: int = 240) -> Store:
-    """Fifteen keys, so that many slots are donated."""
-    return Store(mapped(count, keys=KEYS))
 
 
 def test_does_each_line_say_what_its_key_donates_next() -> None:

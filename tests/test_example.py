@@ -20,7 +20,7 @@ from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from tests.test_deploy import DEPLOY, TOOLS, accepted, documents
+from tests.support.deployment import DEPLOY, TOOLS, accepted, documents
 
 EXAMPLE = DEPLOY / "example"
 TOPICS = LoopTopics("shop.requests", "shop.outcomes")

@@ -21,7 +21,7 @@ from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Face, listening
 from tests.support.browser import Browser, browser
 from tests.support.publishing import Topic, action, charge
-from tests.test_http_choices import CLICKS, LEARNER
+from tests.support.showing import CLICKS, LEARNER
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")
 

@@ -18,11 +18,11 @@ from streamdp.service.verification import Verification
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from tests.support.carrying import charges, leader, live, mapped, stream
+from tests.support.donations import donates, many, pool_lines
+from tests.support.lived import lived
 from tests.support.protocol_model import Store
 from tests.support.showing import ABOUT, prior
 from tests.support.streams import spec
-from tests.test_donation_protocol import donates, many, pool_lines
-from tests.test_partition_epochs import lived
 
 
 def _line(block: int, **changes: Any) -> Published:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import TypeVar
 
 import jsonschema
@@ -18,7 +17,6 @@ from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import uniform_policy
-from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Key
 from streamdp.service.about import About
 from streamdp.service.http.app import description
@@ -27,21 +25,10 @@ from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Answer as Response
 from tests.support.asking import Face, free_port, listening
 from tests.support.publishing import Topic, action, charge
-from tests.support.showing import ABOUT
+from tests.support.showing import ABOUT, CLICKS
 
 T = TypeVar("T")
 
-LEARNER = policy_blocks(actions=ACTIONS, epsilon="1/2")
-CLICKS = About(
-    topics=replace(ABOUT.topics, headers=True),
-    learner=LEARNER,
-    estimates=(),
-    budget=Fraction(1),
-    epoch=2,
-    seeded=False,
-    fallback="a",
-    salt="pepper",
-)
 SUMMED = SHOWN_FEEDBACK["sums"]
 MIXED = replace(SUMMED, policy=uniform_policy(len(ACTIONS)).astype("<u4").tobytes())
 BYTES = SHOWN_FEEDBACK["sums of a binary key"]

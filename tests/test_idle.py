@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
 from itertools import pairwise
@@ -28,13 +27,12 @@ from streamdp.core.engine.idleness import Idleness
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
 from streamdp.ports import Records
-from streamdp.service.batches import decode
 from streamdp.service.config import Configuration
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.faults import Dice
-from streamdp.testing.judge import judge, judge_fold
+from streamdp.testing.judge import judge
 from streamdp.wire.lines import CarriedOver, Charge
 from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
@@ -49,60 +47,17 @@ from tests.support.carrying import (
     live,
     mapped,
     policies,
-    store_of,
     stream,
     through_crashes,
     verified,
 )  # fmt: skip
 from tests.support.idle_on import leave_and_return
-from tests.support.protocol_model import Store, evidence, restore, settle
+from tests.support.idling import HOUR, Dated, dated, folded, idles, of_two, openings_of
+from tests.support.protocol_model import evidence, restore, settle
 from tests.support.services import Room
 from tests.support.streams import ACTIONS
 
-HOUR = 3_600_000
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
-
-
-@dataclass
-class Dated(Store):
-    """A store whose records have timestamps."""
-
-    stamps: list[int] = field(default_factory=list)
-
-    def records(self, start: int, stop: int) -> Records:
-        """Input by offsets."""
-        found = super().records(start, stop)
-        return replace(found, timestamps=[self.stamps[at] for at in found.offsets])
-
-
-def dated(learner: Any, hours: Sequence[float], keys: Sequence[Key]) -> Dated:
-    """Records of these keys at these hours."""
-    plain = store_of(learner, len(keys))
-    store = Dated([(key, value) for key, (_, value) in zip(keys, plain.input, strict=True)])
-    store.headers = plain.headers
-    store.stamps = [int(hour * HOUR) for hour in hours]
-    return store
-
-
-def of_two(learner: Any, *, rounds: int = 4, seed: int = 3) -> Dated:
-    """One key always, another in every second period of a few hours, with gaps between."""
-    chance, hours, keys = random.Random(seed), [], []
-    for at in range(rounds * 60):
-        period = at // 20 % 3
-        hours.append(10 + at * 0.1 - chance.random() * 0.05)
-        keys.append(b"fr" if period == 0 and chance.random() < 0.5 else b"de")
-    return dated(learner, hours, keys)
-
-
-def idles(learner: Any, *, idle: int | None = HOUR, **more: Any) -> StreamSpec:
-    """Keys that leave after an hour or two."""
-    plain = stream(learner, **more)
-    return replace(plain, topics=replace(plain.topics, headers=True), idle=idle)
-
-
-def openings_of(store: Dated, key: Key) -> list[Charge]:
-    """Every opening of a key, in order."""
-    return [line for line in charges(store) if line.kind == "opening" and line.identity.key == key]
 
 
 @pytest.mark.parametrize("made", ALL)
@@ -132,19 +87,6 @@ def test_does_no_cut_into_batches_change_who_leaves(made: Callable[..., Any]) ->
         store.decide(work.cut(now=start, pace=Pace()).commit)
     settle(store, work)
     assert folded(store, of) == []
-
-
-def folded(store: Dated, of: StreamSpec) -> list[str]:
-    """The judge's own fold of the input in one batch."""
-    records = [store.records(0, store.end)]
-    batch, _ = decode(of.format, records, most_key_bytes=64, idle=of.idle)
-    return judge_fold(
-        evidence(store),
-        engine=of.engine(0, heritage={}),
-        lines=of.lines,
-        log=[batch],
-        whole="whole",
-    )
 
 
 @pytest.mark.parametrize("made", ALL)

@@ -24,8 +24,8 @@ from streamdp.service.protocol import Pace
 from streamdp.testing.judge import judge
 from streamdp.wire.published import Mode
 from tests.support.carrying import ALL, charges, leader, live, verified
+from tests.support.idling import HOUR, dated, folded, idles, of_two, openings_of
 from tests.support.protocol_model import HOME, evidence, restore
-from tests.test_idle import HOUR, dated, folded, idles, of_two, openings_of
 
 Logged = Sequence[tuple[Key, int]]
 """The key and the time of each record, in milliseconds."""

@@ -12,9 +12,7 @@ import jsonschema
 import pytest
 
 from streamdp.assembly.contents import Asked, Said
-from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.recipes import Categories, Errors, Rankers, Recipe, Rewards
-from streamdp.assembly.rules import Combine, Rules
 from streamdp.client import (
     Answer,
     Chosen,
@@ -35,25 +33,10 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.schemas import schema
 from streamdp_adapters.sqlite import Sqlite
-from tests.support.assembly_model import encode
+from tests.support.loops import ACTIONS, Draws, joined, rows
 
 TOPICS = LoopTopics("requests", "outcomes")
 PAIR = StreamTopics("shop", "clicks", "requests", headers=True, beside="outcomes", output="events")
-ACTIONS = ("grid", "list")
-RULES = Rules(window=60_000, grace=30_000, combine=Combine.MAX, default=1.0)
-LATER = 1 << 60  # after any deadline
-
-
-class Draws:
-    """Answers by turns, from one release."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, Key, str]] = []
-
-    def choose(self, stream: str, key: Key, request: str) -> Answer:
-        self.asked.append((stream, key, request))
-        action = ACTIONS[len(self.asked) % 2]
-        return Answer(action, Why.PUBLISHED, 0, 1, 17, 3, probability=0.25)
 
 
 async def opened(kind: str, folder: Path) -> Technology:
@@ -68,37 +51,6 @@ async def opened(kind: str, folder: Path) -> Technology:
     await administrator.create([PAIR], partitions=1)
     await administrator.close()
     return technology
-
-
-Row = tuple[int, int, Key, Headers, Value]
-
-
-async def rows(technology: Technology, topic: str) -> list[Row]:
-    """Everything in a topic: offset, timestamp, key, headers, value."""
-    administrator = technology.administrator()
-    of = StreamTopics("reader", "reader", topic, headers=True)
-    try:
-        return [
-            row
-            async for batch in administrator.history(of, after={})
-            for row in zip(batch.offsets, batch.timestamps, batch.keys, batch.headers,
-                           batch.values, strict=True)
-        ]  # fmt: skip
-    finally:
-        await administrator.close()
-
-
-def joined(requests: Sequence[Row], outcomes: Sequence[Row], recipe: Recipe) -> list[Any]:
-    """The events of two logs: losses and headers."""
-    join = Join(RULES, recipe, encode, positions=Positions(0, 0, 0))
-    for offset, at, key, headers, value in requests:
-        join.request(offset, at, key, headers, value)
-    _, times, keys, pairs, values = zip(*outcomes, strict=True)
-    join.outcomes(times, keys, pairs, values, next_offset=outcomes[-1][0] + 1)
-    count = join.due(LATER, most=1000)
-    return [
-        (key, json.loads(value or b""), dict(headers)) for key, value, headers in join.emit(count)
-    ]
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

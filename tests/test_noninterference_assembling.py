@@ -27,10 +27,10 @@ from streamdp.service.past import alone
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTransport
+from tests.support.assembling_group import SETTINGS, Group
 from tests.support.assembly_model import GRACE, SECRET, WINDOW
 from tests.support.services import Lines
-from tests.test_assembling import CAP, SPEC, TOPICS
-from tests.test_assembling_loop import SETTINGS, Group
+from tests.support.visits import CAP, SPEC, TOPICS
 
 SPEC_ = replace(SPEC, cap=replace(CAP, secret=SECRET), most_at_once=3)
 REQUESTS = 10

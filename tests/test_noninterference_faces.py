@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,23 +20,15 @@ import pytest
 import streamdp as sd
 from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
 from streamdp.core.regret import Estimate
-from streamdp.ports import Partition
 from streamdp.service.about import About
 from streamdp.service.exact import ExactTotals
-from streamdp.service.http.knowledge import Role
-from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
-from streamdp.service.status import Steps, status_of
-from streamdp.service.view import View
-from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from tests.support.asking import Face
 from tests.support.publishing import HOME
 from tests.support.streams import ACTIONS, spec
+from tests.support.watched_faces import BLOCKS, CHANGED, RECORDS, Lines, seen, worked
 
 KEYS = [key_of(run) for run in range(3)]
-RECORDS, BLOCKS, CHANGED = 60, 12, 47
 PLAIN = b'{"losses":[0.100,0.900,0.300]}'
 NEIGHBOURS = {
     "other losses": b'{"losses":[0.900,0.100,0.700]}',
@@ -66,18 +58,6 @@ ESTIMATES = (
 )
 
 
-@dataclass
-class Lines:
-    """A log that is kept."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def info(self, event: str, **fields: object) -> None:
-        self.lines.append(json.dumps([event, fields], default=str))
-
-    warning = error = info
-
-
 def stream(exact: ExactTotals) -> StreamSpec:
     """A stream whose chance is scripted."""
     runs, actions = len(KEYS), len(ACTIONS)
@@ -94,49 +74,7 @@ def stream(exact: ExactTotals) -> StreamSpec:
     return replace(made, exact=exact)
 
 
-async def worked(log: MemoryLog, made: StreamSpec, lines: Lines) -> View:
-    """A service that takes the partition, learns everything that is there, and drains."""
-    view = View([made])
-    transport = MemoryTechnology(log).transport(worker="w")
-    service = Service([made], transport, past=alone, view=view, log=lines, clock=lambda: 0.0)
-
-    async def drain() -> None:
-        while view.part(Partition("home", 0)).position < RECORDS:
-            await asyncio.sleep(0)  # durable: what is not yet public goes out with the drain
-        service.drain()
-
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(service.run())
-        group.create_task(drain())
-    return view
-
-
-Asked = Sequence[tuple[str, bytes]]
-"""Addresses, each with what is posted there; nothing is posted where that is empty."""
-
 BATCH = ("/v1/streams/home/actions", b'{"keys":["a",null,{"base64":"AAAAAAAAAAE="}]}')
-
-
-async def seen(
-    log: MemoryLog, about: About, view: View, lines: Lines, asked: Asked
-) -> Mapping[str, object]:
-    """Everything that may be seen of it."""
-    steps = Steps(lambda: 0.0)
-    steps.observe("poll", 0.01)
-    publications = MemoryTechnology(log).publications()
-    face = Face.over(lambda: publications, about=about, role=Role.LEARNS)
-    found: dict[str, object] = {"log": lines.lines}
-    async with face.knowledge.following():
-        await face.knowledge.cache.ready()
-        while not face.knowledge.histories["home"].loaded:
-            await asyncio.sleep(0)
-        snapshot = status_of(view, steps, now=5.0).encode()
-        face.knowledge.hear(snapshot)
-        found["snapshot"] = snapshot
-        for target, body in asked:
-            answer = await face.ask(target, method="POST" if body else "GET", body=body)
-            found[target] = (answer.status, dict(answer.headers), answer.body)
-    return found
 
 
 async def observed(content: bytes) -> tuple[Sequence[Mapping[str, object]], list[str]]:

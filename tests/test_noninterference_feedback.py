@@ -31,8 +31,8 @@ from tests.support.leaks import (
     redecode,
     saves_losers_first,
 )
+from tests.support.lives import EARLY, LAST, LATE, OPEN, shape
 from tests.support.neighbours import differences, on_memory, on_sqlite
-from tests.test_noninterference_service import EARLY, LAST, LATE, OPEN, shape
 
 pytestmark = pytest.mark.slow
 

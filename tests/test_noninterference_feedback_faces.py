@@ -18,7 +18,7 @@ from streamdp.core.engine.draws import Fresh
 from streamdp.service.about import About
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.feedback_neighbours import FeedbackCourse, sums_by_script
-from tests.test_noninterference_faces import RECORDS, Lines, seen, worked
+from tests.support.watched_faces import RECORDS, Lines, seen, worked
 
 pytestmark = pytest.mark.slow
 

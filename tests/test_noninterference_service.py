@@ -39,7 +39,8 @@ from tests.support.leaks import (
     redecode,
     saves_losers_first,
 )
-from tests.support.neighbours import Course, Observed, differences, on_memory, on_sqlite
+from tests.support.lives import EARLY, LAST, LATE, OPEN, shape
+from tests.support.neighbours import Course, differences, on_memory, on_sqlite
 from tests.support.services import Lines
 
 pytestmark = pytest.mark.slow
@@ -78,9 +79,6 @@ FRAMES: dict[str, Value] = {
         "minus nothing": row(-0.0, 1e-45, -1e-45),
     }.items()
 }
-EARLY, OPEN, LATE, LAST = 12, 51, 70, 119
-"""Places: in a block of the first life; in one that it leaves open; in what is lost and rebuilt; in
-the epoch whose state is broken."""
 
 MEMORY: list[tuple[str, dict[str, Value], int]] = [
     ("json", JSON, EARLY),
@@ -138,12 +136,6 @@ def test_is_a_life_told_in_full() -> None:
 
 
 # Sizes do not tell what was drawn
-
-
-def shape(seen: Observed) -> Observed:
-    """What must not depend on what was drawn, before that is public."""
-    wanted = ("sizes", "steps", "ended by", "commits", "log", "warnings")
-    return {name: told for name, told in seen.items() if name.endswith(wanted)}
 
 
 def test_is_nothing_larger_for_one_action_than_for_another() -> None:

@@ -23,21 +23,12 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import Charge, EpochMark
-from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import Checkpoint, read_state
 from tests.support.calling import CONFIG
+from tests.support.lived import lived
 from tests.support.protocol_model import HOME, Store, evidence, finish, restore
-from tests.support.streams import events, spec
-
-
-def lived(stream: StreamSpec, *, records: int = 40, of: int = 60) -> Store:
-    """Partition 0 of a stream that has learned from some of its records."""
-    store = Store(events(of))
-    work = restore(store, stream)
-    work.absorb([store.records(0, records)], mode=Mode.LIVE)
-    for _ in range(2):
-        store.decide(work.cut(now=0, pace=Pace()).commit)
-    return store
+from tests.support.streams import spec
 
 
 def point(store: Store) -> Checkpoint:

@@ -21,10 +21,10 @@ from streamdp.testing.judge import Evidence
 from streamdp.wire.lines import PolicyLine, from_base64, key_bytes
 from streamdp.wire.published import Mode, decode_in_force
 from tests.support.carrying import MORE, live, openings, policies, store_of, stream
+from tests.support.idling import idles, of_two
 from tests.support.services import Room
+from tests.support.showing import CLICKS
 from tests.support.streams import ACTIONS, feedback_spec, shown
-from tests.test_http_choices import CLICKS
-from tests.test_idle import idles, of_two
 
 LEARNER = policy_elimination(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
 

@@ -41,6 +41,7 @@ from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
 from streamdp.wire.quarantined import MOST_REASON, MOST_VALUE, Quarantined, read_quarantined
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.loss_batches import made_of
 from tests.support.neighbours import Course, Observed, differences, on_memory
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, events, feedback_spec, spec
@@ -196,13 +197,6 @@ def test_is_an_entry_bounded_whatever_is_in_the_record() -> None:
     with pytest.raises(StateMismatch) as told:
         read_quarantined(b'{"secret":1}')
     assert "secret" not in str(told.value)
-
-
-def made_of(losses: Sequence[float]) -> LossBatch:
-    """One row for each, of one key."""
-    rows = np.repeat(np.array(losses, dtype=np.float32)[:, None], 3, axis=1)
-    places = np.arange(len(rows), dtype=np.int64)
-    return LossBatch([b"fr"], np.zeros_like(places), rows, places)
 
 
 async def writing(kept: Quarantine, technology: Technology) -> None:

@@ -13,7 +13,7 @@ import streamdp as sd
 from streamdp.core import snapshot
 from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
-from streamdp.core.ledger import Run
+from tests.support.recorder import Recorder, charged
 from tests.support.remembering import remembering
 from tests.support.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
 
@@ -26,28 +26,6 @@ def engine(learner: sd.Leader, *, limit: int = 1000, seed: int = 7) -> sd.Engine
         stream="home", partition=3, learner=learner, budget="5", limit=limit,
         randomness=sd.SeededRandomness(seed), estimates=[REGRET],
     )  # fmt: skip
-
-
-def charged(machine: sd.Engine) -> dict[Key, list[Run]]:
-    """The ledger by key."""
-    runs: dict[Key, list[Run]] = {}
-    for key, run in machine.ledger.export():
-        runs.setdefault(key, []).append(run)
-    return runs
-
-
-class Recorder:
-    """Runs an engine as a service would: some rows are saved now and then, releases recorded."""
-
-    def __init__(self, machine: sd.Engine) -> None:
-        self.machine = machine
-        self.rows: dict[Key, bytes] = {}
-        self.releases: dict[sd.Drawn, sd.Kept] = {}
-
-    def step(self, batch: LossBatch, *, saves: int) -> None:
-        """Apply a batch, then save at most so many rows."""
-        self.releases |= sd.recorded(self.machine.apply_batch(batch))
-        self.rows |= dict(self.machine.save(most=saves))
 
 
 @given(

@@ -31,10 +31,10 @@ from streamdp.service.view import Reason, Status
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
 from tests.support.calling import Streamdp
+from tests.support.good_ledger import GOOD, HOME
 from tests.support.protocol_model import Store, restore
 from tests.support.services import Lines
 from tests.support.streams import ACTIONS, events, spec
-from tests.test_verification import GOOD, HOME
 
 CONFIG = """
 app = "shop"

@@ -71,6 +71,12 @@ def test_no_test_skips_or_expects_to_fail() -> None:
     assert found == []
 
 
+def test_no_test_file_takes_from_another() -> None:
+    """What several share is in tests/support, so a test file can be split, renamed or deleted."""
+    taking = re.compile(r"^\s*(from|import) tests\.(\w+\.)?test_", re.M)
+    assert [path.name for path in python_files() if taking.search(path.read_text())] == []
+
+
 def test_every_python_file_is_one_room() -> None:
     """No file of more than 600 lines, no function of more than 70."""
     long_files = [path.name for path in python_files() if len(path.read_text().splitlines()) > 600]

@@ -17,7 +17,7 @@ import pytest
 from streamdp.cli import application
 from streamdp.core import engine
 from tests.support.calling import written
-from tests.test_cli_service import learned
+from tests.support.learned_shop import learned
 
 CALL = """
 import json, sys

@@ -7,14 +7,11 @@ With ``STREAMDP_SCREENSHOTS=folder`` the pictures are kept, to be looked at.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
-from struct import unpack
 
 import pytest
 
@@ -26,7 +23,7 @@ from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Role
 from streamdp.service.status import ProcessStatus, StreamStatus
 from tests.support.asking import Face, listening
-from tests.support.browser import Browser, browser
+from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge, release
 from tests.support.showing import ABOUT, LINES, block, partition, prior, process
 
@@ -98,15 +95,6 @@ def window(page: str) -> Iterator[Browser]:
         found.keys(TOKEN.decode() + "\ue007")
         found.until(lambda: "segment" in found.text("#rows") or "fr" in found.text("#rows"))
         yield found
-
-
-def keep(name: str, picture: bytes) -> tuple[int, int]:
-    """Keep a picture if asked to, and say how large it is."""
-    folder = os.environ.get("STREAMDP_SCREENSHOTS")
-    if folder:
-        Path(folder, f"{name}.png").write_bytes(picture)
-    width, height = unpack(">II", picture[16:24])
-    return width, height
 
 
 def test_is_the_cost_of_an_event_on_its_face(window: Browser) -> None:
@@ -199,36 +187,6 @@ def test_does_it_fit_wide_and_narrow_light_and_dark(
     assert min(contrast.values()) >= 4.5, contrast
     keep(f"{name}-{scheme}", window.screenshot())
     window.size(1280, 900)
-
-
-CONTRAST = """
-const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
-const light = c => {
-  const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => linear(v / 255));
-  return .2126 * r + .7152 * g + .0722 * b;
-};
-const style = where => getComputedStyle(document.querySelector(where));
-const parts = c => c.match(/[\\d.]+/g).map(Number);
-const over = (c, below) => {
-  const [r, g, b, a = 1] = parts(c), under = parts(below);
-  return `rgb(${[r, g, b].map((v, at) => v * a + under[at] * (1 - a)).join()})`;
-};
-const ratio = (one, other) => (Math.max(one, other) + .05) / (Math.min(one, other) + .05);
-const found = {}, card = light(style('.card').backgroundColor);
-for (const where of ['h2', '.note', '.tag', 'th', '.pill', '#about', '.count']) {
-  found[where] = ratio(light(style(where).color), card);
-}
-for (const look of ['pill', 'pill warn', 'pill bad', 'pill quiet']) {
-  const made = Object.assign(document.createElement('span'), {className: look});
-  document.body.append(made);
-  for (const below of [style('.card').backgroundColor, style('body').backgroundColor]) {
-    const own = over(getComputedStyle(made).backgroundColor, below);
-    found[`${look} on ${below}`] = ratio(light(getComputedStyle(made).color), light(own));
-  }
-  made.remove();
-}
-return found;
-"""
 
 
 def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(

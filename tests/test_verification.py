@@ -11,50 +11,14 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
+from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.verification import MOST_LISTED, Verification, shortened
 from streamdp.wire.published import Mode
-from tests.support.streams import spec
+from tests.support.good_ledger import GOOD, HOME, LINES, LINES_OF_BEFORE, line, numbered, opening
 
-HOME = StreamTopics("shop", "home", "home-losses")
 BUDGET = {"home-losses": Fraction(1)}
-LINES = replace(spec().lines, seeded=False)
-
-
-def line(
-    block: int,
-    start: int,
-    stop: int,
-    *,
-    kind: str = ACTION,
-    key: Key = b"fr",
-    first: int | None = None,
-    last: int | None = None,
-    epsilon: str = "1/2",
-    ordinal: int = 1,
-    epoch: int = 1,
-    partition: int = 0,
-) -> Published:
-    """A charge: slot n reads record n − 1 unless it says otherwise."""
-    release = Release(
-        Identity("home", partition, key, epoch, 0, block, kind),
-        value=0,
-        start=start,
-        stop=stop,
-        first_offset=start - 1 if first is None else first,
-        last_offset=stop - 2 if last is None else last,
-        epsilon=Fraction(epsilon),
-    )
-    lines = replace(LINES, estimates=()) if kind in (ACTION, OPENING) else LINES
-    value = lines.ledger(release, mode=Mode.LIVE, ordinal=ordinal)
-    return Published(partition, 0, key, value)
-
-
-def opening(key: Key = b"fr", *, at: int = 0, **fields: int) -> Published:
-    """A learner begins."""
-    return line(0, 1, 1, kind=OPENING, key=key, first=at, last=at, epsilon="0", **fields)
 
 
 def mark(epoch: int, *, next_offset: int, ordinal: int = 1) -> Published:
@@ -65,17 +29,6 @@ def mark(epoch: int, *, next_offset: int, ordinal: int = 1) -> Published:
     return Published(0, 0, None, value)
 
 
-def numbered(*records: Published, first: int = 1) -> tuple[Published, ...]:
-    """The same lines with the ordinals that they have one after the other."""
-    return tuple(
-        replace(
-            each,
-            value=re.sub(rb'"ordinal":[0-9]+', b'"ordinal":%d' % (first + at), each.value),
-        )
-        for at, each in enumerate(records)
-    )
-
-
 def of_schema_1(record: Published, commit_seq: int) -> Published:
     """The line as the version before wrote it."""
     value = record.value.replace(b'"schema":2', b'"schema":1')
@@ -83,8 +36,6 @@ def of_schema_1(record: Published, commit_seq: int) -> Published:
     return replace(record, value=value)
 
 
-LINES_OF_BEFORE = (opening(), line(0, 1, 2), line(1, 2, 4))
-GOOD = numbered(*LINES_OF_BEFORE, line(2, 4, 8))
 OLD = tuple(of_schema_1(each, 1 + at) for at, each in enumerate(LINES_OF_BEFORE))
 
 

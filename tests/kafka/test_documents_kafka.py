@@ -10,8 +10,7 @@ import pytest
 
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.free_ports import free_address
-from tests.support.documents import Story, blocks, needs_broker
-from tests.test_documents import PAGES
+from tests.support.documents import PAGES, Story, blocks, needs_broker
 
 THERE = [page for page in PAGES if needs_broker(page.read_text())]
 

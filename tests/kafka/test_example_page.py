@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser, browser
+from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.documents import ROOT
-from tests.test_status_page import CONTRAST, keep
 
 pytestmark = [pytest.mark.kafka, pytest.mark.system("chromium", "chromedriver")]
 

@@ -8,16 +8,12 @@ reads a record twice, and go on by what the message names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from msgspec import structs
 
 import streamdp as sd
@@ -25,14 +21,9 @@ from streamdp.audit.blackbox import lower_bound, pairs
 from streamdp.cli._black_box import served, spec_of
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.selection import PermuteAndFlip
-from streamdp.ports import Key, Partition, Published, Records, Value
-from streamdp.service.batches import decode
-from streamdp.service.loop import Service
-from streamdp.service.past import ALONE, Past, PastOf, Scope, Tally, alone
-from streamdp.service.protocol import Pace
+from streamdp.ports import Key, Value
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import PartitionView, Reason, Status, View
-from streamdp.service.worker import LoopSettings
+from streamdp.service.view import Reason, Status
 from streamdp.testing.broker import (
     AclRight,
     Borrowed,
@@ -43,192 +34,16 @@ from streamdp.testing.broker import (
     own_broker,
 )
 from streamdp.testing.formats import HOSTILE
-from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.entries import Entries
-from streamdp.wire.lines import Charge, EpochMark, LedgerLine, ordinal_of
-from streamdp.wire.published import decode_ledger
+from streamdp.wire.lines import Charge, EpochMark, ordinal_of
 from streamdp.wire.state import decode_checkpoint, encode_checkpoint
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
-from tests.support.services import Lines
-from tests.support.streams import events, spec
+from streamdp_adapters.kafka import KafkaTechnology
+from tests.support.kafka_site import Fresh, Site
+from tests.support.streams import events
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
-Fresh = Callable[[], str]
-HOME = Partition("home", 0)
 KEYS: Sequence[Key] = (b"fr", b"de", None)
-QUICK = LoopSettings(
-    poll_seconds=0.02,
-    commit_seconds=0.002,
-    idle_commit_seconds=0.1,
-    retry_seconds=(0.05, 0.2),
-    pace=Pace(records=20, seconds=0.5),
-)
-
-
-@dataclass
-class Site:
-    """One stream on a broker, and what is done to it behind the service's back."""
-
-    bootstrap: str
-    made: StreamSpec
-    settings: KafkaSettings
-    sent: list[tuple[Key, Value]] = field(default_factory=list)
-
-    @classmethod
-    def on(cls, broker: Borrowed | Broker, app: str, **more: object) -> Site:
-        """A stream whose blocks have one slot, so that every record is spent at once."""
-        learner = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 1")
-        made = spec(app=app, learner=learner)
-        topics = replace(made.topics, input=f"{app}-losses")
-        table = {"bootstrap": broker.bootstrap, "single_broker": True, "session_timeout_ms": 1500}
-        return cls(
-            broker.bootstrap, replace(made, topics=topics), KafkaSettings.parse(table | more)
-        )
-
-    @property
-    def technology(self) -> KafkaTechnology:
-        return KafkaTechnology(self.settings)
-
-    async def create(self) -> None:
-        """What is missing of the topics."""
-        await self.technology.administrator().create([self.made.topics], partitions=1)
-
-    async def send(self, records: Sequence[tuple[Key, Value]]) -> None:
-        producer = self.technology.producer()
-        await producer.send(self.made.topics.input, records, partition=0)
-        await producer.close()
-        self.sent += records
-
-    @asynccontextmanager
-    async def serving(self, *, epoch: int = 1, past: PastOf = alone) -> AsyncIterator[Running]:
-        """A service, drained at the end."""
-        made, log = replace(self.made, epoch=epoch), Lines()
-        view = View([made])
-        transport = self.technology.transport(worker="w")
-        service = Service([made], transport, past=past, view=view, log=log, settings=QUICK)
-        task = asyncio.create_task(service.run())
-        try:
-            yield Running(view, log, task)
-            service.drain()
-            await task
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-    async def evidence(self) -> Evidence:
-        """Everything that was published."""
-        reader = self.technology.publications()
-        found: list[list[Published]] = []
-        for source in (reader.actions, reader.ledger):
-            batches = [batch async for batch in source(self.made.topics, follow=False)]
-            found.append([record for batch in batches for record in batch])
-        await reader.close()
-        actions, ledger = found
-        return Evidence(HOME, actions, ledger)
-
-    async def own_past(self, stream: str, scope: Scope) -> Past:
-        """What the stream's own ledger says of the input."""
-        assert (stream, scope) == (self.made.name, Scope.LOST)
-        tally = Tally(self.made.topics)
-        tally.read((await self.evidence()).ledger)
-        return replace(ALONE, input_ids=tally.input_ids(self.made.topics.input))
-
-    async def lines(self) -> list[LedgerLine]:
-        """The ledger."""
-        return [decode_ledger(record.value) for record in (await self.evidence()).ledger]
-
-    async def wrong(self) -> list[str]:
-        """What the judge finds; the fold too while there has been one epoch."""
-        evidence = await self.evidence()
-        found = judge(evidence)
-        if not any(isinstance(decode_ledger(each.value), EpochMark) for each in evidence.ledger):
-            found += self._fold(evidence)
-        return found
-
-    def _fold(self, evidence: Evidence) -> list[str]:
-        keys, values = [key for key, _ in self.sent], [value for _, value in self.sent]
-        log = Records(HOME, 0, range(len(keys)), keys, values, len(keys))
-        batch, _ = decode(self.made.format, [log], most_key_bytes=self.made.most_key_bytes)
-        return judge_fold(
-            evidence,
-            engine=self.made.engine(0),
-            lines=self.made.lines,
-            log=[batch],
-            whole="whole",
-        )
-
-    @asynccontextmanager
-    async def administration(self) -> AsyncIterator[AIOKafkaAdminClient]:
-        client = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-        await client.start()
-        try:
-            yield client
-        finally:
-            await client.close()
-
-    async def delete(self, *names: str) -> None:
-        """Delete topics and wait until the broker has forgotten them."""
-        async with self.administration() as client:
-            await client.delete_topics(list(names))
-            async with asyncio.timeout(20):
-                while any(each["error_code"] == 0 for each in await client.describe_topics(names)):
-                    await asyncio.sleep(0.05)
-
-    async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Set a topic's settings."""
-        async with self.administration() as client:
-            resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))
-            await client.alter_configs([resource])
-
-    async def forget(self, *, before: int) -> None:
-        """Retention eats the oldest records."""
-        async with self.administration() as client:
-            place = TopicPartition(self.made.topics.input, 0)
-            await client.delete_records({place: RecordsToDelete(before)})
-
-    async def state(self) -> Mapping[bytes, bytes]:
-        return (await self.technology.administrator().peek(self.made.topics, 0)).state
-
-    async def overwrite(self, state: Mapping[bytes, bytes]) -> None:
-        """Make the state topic say what it said before."""
-        now = await self.state()
-        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap)
-        await producer.start()
-        for key in now.keys() | state.keys():
-            await producer.send_and_wait(
-                self.made.topics.state, state.get(key), key=key, partition=0
-            )
-        await producer.stop()
-
-
-@dataclass
-class Running:
-    """A service at work."""
-
-    view: View
-    log: Lines
-    task: asyncio.Task[object]
-
-    @property
-    def part(self) -> PartitionView:
-        return self.view.part(HOME)
-
-    async def until(self, what: Callable[[PartitionView], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not what(self.part):
-                if self.task.done():
-                    await self.task
-                await asyncio.sleep(0.01)
-
-    async def read(self, position: int) -> None:
-        await self.until(lambda part: part.position >= position)
-
-    async def halted(self, said: str) -> None:
-        await self.until(lambda part: part.status is Status.HALTED)
-        assert said in self.part.message
-        assert self.log.of("partition_halted")[0]["detail"] == self.part.message
 
 
 async def lived(site: Site, *parts: int) -> list[Mapping[bytes, bytes]]:

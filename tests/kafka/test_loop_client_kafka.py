@@ -13,7 +13,7 @@ from streamdp.client import Loop, LoopTopics
 from streamdp.ports import StreamTopics
 from streamdp.testing.broker import Borrowed, own_broker
 from streamdp_adapters.kafka import KafkaTechnology
-from tests.test_loop_client import Draws, joined, rows
+from tests.support.loops import Draws, joined, rows
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

@@ -15,8 +15,8 @@ from streamdp.testing.broker import Borrowed
 from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import examine
+from tests.support.loss_batches import made_of
 from tests.support.streams import events, spec
-from tests.test_quarantine import made_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 

@@ -26,7 +26,7 @@ from streamdp.testing.transport_room import Heard
 from streamdp.wire.published import Mode
 from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
-from tests.kafka.test_halts import HOME, QUICK, Fresh, Site
+from tests.support.kafka_site import HOME, QUICK, Fresh, Site
 from tests.support.services import Lines
 from tests.support.streams import events
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -11,6 +12,8 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from struct import unpack
 from typing import Any
 
 from tests.support.asking import free_port
@@ -138,3 +141,42 @@ def _wait(home: Browser) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def keep(name: str, picture: bytes) -> tuple[int, int]:
+    """Keep a picture if asked to, and say how large it is."""
+    folder = os.environ.get("STREAMDP_SCREENSHOTS")
+    if folder:
+        Path(folder, f"{name}.png").write_bytes(picture)
+    width, height = unpack(">II", picture[16:24])
+    return width, height
+
+
+CONTRAST = """
+const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+const light = c => {
+  const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => linear(v / 255));
+  return .2126 * r + .7152 * g + .0722 * b;
+};
+const style = where => getComputedStyle(document.querySelector(where));
+const parts = c => c.match(/[\\d.]+/g).map(Number);
+const over = (c, below) => {
+  const [r, g, b, a = 1] = parts(c), under = parts(below);
+  return `rgb(${[r, g, b].map((v, at) => v * a + under[at] * (1 - a)).join()})`;
+};
+const ratio = (one, other) => (Math.max(one, other) + .05) / (Math.min(one, other) + .05);
+const found = {}, card = light(style('.card').backgroundColor);
+for (const where of ['h2', '.note', '.tag', 'th', '.pill', '#about', '.count']) {
+  found[where] = ratio(light(style(where).color), card);
+}
+for (const look of ['pill', 'pill warn', 'pill bad', 'pill quiet']) {
+  const made = Object.assign(document.createElement('span'), {className: look});
+  document.body.append(made);
+  for (const below of [style('.card').backgroundColor, style('body').backgroundColor]) {
+    const own = over(getComputedStyle(made).backgroundColor, below);
+    found[`${look} on ${below}`] = ratio(light(getComputedStyle(made).color), light(own));
+  }
+  made.remove();
+}
+return found;
+"""

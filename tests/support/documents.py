@@ -41,6 +41,7 @@ from streamdp.testing.kafka_jars import kafka_jars
 from streamdp.wire.schemas import schema
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATIENCE = 240.0  # seconds that anything may take
 STAYS = re.compile(
     r"(?:\w+=\S+ )*(?:streamdp (run|assemble|serve|watch)\b(?!.*--once)|python \S+  # stays)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,12 +11,14 @@ import numpy as np
 import streamdp as sd
 from streamdp.client import Condition, Feed
 from streamdp.core.events import CrowdPrior
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Published
 from streamdp.service.about import About
 from streamdp.service.history import StreamReleases
 from streamdp.service.metrics import Facts
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
 from streamdp.service.traffic import Traffic
+from tests.golden_wire import ACTIONS as FOUR
 from tests.support.publishing import HOME, charge, release
 from tests.support.streams import ACTIONS, spec
 
@@ -126,3 +129,17 @@ def prior(
     told = CrowdPrior.of(number, after=after, gap=0, bonuses=units.astype(np.int64))
     line = lines.prior(told, partition=at, epoch=epoch, last_offset=after, ordinal=after)
     return Published(at, after, None, line)
+
+
+LEARNER = policy_blocks(actions=FOUR, epsilon="1/2")
+
+CLICKS = About(
+    topics=replace(ABOUT.topics, headers=True),
+    learner=LEARNER,
+    estimates=(),
+    budget=Fraction(1),
+    epoch=2,
+    seeded=False,
+    fallback="a",
+    salt="pepper",
+)

@@ -1,0 +1,111 @@
+"""An assembly of visits, and a partition of it that is taken."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from streamdp.assembly.join import Positions
+from streamdp.assembly.persons import Cap
+from streamdp.assembly.recipes import Rewards
+from streamdp.assembly.rules import Combine, Rules
+from streamdp.core.errors import (
+    TransportLost,
+)
+from streamdp.ports import (
+    PairedTransport,
+    Partition,
+    Reached,
+    StreamTopics,
+    Taken,
+    Technology,
+    no_fault,
+)
+from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.saved import encode_point
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.settings import Start
+from streamdp.testing.faults import Dice
+from streamdp.testing.memory import MemoryTechnology, MemoryTransport
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.testing.transport_room import Heard
+from tests.support.assembly_model import (
+    GRACE,
+    SECRET,
+    WINDOW,
+    Logs,
+    encode,
+)
+
+TOPICS = StreamTopics(
+    "shop", "clicks", "requests", headers=True, beside="outcomes", output="events"
+)
+
+AT = Partition("clicks", 0)
+
+RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
+
+SPEC = AssemblySpec(
+    topics=TOPICS, rules=RULES, recipe=Rewards(), encode=encode, start=Start.EARLIEST,
+    most_at_once=5,
+)  # fmt: skip
+
+CAP = Cap(2, 5, SECRET)
+
+NOWHERE = MemoryTransport(MemoryLog(), worker="nowhere")
+
+
+async def taken_over(
+    technology: Technology, spec: AssemblySpec
+) -> tuple[PartitionAssembly, PairedTransport]:
+    """A worker that has taken the partition and brought it back."""
+    transport = technology.transport(worker="test")
+    assert isinstance(transport, PairedTransport)
+    await transport.join([spec.topics], Heard())
+    taken = await transport.take(AT)
+    work = PartitionAssembly(spec, AT, taken, transport)
+    await work.bring_back()
+    transport.resume(AT, work.position)
+    return work, transport
+
+
+async def go_on(work: PartitionAssembly, transport: PairedTransport, now: int) -> None:
+    """Read what has come, and let leave what may."""
+    for records in await transport.poll(max_records=4, timeout=0):
+        work.absorb(records)
+    await work.round(now)
+
+
+async def lived_through(
+    logs: Logs, spec: AssemblySpec, *, seed: int, chance: Fraction
+) -> MemoryLog:
+    """Records come as time goes on, while workers are lost at any step and others take over."""
+    log = MemoryLog(gap=1)
+    for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        log.create(topic, partitions=1)
+    reached: Reached = Dice(seed=seed, chance=chance) if chance else no_fault
+    technology = MemoryTechnology(log, reached=reached)
+    coming = {TOPICS.input: list(logs.requests), TOPICS.beside: list(logs.outcomes)}
+    end = max(record[0] for records in coming.values() for record in records)
+    worker = None
+    for now in range(0, end + 4 * WINDOW, 20):
+        for topic, records in coming.items():
+            while records and records[0][0] <= now:
+                log.now, key, headers, value = records.pop(0)
+                log.append(topic, [(key, value)], headers=[headers], partition=0)
+        try:
+            worker = worker or await taken_over(technology, spec)
+            await go_on(*worker, now)
+        except TransportLost:
+            worker = None
+    return log
+
+
+def saved_point(spec: AssemblySpec = SPEC, **changes: int) -> bytes:
+    positions = {"requests": 7, "history": 5, "outcomes": 3, **changes}
+    return encode_point(spec, TAKEN, Positions(**positions))
+
+
+TAKEN = Taken(
+    state={}, first_offset=2, end_offset=9, group_offset=7, last_ledger_line=None, partitions=2,
+    input_id="requests 1", beside_first=1, beside_end=8, beside_offset=3, beside_id="outcomes 1",
+)  # fmt: skip
