@@ -14,6 +14,10 @@ from tests.crash.scenario import Scenario
 pytestmark = pytest.mark.slow
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
+"""How much longer `make soak` tries what is tried once here."""
+
+KILLS = 3 if TIMES == 1 else 5 * TIMES
+"""At each step of the protocol."""
 
 
 def test_is_every_block_released_once_through_kills_at_every_step(tmp_path: Path) -> None:
@@ -21,11 +25,11 @@ def test_is_every_block_released_once_through_kills_at_every_step(tmp_path: Path
     place = Place("sqlite", {"path": str(tmp_path / "log.db"), "actions": "all"}, "shop", 4)
     scenario = Scenario(place, tmp_path, random.Random(1))
     scenario.prepare()
-    steps = [step for step in STEPS["sqlite"] for _ in range(5 * TIMES)]
+    steps = [step for step in STEPS["sqlite"] for _ in range(KILLS)]
     scenario.chance.shuffle(steps)
     for step in steps:
         scenario.send(12)
         scenario.kill_at(step, scenario.chance.randrange(1, 8))
     assert scenario.finish() == []
-    assert sum(scenario.steps.values()) >= 150 * TIMES, scenario.steps
-    assert min(scenario.steps[step] for step in STEPS["sqlite"]) >= 3, scenario.steps
+    assert sum(scenario.steps.values()) >= 30 * KILLS, scenario.steps
+    assert min(scenario.steps[step] for step in STEPS["sqlite"]) > KILLS // 2, scenario.steps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import pytest
 
 from streamdp.testing.broker import Borrowed
 from tests.support.assembling_shop import Shop, configured, killed
-from tests.support.processes import PROGRAM, until
+from tests.support.calling import Ran, Streamdp
+from tests.support.processes import ended_at_once, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -25,39 +25,40 @@ def shop(tmp_path: Path, broker: Borrowed, fresh_app: Callable[[], str]) -> Shop
     return Shop(path, options=("--single-broker",))
 
 
-def call(shop: Shop, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """One command."""
-    return subprocess.run(
-        [*PROGRAM, *arguments, "--config", str(shop.path), *shop.options],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+Call = Callable[..., Ran]
 
 
-def test_from_clicks_to_a_policy_through_kills(shop: Shop) -> None:
+@pytest.fixture
+def call(shop: Shop, streamdp: Streamdp) -> Call:
+    """One command, in this process."""
+    return lambda *arguments: streamdp(*arguments, "--config", str(shop.path), *shop.options)
+
+
+def test_from_clicks_to_a_policy_through_kills(shop: Shop, call: Call) -> None:
     """Two assemblers share the partitions, some are killed; events are the join of the logs."""
-    missing = call(shop, "doctor")
-    assert missing.returncode == 1
-    assert "missing: `streamdp topics create` makes the second input" in missing.stdout
-    made = call(shop, "topics", "create")
-    assert made.returncode == 0, made.stderr
+    missing = call("doctor")
+    assert missing.code == 1
+    assert "missing: `streamdp topics create` makes the second input" in missing.out
+    made = call("topics", "create")
+    assert made.code == 0, made.err
     asyncio.run(killed(shop, count=60, times=3, processes=2))
     asyncio.run(shop.check())
     with shop.start("run") as process:
         watch = ("watch", "--once", "--json")
-        until(lambda: '"kind":"sums"' in call(shop, *watch).stdout)
+        until(lambda: '"kind":"sums"' in call(*watch).out)
         assert process.end() == 0
-    verified = call(shop, "ledger", "verify", "--json")
-    assert verified.returncode == 0, verified.stdout
-    told = json.loads(verified.stdout)
+    verified = call("ledger", "verify", "--json")
+    assert verified.code == 0, verified.out
+    told = json.loads(verified.out)
     pair = next(each for each in told["topics"] if each["topic"] == f"{shop.app}.requests")
     assert (pair["highest"], pair["assembled_into"]) == ("1", [f"{shop.app}.events"])
-    looked = call(shop, "doctor", "--sample", "200")
-    assert looked.returncode in (0, 1), looked.stderr  # garbage among the newest is a problem
-    assert "partition clicks/0: state: at request" in looked.stdout
-    assert f"keys of {shop.app}.requests and {shop.app}.outcomes: 4, each in one" in looked.stdout
+    looked = call("doctor", "--sample", "200")
+    assert looked.code in (0, 1), looked.err  # garbage among the newest is a problem
+    assert "partition clicks/0: state: at request" in looked.out
+    assert f"keys of {shop.app}.requests and {shop.app}.outcomes: 4, each in one" in looked.out
 
 
-def test_are_topics_that_do_not_go_together_refused(shop: Shop) -> None:
+def test_are_topics_that_do_not_go_together_refused(shop: Shop, call: Call) -> None:
     """Another number of partitions, or the producers' own time: said by check, and at the start."""
     alone = shop.path.read_text()
     head = alone[: alone.index("[assemblies.clicks]")]
@@ -65,13 +66,13 @@ def test_are_topics_that_do_not_go_together_refused(shop: Shop) -> None:
     outcomes = stream.replace('input = "' + shop.app + '.events"', f'input = "{shop.app}.outcomes"')
     outcomes += f'[topics."{shop.app}.outcomes"]\nbudget = "1"\npartitions = 3\n'
     shop.path.write_text(outcomes)
-    assert call(shop, "topics", "create").returncode == 0
+    assert call("topics", "create").code == 0
     shop.path.write_text(alone)
-    wrong = call(shop, "topics", "create")
-    assert wrong.returncode == 1
-    assert "outcomes: message.timestamp.type: expected LogAppendTime" in wrong.stdout
-    checked = call(shop, "topics", "check")
-    assert "outcomes: partitions: expected as many as the input, 2, got 3" in checked.stdout
-    started = call(shop, "assemble")
+    wrong = call("topics", "create")
+    assert wrong.code == 1
+    assert "outcomes: message.timestamp.type: expected LogAppendTime" in wrong.out
+    checked = call("topics", "check")
+    assert "outcomes: partitions: expected as many as the input, 2, got 3" in checked.out
+    started = ended_at_once("assemble", "--config", str(shop.path), *shop.options)
     assert started.returncode == 3
     assert "expected LogAppendTime, got CreateTime" in started.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from streamdp.testing.broker import Borrowed
-from tests.support.processes import PROGRAM, Process, until
+from tests.support.calling import Ran, Streamdp
+from tests.support.processes import Process, ended_at_once, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -43,54 +43,63 @@ def config(tmp_path: Path, broker: Borrowed, fresh_app: Callable[[], str]) -> Pa
     return path
 
 
-def call(config: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """One command on one broker with one copy of everything."""
-    return subprocess.run(
-        [*PROGRAM, *arguments, "--config", str(config), "--single-broker"],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+Call = Callable[..., Ran]
 
 
-def test_are_missing_topics_told_at_once(config: Path) -> None:
+@pytest.fixture
+def call(config: Path, streamdp: Streamdp) -> Call:
+    """One command in this process, on one broker with one copy of everything."""
+
+    def called(*arguments: str, stdin: str = "") -> Ran:
+        return streamdp(
+            *arguments, "--config", str(config), "--single-broker", stdin=stdin.encode()
+        )
+
+    return called
+
+
+def refused(config: Path) -> str:
+    """What a service says that cannot start: a process of its own, which takes its signals."""
+    ended = ended_at_once("run", "--config", str(config), "--single-broker")
+    assert ended.returncode == 3
+    return ended.stderr
+
+
+def test_are_missing_topics_told_at_once(config: Path, call: Call) -> None:
     """By the doctor within seconds, by `run` with what to type, and by no flood of warnings."""
-    told = call(config, "doctor")
-    assert (told.returncode, told.stderr) == (1, "")
-    assert "connection: connected" in told.stdout
-    assert told.stdout.count("missing: `streamdp topics create` makes") == 4
-    run = call(config, "run")
-    assert run.returncode == 3
-    assert "missing: `streamdp topics create` makes the input" in run.stderr
+    told = call("doctor")
+    assert (told.code, told.err) == (1, "")
+    assert "connection: connected" in told.out
+    assert told.out.count("missing: `streamdp topics create` makes") == 4
+    assert "missing: `streamdp topics create` makes the input" in refused(config)
 
 
-def test_is_a_session_that_the_cluster_refuses_the_users_error(config: Path) -> None:
+def test_is_a_session_that_the_cluster_refuses_the_users_error(config: Path, call: Call) -> None:
     """It does not pass: `run` ends and says which bounds there are, rather than try for ever."""
-    assert call(config, "topics", "create").returncode == 0
+    assert call("topics", "create").code == 0
     short = 'kind = "kafka"\nsession_timeout_ms = 5'
     config.write_text(config.read_text().replace('kind = "kafka"', short))
-    run = call(config, "run")
-    assert run.returncode == 3
-    assert "the cluster refuses transport.session_timeout_ms" in run.stderr
-    assert "group.min.session.timeout.ms" in run.stderr
+    told = refused(config)
+    assert "the cluster refuses transport.session_timeout_ms" in told
+    assert "group.min.session.timeout.ms" in told
 
 
-def test_is_a_look_at_a_state_that_is_not_there_refused_at_once(config: Path) -> None:
+def test_is_a_look_at_a_state_that_is_not_there_refused_at_once(config: Path, call: Call) -> None:
     """Whether the topics are missing or only the partition."""
-    missing = call(config, "state", "inspect")
-    assert missing.returncode == 3
-    assert "-losses: missing; expected `streamdp topics create`" in missing.stderr
-    assert call(config, "topics", "create").returncode == 0
-    beyond = call(config, "state", "inspect", "--partition", "5")
-    assert beyond.returncode == 3
-    assert "no such partition; expected below 2, got 5" in beyond.stderr
+    missing = call("state", "inspect")
+    assert missing.code == 3
+    assert "-losses: missing; expected `streamdp topics create`" in missing.err
+    assert call("topics", "create").code == 0
+    beyond = call("state", "inspect", "--partition", "5")
+    assert beyond.code == 3
+    assert "no such partition; expected below 2, got 5" in beyond.err
 
 
-def test_is_a_topic_that_somebody_else_has_made_looked_at(config: Path, broker: Borrowed) -> None:
+def test_is_a_topic_that_somebody_else_has_made_looked_at(
+    config: Path, call: Call, broker: Borrowed
+) -> None:
     """A ledger that forgets and a state too small for a commit: said where topics are made."""
-    made = json.loads(call(config, "topics", "create", "--json").stdout)
+    made = json.loads(call("topics", "create", "--json").out)
     ledger, state = (
         next(name for each in made if (name := each["subject"].split()[1]).endswith(role))
         for role in (".ledger", ".state")
@@ -105,11 +114,11 @@ def test_is_a_topic_that_somebody_else_has_made_looked_at(config: Path, broker: 
         )
     )
     for command in ("create", "check"):
-        again = call(config, "topics", command, "--json")
-        assert again.returncode == 1
+        again = call("topics", command, "--json")
+        assert again.code == 1
         wrong = {
             each["subject"]: each["detail"]
-            for each in json.loads(again.stdout)
+            for each in json.loads(again.out)
             if each["verdict"] == "problem"
         }
         assert wrong[f"topic {ledger}: retention.ms"].startswith("expected -1, got 1000")
@@ -118,10 +127,9 @@ def test_is_a_topic_that_somebody_else_has_made_looked_at(config: Path, broker: 
         )
         assert least is not None
         assert int(least[1]) > 10_000
-    run = call(config, "run")
-    assert run.returncode == 3
-    assert f"topic {state}: max.message.bytes: expected at least" in run.stderr
-    assert "loop_exception" not in run.stderr
+    told = refused(config)
+    assert f"topic {state}: max.message.bytes: expected at least" in told
+    assert "loop_exception" not in told
 
 
 async def altered(bootstrap: str, settings: dict[str, dict[str, str]]) -> None:
@@ -135,51 +143,46 @@ async def altered(bootstrap: str, settings: dict[str, dict[str, str]]) -> None:
     await client.close()
 
 
-def test_does_everything_work_from_nothing_to_a_proof(config: Path) -> None:
+def test_does_everything_work_from_nothing_to_a_proof(config: Path, call: Call) -> None:
     """Topics, events, actions, state and ledger, with the service running meanwhile."""
-    made = call(config, "topics", "create", "--json")
-    assert {each["verdict"] for each in json.loads(made.stdout)} == {"changed"}
-    assert call(config, "doctor").returncode == 0
+    made = call("topics", "create", "--json")
+    assert {each["verdict"] for each in json.loads(made.out)} == {"changed"}
+    assert call("doctor").code == 0
     lines = [json.dumps({"key": key, "losses": [0, 1, 1]}) for key in ("fr", "de") * 200]
     with Process.start("run", "--config", str(config), "--single-broker") as process:
-        assert call(config, "send", stdin="\n".join(lines)).stdout.startswith("400 records sent")
-        until(lambda: learned(config) == 400)
+        assert call("send", stdin="\n".join(lines)).out.startswith("400 records sent")
+        until(lambda: learned(call) == 400)
         assert process.end() == 0
-    told = [
-        json.loads(line) for line in call(config, "watch", "--once", "--json").stdout.splitlines()
-    ]
+    told = [json.loads(line) for line in call("watch", "--once", "--json").out.splitlines()]
     assert {line["key"] for line in told} == {"fr", "de"}
-    verified = json.loads(call(config, "ledger", "verify", "--json").stdout)
+    verified = json.loads(call("ledger", "verify", "--json").out)
     assert verified["violations"] == []
     assert [topic["highest"] for topic in verified["topics"]] == ["1/2"]
-    assert call(config, "doctor", "--sample", "50").returncode == 0
-    expect_behind(config)
+    assert call("doctor", "--sample", "50").code == 0
+    expect_behind(config, call)
 
 
-def expect_behind(config: Path) -> None:
+def expect_behind(config: Path, call: Call) -> None:
     """A stream of another name would begin behind what this one has charged (P11)."""
-    shown = call(config, "ledger", "show", "--json").stdout.splitlines()
+    shown = call("ledger", "show", "--json").out.splitlines()
     lines = [json.loads(line) for line in shown]
     ends = {
         line["partition"]: line["last_offset"] + 1 for line in lines if line["kind"] == "action"
     }
     text = config.read_text().replace('budget = "1"', 'budget = "1/2"')
     config.write_text(text.replace("streams.home", "streams.renamed"))
-    assert call(config, "topics", "create").returncode == 0
-    told = {
-        each["subject"]: each["detail"]
-        for each in json.loads(call(config, "doctor", "--json").stdout)
-    }
+    assert call("topics", "create").code == 0
+    told = {each["subject"]: each["detail"] for each in json.loads(call("doctor", "--json").out)}
     for partition, end in ends.items():
         said = told[f"partition renamed/{partition}: state"]
         assert said.startswith(f"none yet: it would start at record {end}")
-    verified = json.loads(call(config, "ledger", "verify", "--json").stdout)
+    verified = json.loads(call("ledger", "verify", "--json").out)
     assert [each.rpartition(".home.")[2] for each in verified["not_configured"]] == ["ledger"]
     assert verified["topics"][0]["highest"] == "1/2"
 
 
-def learned(config: Path) -> int:
+def learned(call: Call) -> int:
     """How many records are durably learned, over all partitions."""
-    found = json.loads(call(config, "state", "inspect", "--json").stdout)
+    found = json.loads(call("state", "inspect", "--json").out)
     points = [part["checkpoint"] for part in found if part["checkpoint"] is not None]
     return sum(point["next_offset"] for point in points)

@@ -25,6 +25,11 @@ from tests.crash.scenario import Scenario
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
+"""How much longer `make soak` tries what is tried once here."""
+
+KILLS = 3 if TIMES == 1 else 5 * TIMES
+"""Of the service, at each step of the protocol."""
+
 SESSION_MS = 1500
 
 Seen = dict[tuple[str, int], list[bytes]]
@@ -71,17 +76,17 @@ def uncommitted(bootstrap: str, made: Scenario) -> Seen:
 def test_is_every_block_released_once_through_kills_at_every_step(
     broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
-    """At least 200 partitions killed at every step of the protocol; aborted data looked at too."""
+    """Each kill ends twelve partitions, wherever they are; aborted data is looked at too."""
     made = scenario(broker.bootstrap, fresh_app(), tmp_path, seed=1)
-    steps = [step for step in STEPS["kafka"] for _ in range(5 * TIMES)]
+    steps = [step for step in STEPS["kafka"] for _ in range(KILLS)]
     made.chance.shuffle(steps)
     for step in steps:
         made.send(10)
         made.kill_at(step, made.chance.randrange(1, 8))
     assert made.finish() == []
     assert made.findings(uncommitted(broker.bootstrap, made)) == []
-    assert sum(made.steps.values()) >= 200 * TIMES, made.steps
-    assert min(made.steps[step] for step in STEPS["kafka"]) >= 3, made.steps
+    assert sum(made.steps.values()) >= 40 * KILLS, made.steps
+    assert min(made.steps[step] for step in STEPS["kafka"]) > KILLS // 2, made.steps
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_is_a_frozen_owner_that_wakes_up_harmless(
         zombie = stack.enter_context(made.running())
         made.send(20)
         assert made.settle([zombie]) == []
-        for _ in range(3):
+        for _ in range(TIMES):
             heir = stack.enter_context(made.running())
             made.send(20)
             zombie.send_signal(signal.SIGSTOP)
@@ -191,7 +196,7 @@ def test_does_the_service_outlive_its_broker(fresh_app: Callable[[], str], tmp_p
         with made.running() as process:
             made.send(20)
             assert made.settle([process]) == []
-            for _ in range(3):
+            for _ in range(TIMES):
                 made.send(20)
                 time.sleep(0.3)  # let commits be under way
                 mine.kill()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streamdp.testing.broker import Borrowed, own_broker
 from tests.support.asking import free_port
+from tests.support.calling import Ran, Streamdp
 from tests.support.first_action import readers_disagree
 from tests.support.prometheus_server import PrometheusServer, eventually, hastened, prometheus
 from tests.support.running import MAIN, Place, until
@@ -34,27 +36,34 @@ def test_does_the_demonstration_run_on_a_broker(broker: Borrowed, tmp_path: Path
     assert f"streamdp run --config {tmp_path / 'streamdp.toml'}" in done.stdout
 
 
-def on_kafka(folder: Path, bootstrap: str) -> Place:
+Make = Callable[[str], Place]
+
+
+@pytest.fixture
+def make(tmp_path: Path, fresh_app: Callable[[], str], streamdp: Streamdp) -> Make:
+    """Makes a configuration of an application of its own on a broker, and its topics."""
+    return lambda bootstrap: on_kafka(tmp_path, bootstrap, fresh_app(), streamdp)
+
+
+def on_kafka(folder: Path, bootstrap: str, app: str, streamdp: Streamdp) -> Place:
     """A configuration on a broker, and its topics."""
     transport = f'kind = "kafka"\nbootstrap = "{bootstrap}"\nsingle_broker = true'
-    place = Place(folder, transport=transport)
-    create = [sys.executable, "-c", MAIN, "topics", "create", "--config", str(place.path)]
-    subprocess.run(create, check=True, capture_output=True)
+    place = Place(folder, transport=transport, app=app)
+    assert streamdp("topics", "create", "--config", str(place.path)).code == 0
     return place
 
 
-def test_is_a_key_s_first_learned_action_served_everywhere(tmp_path: Path) -> None:
-    with own_broker() as broker:
-        assert readers_disagree(on_kafka(tmp_path, broker.bootstrap)) == {}
+def test_is_a_key_s_first_learned_action_served_everywhere(broker: Borrowed, make: Make) -> None:
+    assert readers_disagree(make(broker.bootstrap)) == {}
 
 
 @pytest.mark.system("prometheus")
 def test_is_a_dead_broker_noticed_by_an_idle_service_that_goes_on_answering(
-    tmp_path: Path,
+    tmp_path: Path, make: Make
 ) -> None:
     """Nothing is sent and nothing waits to be committed: only its own asking can tell it."""
     with own_broker() as broker:
-        place = on_kafka(tmp_path, broker.bootstrap)
+        place = make(broker.bootstrap)
         rules = hastened(RULES, tmp_path)
         scraped = [f"127.0.0.1:{place.port}"]
         with place.running(), prometheus(scraped, tmp_path, rules=rules) as server:
@@ -78,37 +87,36 @@ def says(server: PrometheusServer, expression: str) -> bool:
     return server.query(expression) != []
 
 
-def test_does_a_changed_epsilon_stop_a_roll_out_and_not_the_look_ups(tmp_path: Path) -> None:
+def test_does_a_changed_epsilon_stop_a_roll_out_and_not_the_look_ups(
+    broker: Borrowed, make: Make, streamdp: Streamdp
+) -> None:
     """Before a start by asking for the state, after it by not being ready; an epoch mends it."""
-    with own_broker() as broker:
-        place = on_kafka(tmp_path, broker.bootstrap)
-        with place.running():
-            until(place.ready)
-            assert 'rebuild_progress_ratio{partition="0",stream="home"} 1.0' in metrics(place)
-            place.send(events(100))
-            until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
-            assert checked(place) == (0, "")
-        place.change(epsilon='"0.3"')
-        code, told = checked(place)
-        assert (code, "needs a new epoch" in told) == (4, True)
-        with place.running():
-            until(lambda: b"halted by this configuration" in place.get("/readyz")[1])
-            assert place.get("/readyz")[0] == 503
-            until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
-            assert place.get("/healthz")[0] == 200
-        place.change(epoch="2")
-        assert checked(place) == (0, "")
-        with place.running():
-            until(place.ready)
+    place = make(broker.bootstrap)
+
+    def checked() -> Ran:
+        """What an init container would end with, and say."""
+        return streamdp("check", "--with-state", "--config", str(place.path))
+
+    with place.running():
+        until(place.ready)
+        assert 'rebuild_progress_ratio{partition="0",stream="home"} 1.0' in metrics(place)
+        place.send(events(100))
+        until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+        assert (checked().code, checked().err) == (0, "")
+    place.change(epsilon='"0.3"')
+    told = checked()
+    assert (told.code, "needs a new epoch" in told.err) == (4, True)
+    with place.running():
+        until(lambda: b"halted by this configuration" in place.get("/readyz")[1])
+        assert place.get("/readyz")[0] == 503
+        until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+        assert place.get("/healthz")[0] == 200
+    place.change(epoch="2")
+    assert checked().code == 0
+    with place.running():
+        until(place.ready)
 
 
 def metrics(place: Place) -> str:
     """The metrics page."""
     return place.get("/metrics")[1].decode()
-
-
-def checked(place: Place) -> tuple[int, str]:
-    """What an init container would end with, and say."""
-    check = [sys.executable, "-c", MAIN, "check", "--with-state", "--config", str(place.path)]
-    ended = subprocess.run(check, capture_output=True, text=True, check=False)
-    return ended.returncode, ended.stderr

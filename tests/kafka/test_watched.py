@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from tests.support.asking import free_port
 from tests.support.running import MAIN
 
 pytestmark = pytest.mark.kafka
+
+LIVES = 3 if (TIMES := int(os.environ.get("STREAMDP_SOAK", "1"))) == 1 else TIMES
+"""How many services are killed one after the other; `make soak` says how many more."""
 
 MOST = 20_000  # events that a life is fed
 CONFIGURATION = """
@@ -100,7 +104,7 @@ def _get(port: int, path: str) -> tuple[bytes, str]:
 
 
 def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Path) -> None:
-    """SIGKILL under load, six times, with look-ups, status page and metrics watched throughout.
+    """SIGKILL under load, with look-ups, status page and metrics watched throughout.
 
     Sixteen actions with equal sums and system randomness: a redraw would show another action with
     probability 15/16, and another estimate almost surely.
@@ -117,7 +121,7 @@ def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Pat
     serve = _command("serve", files[1])
     try:
         with watcher.watching():
-            for kill in range(6):
+            for kill in range(LIVES):
                 run = _command("run", files[0])
                 for lives, least in ((kill + 1, 0), (0, 100)):
                     seen = partial(watcher.enough, lives)
@@ -128,8 +132,7 @@ def test_is_every_face_of_one_mind_through_kills(broker: Borrowed, tmp_path: Pat
     finally:
         serve.kill()
         serve.wait()
-    assert len(watcher.actions) > 30
-    assert len(watcher.estimates) > 30
+    assert watcher.enough(LIVES)
     assert watcher.metrics > 10
     assert {tag: seen for tag, seen in watcher.actions.items() if len(seen) > 1} == {}
     assert {block: seen for block, seen in watcher.estimates.items() if len(seen) > 1} == {}

@@ -17,12 +17,12 @@ from streamdp.service.config import Configuration
 from tests.support.running import Place, until
 
 LOSSES = b'{"losses": [0, 1, 1]}'
-HOME = Source(StreamTopics(app="shop", stream="home", input="feedback"), "z")
 
 
 def readers_disagree(place: Place) -> Mapping[str, Answer]:
     """Each path whose answer after a key's first record is not the first learned action."""
     publications = Configuration.load(place.path, {}).technology().publications
+    home = Source(StreamTopics(app=place.app, stream="home", input=place.input), "z")
     seen: dict[str, Answer] = {}
     followed: list[Change] = []
     polled: list[Change] = []
@@ -30,7 +30,7 @@ def readers_disagree(place: Place) -> Mapping[str, Answer]:
         stack.enter_context(place.running())
         until(place.ready)
         follower = stack.enter_context(
-            ActionsCache(publications, [HOME], on_change=followed.append)
+            ActionsCache(publications, [home], on_change=followed.append)
         )
         http = stack.enter_context(
             HttpActions(place.url, {"home": "z"}, refresh=0.05, on_change=polled.append)
@@ -42,7 +42,7 @@ def readers_disagree(place: Place) -> Mapping[str, Answer]:
         until(lambda: is_published(follower, b"de"))
         until(lambda: http.fetch("home", [b"de"])[0].partition >= 0)
         assert etag(place) != tag
-        with ActionsCache(publications, [HOME]) as later:
+        with ActionsCache(publications, [home]) as later:
             seen["a cache that starts later"] = later.action("home", b"fr")
         seen["a cache that follows"] = follower.action("home", b"fr")
         (seen["HTTP, many keys"],) = http.fetch("home", [b"fr"])

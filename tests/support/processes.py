@@ -119,10 +119,11 @@ class Process:
 
 def until(what: Callable[[], bool]) -> None:
     """Wait until something is so, which only another process can make so."""
-    deadline = time.monotonic() + LONG
+    deadline, pause = time.monotonic() + LONG, 0.01
     while not what():
         assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(0.2, pause * 1.5)  # asking takes from the time of who is waited for
 
 
 def ended_at_once(*arguments: str) -> subprocess.CompletedProcess[str]:

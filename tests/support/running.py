@@ -20,13 +20,13 @@ from tests.support.asking import free_port
 PATIENCE = 240.0
 MAIN = "from streamdp.cli import main; main()"
 CONFIGURATION = """
-app = "shop"
+app = "{app}"
 [transport]
 {transport}
-[topics.feedback]
+[topics.{input}]
 budget = "1"
 [streams.home]
-input = "feedback"
+input = "{input}"
 epoch = 1
 start = "earliest"
 actions = ["a", "b", "c"]
@@ -46,9 +46,17 @@ class Place:
     """A folder with a configuration, and the address it serves at."""
 
     def __init__(
-        self, folder: Path, more: str = "", *, scheme: str = "http", transport: str = ""
+        self,
+        folder: Path,
+        more: str = "",
+        *,
+        scheme: str = "http",
+        transport: str = "",
+        app: str = "",
     ) -> None:
         self.port = free_port()
+        self.app = app or "shop"
+        self.input = f"{app}-feedback" if app else "feedback"
         self.folder = folder
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.path = folder / "streamdp.toml"
@@ -59,7 +67,12 @@ class Place:
     def configure(self, *, epsilon: str = "0.5") -> None:
         """Write the configuration."""
         text = CONFIGURATION.format(
-            transport=self._transport, port=self.port, more=self._more, epsilon=epsilon
+            app=self.app,
+            input=self.input,
+            transport=self._transport,
+            port=self.port,
+            more=self._more,
+            epsilon=epsilon,
         )
         self.path.write_text(text)
 
@@ -90,7 +103,7 @@ class Place:
 
         async def write() -> None:
             producer = Configuration.load(self.path, {}).technology().producer()
-            await producer.send("feedback", records)
+            await producer.send(self.input, records)
             await producer.close()
 
         asyncio.run(write())

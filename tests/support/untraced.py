@@ -4,6 +4,9 @@ Tracing makes Python code take up to twice as long, and audits, services and pag
 lines of core/ millions of times. So each line and branch of core/ must be run by a test that is
 not named here: one that asks about the core itself, or about something small.
 
+Collecting is not traced either: what test modules run of core/ when they are imported is run again
+by tests, and the import of core/ itself comes before.
+
 What the core computes once and keeps would be traced only if the first who asks is traced, which
 depends on the order of tests and on how they are shared out. So it is forgotten wherever a traced
 test comes behind one that is not.
@@ -11,11 +14,15 @@ test comes behind one that is not.
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from importlib import import_module
 
 import pytest
+
+import streamdp.core
 
 UNTRACED = (
     # what runs core/ as a part of something larger
@@ -49,6 +56,21 @@ UNTRACED = (
     "test_selection.py::test_what_ships_passes_the_kit*",
 )  # fmt: skip
 """Their names, from the folder of tests."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Collect untraced, behind the import of core/: tracing doubles what collecting takes."""
+    measuring = session.config.pluginmanager.getplugin("_cov")
+    if measuring is None or measuring.cov_controller is None:
+        return (yield)
+    for module in pkgutil.walk_packages(streamdp.core.__path__, "streamdp.core."):
+        import_module(module.name)
+    measuring.cov_controller.pause()
+    try:
+        return (yield)
+    finally:
+        measuring.cov_controller.resume()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
