@@ -24,8 +24,9 @@ from streamdp.service.http.server import bound, serving
 from streamdp.service.traffic import Refusal, RequestKind, Traffic
 from streamdp.testing.certificates import write_certificates
 from tests.support.asking import Face, raw
+from tests.support.processes import MAIN
 from tests.support.publishing import Topic, action, release
-from tests.support.running import MAIN, Place, until
+from tests.support.running import Place, until
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 SMALL = Limits(most_connections=3, request_seconds=60, reserved=2)

@@ -17,8 +17,9 @@ from types import ModuleType
 import pytest
 
 from streamdp.cli.exit_codes import ExitCode
+from tests.support.processes import MAIN
 from tests.support.prometheus_server import PrometheusServer, eventually, hastened, prometheus
-from tests.support.running import MAIN, Place, until
+from tests.support.running import Place, until
 from tests.support.streams import events
 
 RULES = Path(__file__).resolve().parent.parent / "deploy" / "prometheus" / "streamdp.rules.yml"

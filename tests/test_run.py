@@ -10,7 +10,6 @@ import asyncio
 import re
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import read_state
 from tests.conftest import ROOT
-from tests.support.processes import PROGRAM, Process, ended_at_once, until
+from tests.support.processes import INTERPRETER, MAIN, Process, ended_at_once, until
 from tests.support.streams import events
 
 pytestmark = pytest.mark.slow
@@ -268,16 +267,19 @@ def test_is_a_second_process_refused(shop: Shop) -> None:
     assert shop.wrong() == []
 
 
-WITHOUT_LOCKS = (sys.executable, "-c", "import sys; sys.modules['fcntl'] = None; " + PROGRAM[-1])
+WITHOUT_LOCKS = {
+    "program": f"import sys; sys.modules['fcntl'] = None; {MAIN}",
+    "interpreter": INTERPRETER,
+}
 
 
 def test_does_a_fenced_process_end_where_there_are_no_locks(shop: Shop) -> None:
     """The newest owner wins; the first one touches nothing more, and ends with exit code 3."""
     shop.send(300)
     auto = {"STREAMDP__LOG__FORMAT": "auto"}
-    with shop.run(program=WITHOUT_LOCKS, environment=auto) as first:
+    with shop.run(**WITHOUT_LOCKS, environment=auto) as first:
         first.hear("partition_running")
-        with shop.run(program=WITHOUT_LOCKS) as second:
+        with shop.run(**WITHOUT_LOCKS) as second:
             second.hear("partition_running")
             shop.send(300, seed=2)
             assert first.ended() == 3
@@ -469,8 +471,8 @@ def test_does_a_signal_before_the_first_step_end_it_in_order(
     shop: Shop, module: str, name: str
 ) -> None:
     """Exit code 0: it was asked to end, and nothing had begun."""
-    program = (sys.executable, "-c", SIGNALLED.format(module=module, name=name))
-    with shop.run(program=program) as process:
+    program = SIGNALLED.format(module=module, name=name)
+    with shop.run(program=program, interpreter=INTERPRETER) as process:
         assert process.ended() == 0
     assert not process.said("joined")
     assert not process.said("failed")

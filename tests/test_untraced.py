@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamdp.core import engine
 from streamdp.core.evidence import policy_arithmetic
 from streamdp.core.selection import laws
 from tests.support.untraced import kept
@@ -16,6 +17,14 @@ def test_is_everything_that_core_keeps_forgotten() -> None:
         clear()
     for function in (policy_arithmetic._normal_table, laws._legendre):
         assert function.cache_info().currsize == 0
+
+
+def test_are_the_engine_s_names_found_when_they_are_first_asked_for() -> None:
+    """Each is asked for while tests are collected, which is not traced, and stands there then."""
+    for name in engine.__all__:
+        assert engine.__getattr__(name) is getattr(engine, name)
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        _ = engine.Motor
 
 
 def test_finds_a_traced_test_nothing_that_an_untraced_one_has_computed(

@@ -14,8 +14,9 @@ from streamdp.testing.broker import Borrowed, own_broker
 from tests.support.asking import free_port
 from tests.support.calling import Ran, Streamdp
 from tests.support.first_action import readers_disagree
+from tests.support.processes import MAIN
 from tests.support.prometheus_server import PrometheusServer, eventually, hastened, prometheus
-from tests.support.running import MAIN, Place, until
+from tests.support.running import Place, until
 from tests.support.streams import events
 
 pytestmark = pytest.mark.kafka

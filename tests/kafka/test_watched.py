@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -24,7 +23,8 @@ import pytest
 from streamdp.service.config import Configuration
 from streamdp.testing.broker import Borrowed
 from tests.support.asking import free_port
-from tests.support.running import MAIN
+from tests.support.forking import Forked, parent
+from tests.support.processes import MAIN
 
 pytestmark = pytest.mark.kafka
 
@@ -149,17 +149,16 @@ def _wait_until_closed(port: int) -> None:
     raise AssertionError(f"port {port} is still answered a minute after the kill")
 
 
-def _command(*words: str | Path) -> subprocess.Popen[bytes]:
+def _command(*words: str | Path) -> Forked:
     *command, file = map(str, words)
-    asked = [sys.executable, "-c", MAIN, *command, "--config", file]
-    return subprocess.Popen(asked, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return parent().start(MAIN, [*command, "--config", file], stderr=subprocess.DEVNULL)
 
 
 async def _feed(
     file: Path,
     topic: str,
     seen: Callable[[], bool],
-    run: subprocess.Popen[bytes],
+    run: Forked,
     *,
     least: int,
 ) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -107,10 +106,7 @@ class Shop:
             f"time.time_ns = lambda: right() + {skew} * 1_000_000; "
             "from streamdp.cli import main; main()"
         )
-        return Process.start(
-            *command, "--config", str(self.path), *self.options,
-            program=(sys.executable, "-c", program),
-        )  # fmt: skip
+        return Process.start(*command, "--config", str(self.path), *self.options, program=program)
 
     async def visit(self, *, count: int, rest: float) -> None:
         """Requests, some with an id that was used, and clicks on any of them, in any order.

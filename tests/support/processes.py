@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -14,7 +13,11 @@ from queue import Empty, Queue
 from signal import SIGTERM, Signals
 from threading import Thread
 
-PROGRAM = (sys.executable, "-c", "from streamdp.cli import main; main()")
+from tests.support.forking import Forked, parent
+
+MAIN = "from streamdp.cli import main; main()"
+INTERPRETER = (sys.executable, "-c")
+PROGRAM = (*INTERPRETER, MAIN)
 
 LONG = 240.0
 """Seconds after which something that should have happened counts as never happening."""
@@ -24,7 +27,7 @@ LONG = 240.0
 class Process:
     """One process, and every line of its log."""
 
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | Forked
     lines: list[dict[str, object]] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
     _queue: Queue[bytes | None] = field(default_factory=Queue)
@@ -36,23 +39,31 @@ class Process:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         file_limit: int | None = None,
-        program: Sequence[str] = PROGRAM,
+        program: str = MAIN,
+        interpreter: Sequence[str] = (),
     ) -> Process:
-        """`streamdp` with these arguments; with a limit no file may grow beyond it."""
+        """`streamdp` with these arguments; with a limit no file may grow beyond it.
 
-        def limit() -> None:
-            if file_limit is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-
-        process = cls(
-            subprocess.Popen(
-                [*program, *arguments],
+        In a fork of what has imported it (`tests.support.forking`), or in an interpreter of its own
+        where the program must come before any import.
+        """
+        popen: subprocess.Popen[bytes] | Forked
+        if interpreter:
+            popen = subprocess.Popen(
+                [*interpreter, program, *arguments],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={**os.environ, **(environment or {})},
-                preexec_fn=limit,
             )
-        )
+        else:
+            popen = parent().start(
+                program,
+                arguments,
+                stderr=subprocess.PIPE,
+                environment=environment,
+                file_limit=file_limit,
+            )
+        process = cls(popen)
         process._ear = Thread(target=process._listen, daemon=True)
         process._ear.start()
         return process

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,9 +14,10 @@ from pathlib import Path
 from streamdp.ports import Key, Value
 from streamdp.service.config import Configuration
 from tests.support.asking import free_port
+from tests.support.forking import Forked, parent
+from tests.support.processes import MAIN
 
 PATIENCE = 240.0
-MAIN = "from streamdp.cli import main; main()"
 CONFIGURATION = """
 app = "{app}"
 [transport]
@@ -85,13 +84,11 @@ class Place:
         self.path.write_text(text)
 
     @contextmanager
-    def running(
-        self, command: str = "run", *, program: str = MAIN
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, command: str = "run", *, program: str = MAIN) -> Iterator[Forked]:
         """The command, stopped afterwards by SIGTERM."""
-        asked = [sys.executable, "-c", program, command, "--config", str(self.path)]
+        arguments = (command, "--config", str(self.path))
         with (self.folder / f"{command}.log").open("ab") as log:
-            process = subprocess.Popen(asked, stderr=log)
+            process = parent().start(program, arguments, stderr=log.fileno())
         try:
             yield process
         finally:
@@ -132,7 +129,7 @@ def until(holds: Callable[[], bool]) -> None:
         pause = min(0.25, pause * 1.1)  # asking takes from the time of who is waited for
 
 
-def children(process: subprocess.Popen[bytes]) -> list[int]:
+def children(process: Forked) -> list[int]:
     """The processes that a process has started."""
     found = []
     for task in Path(f"/proc/{process.pid}/task").iterdir():
