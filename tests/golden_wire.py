@@ -227,6 +227,19 @@ def crowd() -> object:
     return {**told, "checkpoint": state.encode_checkpoint(point).decode()}
 
 
+def pooled() -> object:
+    """The same of a feedback stream's crowd: its priors say two numbers of each action."""
+    lines, told = replace(FEEDBACK, crowd="means of 3 actions"), {}
+    for name, shown in SHOWN_FEEDBACK.items():
+        for mode in (Mode.LIVE, Mode.FALLBACK):
+            recorded = state.record(replace(shown, prior=7), lines=lines, mode=mode, ordinal=9)
+            told[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
+    numbers = np.array([1 << 18, -5, 0, 99, 1, 1 << 20])
+    prior = CrowdPrior.of(7, after=40, gap=0, bonuses=numbers)
+    line = lines.prior(prior, partition=0, epoch=2, last_offset=200, ordinal=10)
+    return {**told, "prior": line.decode()}
+
+
 def with_a_crowd(point: state.Checkpoint) -> state.Checkpoint:
     """The checkpoint of a stream with a crowd."""
     crowded = {"version": CROWD_VERSION, "min_reader": CROWD_VERSION, "votes": 9}
@@ -266,6 +279,7 @@ def texts() -> dict[Path, str]:
         GOLDEN / "encoded.json": encoded(),
         GOLDEN / "feedback.json": feedback(),
         GOLDEN / "crowd.json": crowd(),
+        GOLDEN / "pooled.json": pooled(),
         **{SCHEMAS / f"{name}.json": build(name) for name in NAMES},
     }
     return {

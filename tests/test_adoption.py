@@ -417,6 +417,7 @@ def of_open_sums(patch: pytest.MonkeyPatch) -> None:
         found = plain(self, position)
         if found.snapshot is None:
             return found
+        assert isinstance(self.crowd, Crowd)
         ones = np.ones(1, np.int64)
         vote = self.bank.sums[: len(self.bank)].argmin(axis=1)[:1]
         kept = cast(

@@ -519,7 +519,7 @@ def test_does_a_crowd_go_from_the_configuration_to_a_proof(
     path.write_text(path.read_text().replace('start = "', crowd + 'start = "', 1))
     learned(path)
     config = ("-c", str(path))
-    assert "crowd = partition: keys learn from each other's votes" in streamdp("check", *config).out
+    assert "keys learn from each other's releases" in streamdp("check", *config).out
     assert streamdp("check", *config, "--json").json["streams"][0]["crowd"] == "partition"
     assert re.search(r"prior 3 after 3 votes of epoch 1", streamdp("ledger", "show", *config).out)
     told = streamdp("ledger", "verify", *config)

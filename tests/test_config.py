@@ -151,8 +151,6 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\nmode = "shadow"'),
          'home.crowd: needs votes that readers see: nobody could compute priors from others;'
          ' expected mode = "live" or "fallback", got mode = "shadow"'),
-        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\nobserves = "feedback"'),
-         'home.crowd: is for votes; expected observes = "losses", got observes = "feedback"'),
         (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
          "http.listen: no address; expected host:port, to 65535, got 'h:945693'"),

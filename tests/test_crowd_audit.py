@@ -124,6 +124,7 @@ def from_open_sums(patch: pytest.MonkeyPatch) -> None:
     """Mutant: the prior counts, beside votes, what is ahead in the open blocks."""
 
     def released(self: PartitionCrowd, votes: int) -> tuple[CrowdPrior, ...]:
+        assert isinstance(self.crowd, crowd.Crowd)
         self.votes += votes
         sums = self.bank.sums[: len(self.bank)]
         ones = np.ones(len(sums), np.int64)

@@ -136,9 +136,16 @@ def test_can_a_crowd_be_simulated_from_the_command_line(monkeypatch: pytest.Monk
         (["--keys", "1"], "simulate: size"),
         (["--keys", "9", "--worlds", "drifting"], "unknown worlds"),
         (["--keys", "9", "--world", "nowhere"], "--world: unknown"),
-        (["--keys", "9", "--observes", "feedback"], "no votes"),
+        (["--keys", "9", "--observes", "clicks"], "--observes: unknown"),
+        (["--keys", "9", "--observes", "feedback", "--donate"], "with itself"),
+        (["--keys", "9", "--observes", "feedback", "--world", "groups"], "--world: unknown"),
+        (["--keys", "9", "--observes", "feedback", "--learners", "ucb1,thompson"], "with itself"),
+        (
+            ["--keys", "9", "--observes", "feedback", "--learners", "policy_weights"],
+            "policies have no place",
+        ),
         (["--keys", "9", "--learners", "incumbent_leader,remembering_leader"], "with itself"),
-        (["--keys", "9", "--epsilon", "1,inf"], "with itself"),
+        (["--keys", "9", "--epsilon", "1,inf"], "finite ε"),
         (["--keys", "9", "--learners", "noisy_leader:noise=gumbel"], "a crowd of other draws"),
     ],
 )

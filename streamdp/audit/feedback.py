@@ -14,6 +14,9 @@
 3. *Sampler.* On the shipped path, the noise of each arm and block follows its law (χ²), and that of
    any two of them is independent.
 4. *Policies* are what anybody computes from the released numbers, whatever the content was.
+
+Each key is audited alone: its sums and their noise are the same with a crowd, and the prior that
+its policies are told then is a function of releases (`evidence.pooled_means`), as policies are.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ def audit_feedback_learner(
     >>> audit.verdict, audit.charged, audit.worst
     ('holds', Fraction(1, 2), 0.5)
     """
+    told, learner = str(learner), replace(learner, crowd=None)
     few = replace(learner, actions=learner.actions[:_ARMS])
     worst, failures = inf, []
     if learner.charge is not None:
@@ -72,7 +76,7 @@ def audit_feedback_learner(
     if not policies_are_public(learner):
         failures.append("a policy is not what its releases say")
     return Audit(
-        learner=str(learner),
+        learner=told,
         actions=len(learner.actions),
         configured=dict(learner.options).get("epsilon", "∞"),
         charged=learner.charge,

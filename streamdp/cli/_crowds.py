@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from streamdp.replay.crowds import CrowdOutcome
+    from streamdp.replay.crowd_worlds import Kind
+    from streamdp.replay.crowds import CrowdOutcome, Size
 
 KeysOption = Annotated[
     int | None,
@@ -26,16 +28,6 @@ RUNS = 3
 """Of each kind, one for each structure of costs: a run plays thousands of keys."""
 
 
-def only_losses(observes: str) -> None:
-    """Refuse other streams: what is simulated are votes."""
-    from streamdp.core.errors import InvalidConfig, complaint
-
-    if observes != "losses":
-        raise InvalidConfig(
-            complaint("simulate --keys", "no votes", expected="--observes losses", got=observes)
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class CrowdSize:
     """How large a simulation is asked for; None where the usual is meant."""
@@ -46,6 +38,7 @@ class CrowdSize:
     slots: int | None
     seed: int
     donate: bool = False
+    observes: str = "losses"
 
 
 def crowds(
@@ -58,29 +51,23 @@ def crowds(
 ) -> list[CrowdOutcome]:
     """Every kind of crowd at every ε, with one learner, in one set of worlds or in both."""
     from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.core.learners import learner_of
-    from streamdp.replay.cells import parse_candidates, parse_epsilons
+    from streamdp.replay.cells import parse_epsilons
     from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED
-    from streamdp.replay.crowds import HORIZON, Size, simulate_crowds
-    from streamdp.replay.simulate import DEFAULT
+    from streamdp.replay.crowds import HORIZON, Size
+    from streamdp.replay.feedback_crowds import KINDS
 
-    candidates = parse_candidates(DEFAULT if learners is None else learners)
     epsilons = parse_epsilons("0.3,1" if epsilon is None else epsilon)
-    kinds = [kind for kind in (*STAGGERED, *BESIDE) if only is None or only in kind.name]
+    known = KINDS if asked.observes == "feedback" else (*STAGGERED, *BESIDE)
+    kinds = [kind for kind in known if only is None or only in kind.name]
     if not kinds:
-        expected = "; ".join(kind.name for kind in (*STAGGERED, *BESIDE))
+        expected = "; ".join(kind.name for kind in known)
         raise InvalidConfig(complaint("--world", "unknown", expected=expected, got=only))
     finite = [one for one in epsilons if one is not None]
-    if len(candidates) != 1 or len(finite) < len(epsilons):
+    if len(finite) < len(epsilons):
         raise InvalidConfig(
-            complaint(
-                "simulate --keys",
-                "what is compared is a learner with itself",
-                expected="one learner, and finite ε",
-                got=f"{len(candidates)} learners, ε = {epsilon}",
-            )
+            complaint("simulate --keys", "no ε", expected="finite ε", got=f"ε = {epsilon}")
         )
-    table = {"recipe": candidates[0].recipe, **dict(candidates[0].options)}
+    simulated = _simulated(learners, asked)
     sizes = [
         Size(
             keys=asked.keys,
@@ -93,17 +80,62 @@ def crowds(
         )
         for world in (SETS if worlds is None else [worlds])
     ]
-    return [
-        outcome
-        for size in sizes
-        for outcome in simulate_crowds(
-            lambda exact, names: learner_of({**table, "epsilon": str(exact)}, actions=names),
-            finite,
-            kinds=kinds,
-            size=size,
-            progress=lambda kind: typer.echo(f"simulating {kind.name}", err=True),
+    return [outcome for size in sizes for outcome in simulated(finite, kinds, size)]
+
+
+Simulated = Callable[[Sequence[Fraction], Sequence["Kind"], "Size"], Iterator["CrowdOutcome"]]
+
+
+def _simulated(learners: str | None, asked: CrowdSize) -> Simulated:
+    """How the one learner that is asked for is played: by votes, or by what was shown."""
+    return _of_feedback(learners, asked) if asked.observes == "feedback" else _of_losses(learners)
+
+
+def _of_losses(learners: str | None) -> Simulated:
+    from streamdp.core.learners import learner_of
+    from streamdp.replay.cells import parse_candidates
+    from streamdp.replay.crowds import simulate_crowds
+    from streamdp.replay.simulate import DEFAULT
+
+    candidates = parse_candidates(DEFAULT if learners is None else learners)
+    if len(candidates) != 1:
+        raise _not_one(f"{len(candidates)} learners")
+    table = {"recipe": candidates[0].recipe, **dict(candidates[0].options)}
+    return lambda epsilons, kinds, size: simulate_crowds(
+        lambda exact, names: learner_of({**table, "epsilon": str(exact)}, actions=names),
+        epsilons, kinds=kinds, size=size, progress=_tell,
+    )  # fmt: skip
+
+
+def _of_feedback(learners: str | None, asked: CrowdSize) -> Simulated:
+    from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
+    from streamdp.replay.feedback import feedback_candidate
+    from streamdp.replay.feedback_crowds import simulate_feedback_crowds
+
+    text = DEFAULT_FEEDBACK_RECIPE if learners is None else learners
+    if "," in text or asked.donate:
+        raise _not_one(text + (" --donate" if asked.donate else ""))
+    return lambda epsilons, kinds, size: simulate_feedback_crowds(
+        lambda exact, names: feedback_candidate(text, exact, actions=names),
+        epsilons, kinds=kinds, size=size, progress=_tell,
+    )  # fmt: skip
+
+
+def _tell(kind: Kind) -> None:
+    typer.echo(f"simulating {kind.name}", err=True)
+
+
+def _not_one(got: str) -> Exception:
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    return InvalidConfig(
+        complaint(
+            "simulate --keys",
+            "what is compared is a learner with itself",
+            expected="one learner; with --observes feedback no --donate",
+            got=got,
         )
-    ]
+    )
 
 
 def crowd_tables(

@@ -235,9 +235,8 @@ def _print(report: dict[str, Any]) -> None:
             apart = f"; {stream['control']} of them never do" if stream["control"] != "0" else ""
             groups = len(set(stream["crowd_groups"].values()))
             inside = f", in {groups} groups and one of all other keys" if groups else ""
-            typer.echo(
-                f"    crowd = {stream['crowd']}: keys learn from each other's votes{inside}{apart}"
-            )
+            what = f"crowd = {stream['crowd']}: keys learn from each other's releases"
+            typer.echo(f"    {what}{inside}{apart}")
         if stream["donates_below"]:
             typer.echo(
                 f"    donate = true: blocks of fewer than {stream['donates_below']} slots go to the"

@@ -308,11 +308,14 @@ def _report(
 
 
 def _sides(name: tuple[str, str], agreements: Agreements) -> dict[str, Any]:
-    """A control group and all other keys, by what no bonus has steered."""
+    """A control group and all other keys: by plain votes, or by what shows have lost."""
+    from streamdp.service.agreements import told_of
+
     return {
         "stream": ".".join(name),
+        "measured": "agreement" if agreements.unit == 1 else "loss",
         **{
-            side: {"keys": of.keys, "votes": of.votes, "rate": of.rate, "error": of.error}
+            side: told_of(of, agreements.unit)
             for side, of in (("with_crowd", agreements.together), ("control", agreements.alone))
         },
     }
@@ -320,15 +323,19 @@ def _sides(name: tuple[str, str], agreements: Agreements) -> dict[str, Any]:
 
 def _tell_sides(report: dict[str, Any]) -> None:
     """The same in words."""
+    losses = report["measured"] == "loss"
     typer.echo(
-        f"{report['stream']}: how many plain votes, which nothing has steered, were for the action"
-        " in force (higher: it fits fresh events better; no loss is measured):"
+        f"{report['stream']}: the mean loss of what was shown, by released sums (lower is better):"
+        if losses
+        else f"{report['stream']}: how many plain votes, which nothing has steered, were for the"
+        " action in force (higher: it fits fresh events better; no loss is measured):"
     )
     for side, name in (("with_crowd", "keys with the crowd"), ("control", "the control group")):
         of = report[side]
         error = "" if of["error"] is None else f" ± {of['error']:.1%}"
         rate = "none yet" if of["rate"] is None else f"{of['rate']:.1%}{error}"
-        typer.echo(f"  {name:<20} {rate} of {of['votes']} votes of {of['keys']} keys")
+        what = "shows" if losses else "votes"
+        typer.echo(f"  {name:<20} {rate} of {of['votes']} {what} of {of['keys']} keys")
 
 
 def _claimed(claim: PersonsClaim) -> str:

@@ -17,7 +17,6 @@ from streamdp.cli._crowds import (
     crowd_as_json,
     crowd_tables,
     crowds,
-    only_losses,
 )
 
 if TYPE_CHECKING:
@@ -105,9 +104,10 @@ def simulate(
     from streamdp.cli._written import write_page
 
     count = RUNS if runs is None else runs
+    if observes not in ("losses", "feedback"):
+        raise _unknown(observes)
     if keys is not None:
-        only_losses(observes)
-        asked = CrowdSize(keys, actions=actions, runs=runs, slots=slots, seed=seed, donate=donate)
+        asked = CrowdSize(keys, actions, runs, slots, seed, donate=donate, observes=observes)
         crowd = crowds(learners, epsilon, asked, worlds=worlds, only=only)
         reports, tables = [crowd_as_json(outcome) for outcome in crowd], crowd_tables(crowd)
     elif observes == "feedback":
@@ -115,13 +115,11 @@ def simulate(
         shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
         write_page(report, lambda: _page(shown))
         reports, tables = [_feedback_as_json(outcome) for outcome in shown], _feedback_tables(shown)
-    elif observes == "losses":
+    else:
         outcomes = _losses(
             worlds, learners, epsilon, runs=count, slots=slots, seed=seed, not_private=not_private
         )
         reports, tables = [_as_json(outcome) for outcome in outcomes], _tables(outcomes)
-    else:
-        raise _unknown(observes)
     if as_json:
         typer.echo(json.dumps(reports, indent=2, ensure_ascii=False))
     else:

@@ -359,7 +359,7 @@ class Releases(Sequence[Release]):
             else self.feedback.policy[at].astype("<u4").tobytes(),
             in_force=None if in_force is None else int(in_force[at]),
             carried=self._carried_at(at) if self.carried and name == OPENING else None,
-            prior=self._prior_at(at) if name in (OPENING, ACTION) else None,
+            prior=self._prior_at(at) if name in (OPENING, ACTION, SUMS) else None,
             action=self.actions[value] if chosen else None,
         )
 

@@ -1,4 +1,8 @@
-"""How often plain votes agree with the action in force, of a control group and of all other keys.
+"""How a control group fares, and all other keys: from lines that anybody can read.
+
+Of votes: how often plain ones agree with the action in force. Of a feedback stream: the mean loss
+of what was shown, by the released sums, noise and all; that is what policies are for, so no plain
+release is needed.
 
 Read from a partition's ledger lines, in order, like anybody can (`core.evidence.control` says what
 it measures). A vote counts where the line before it of the same learner was read too. Lines of
@@ -11,10 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import ACTION, OPENING, Key
+from msgspec import UNSET
+
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import ACTION, OPENING, SUMS, Key
 from streamdp.core.evidence.control import NO_CONTROL, Agreement, Control
-from streamdp.core.evidence.crowd import named
+from streamdp.core.evidence.crowd_names import crowd_of
+from streamdp.core.grid import NULL, UNIT
 from streamdp.wire.lines import Charge
 
 MOST_KEYS = 1_000_000
@@ -26,8 +33,8 @@ class _Learner:
 
     born: int
     in_force: int
-    votes: int = 0  # plain ones
-    agreed: int = 0
+    votes: int = 0  # plain ones; of a feedback stream shows
+    agreed: int = 0  # of a feedback stream: what was lost, in grid units
 
 
 @dataclass(slots=True)
@@ -36,12 +43,16 @@ class Agreements:
 
     alone: Agreement = field(default_factory=Agreement)  # keys of the control group
     together: Agreement = field(default_factory=Agreement)  # all others
+    unit: int = 1  # that `agreed` is counted in: 2**20 of a loss
     _learners: dict[Key, _Learner] = field(default_factory=dict, repr=False)
 
     def read(self, line: Charge) -> None:
         """Take in the next line of an opening or a vote; others say nothing here."""
         control = control_of(line)
-        if not control.share or line.kind not in (OPENING, ACTION):
+        if not control.share or line.kind not in (OPENING, ACTION, SUMS):
+            return
+        if line.learner is not UNSET:
+            self._read_sums(line, control)
             return
         if not isinstance(line.index, int):
             return
@@ -59,6 +70,34 @@ class Agreements:
             learner.votes, learner.agreed = learner.votes + 1, learner.agreed + again
         learner.in_force = in_force
 
+    def _read_sums(self, line: Charge, control: Control) -> None:
+        """Add what a feedback stream's block lost to its key's side."""
+        key, born = line.identity.key, line.born
+        learner = self._learners.get(key)
+        if learner is None or learner.born != born:
+            if learner is None and len(self._learners) >= MOST_KEYS:
+                return
+            learner = self._learners[key] = _Learner(born, 0)
+        try:
+            sums = line.block_sums()
+            gains, shown = (None, None) if sums is None else sums.arrays()
+        except (StateMismatch, ValueError):  # the ledger is read, not trusted
+            return
+        if gains is None or shown is None:
+            return
+        shows = int(shown.sum())
+        lost = shows * NULL - int(gains.sum())
+        side = self.alone if control.holds(key) else self.together
+        side.add_many(learner.votes, learner.agreed, shows, lost)
+        learner.votes, learner.agreed = learner.votes + shows, learner.agreed + lost
+        self.unit = UNIT
+
+
+def told_of(of: Agreement, unit: int) -> dict[str, float | int | None]:
+    """One side, as status page and proof tell it."""
+    rate, error = (None if each is None else each / unit for each in (of.rate, of.error))
+    return {"keys": of.keys, "votes": of.votes, "rate": rate, "error": error}
+
 
 def control_of(line: Charge) -> Control:
     """The control group that a line names; none where it cannot be read."""
@@ -71,12 +110,13 @@ def of_all(parts: Iterable[Agreements]) -> Agreements:
     for part in parts:
         total.alone.include(part.alone)
         total.together.include(part.together)
+        total.unit = max(total.unit, part.unit)
     return total
 
 
 @lru_cache(maxsize=64)
 def _control(crowd: str) -> Control:
     try:
-        return named(crowd).control
+        return crowd_of(crowd).control
     except InvalidConfig:  # `crowd_lines` tells that
         return NO_CONTROL

@@ -284,7 +284,8 @@ def _of_rows(
 def _floats(
     remembered: np.ndarray[tuple[int], np.dtype[np.int64]], learner: EpochLearner
 ) -> Floats:
-    kept: Floats = remembered.view(np.float64).reshape(KEPT_PER_ARM, len(learner.actions))
+    size = KEPT_PER_ARM * len(learner.actions)  # behind it, with a crowd: a prior's number
+    kept: Floats = remembered[:size].view(np.float64).reshape(KEPT_PER_ARM, len(learner.actions))
     return kept
 
 

@@ -1,4 +1,4 @@
-"""Priors, computed again from a ledger's votes: for `verification`.
+"""Priors, computed again from a ledger's votes or sums: for `verification`.
 
 A ledger of a stream with a crowd has a line for each prior, behind the lines of the record with
 which it became due and before the first draw that was told it. Here:
@@ -11,6 +11,9 @@ which it became due and before the first draw that was told it. Here:
 4. Where keys donate, no short block has a vote, and the pool's blocks tile the donated slots: by
    any line there are no more of them than keys' lines have announced, and no fewer than those
    behind which their keys have gone on.
+
+Of a feedback stream it is releases of sums that count, what they have made known of each key that
+counts in a prior (`PooledMeans.follows`), and policies that are told a prior.
 """
 
 from __future__ import annotations
@@ -21,11 +24,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key
-from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, named, newest
+from streamdp.core.events import ACTION, OPENING, SUMS, CrowdPrior, Key
+from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, newest
+from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import NEWEST, pool_schedule
+from streamdp.core.evidence.pooled_means import PooledMeans
 from streamdp.service.agreements import Agreements
 from streamdp.wire.lines import CarriedOver, Charge, Donates, PoolLine, PriorLine
 
@@ -113,7 +118,7 @@ class PoolLines:
 class CrowdLines:
     """Follows the lines of one partition's epoch."""
 
-    crowd: Crowd | None = None
+    crowd: Crowd | PooledMeans | None = None
     name: str | None = None  # None before the first line that could say it
     votes: int = 0
     late: int = -1  # the record with which the next prior became due
@@ -125,7 +130,7 @@ class CrowdLines:
 
     def read(self, line: Charge) -> Iterator[str]:
         """What is wrong with the line of an opening or a vote, given those before it."""
-        if line.kind not in (OPENING, ACTION):
+        if line.kind not in (OPENING, ACTION, SUMS):
             return
         name = line.crowd if isinstance(line.crowd, str) else ""
         yield from self._begun(name)
@@ -140,17 +145,20 @@ class CrowdLines:
         if line.prior != told:
             yield f"block {line.block} was drawn under prior {line.prior} where {told} was due"
         yield from self._late(line.last_offset)
-        if self.crowd.donates:
+        if isinstance(self.crowd, Crowd) and self.crowd.donates:
             yield from self.pool.read(self.crowd, line)
         elif line.donates is not UNSET:
             yield f"block {line.block}: a donation, in a crowd whose keys donate nothing"
-        yield from self._voted(self.crowd, line, plain=plain)
+        if isinstance(self.crowd, Crowd):
+            yield from self._voted(self.crowd, line, plain=plain)
+        elif line.kind != OPENING:
+            self._count(line.last_offset)
         self.agreements.read(line)
 
     def pooled(self, line: PoolLine) -> Iterator[str]:
         """What is wrong with a vote of the pool, given the lines before it."""
         yield from self._begun(line.crowd)
-        if self.crowd is None or not self.crowd.donates:
+        if not isinstance(self.crowd, Crowd) or not self.crowd.donates:
             yield f"block {line.block} of a pool, in a stream whose keys donate nothing"
             return
         if line.index >= self.crowd.actions:
@@ -158,6 +166,20 @@ class CrowdLines:
         yield from self._late(line.last_offset)
         yield from self.pool.voted(self.crowd, line)
         self._count(line.last_offset)
+
+    def learned(self, line: Charge, history: Floats | None) -> None:
+        """What the sums so far make known of a feedback stream's key; None: nothing yet."""
+        crowd = self.crowd
+        if not isinstance(crowd, PooledMeans):
+            return
+        known = np.zeros(crowd.width, dtype=np.int64)
+        if history is not None and history.size == crowd.size:
+            known[:-1] = np.ascontiguousarray(history).reshape(-1).view(np.int64)
+        self.kept[line.identity.key] = known
+
+    def prior_of(self, number: int | None) -> CrowdPrior | None:
+        """The prior of this number, if it was read."""
+        return None if number is None else self.priors.get(number)
 
     def told(self, line: PriorLine) -> Iterator[str]:
         """What is wrong with a prior's line."""
@@ -175,17 +197,22 @@ class CrowdLines:
             return
         if self.late < 0 or prior.after != self.votes:
             yield f"prior {prior.number} after {prior.after} votes of {self.votes}, none was due"
-        elif not crowd.follows(prior, self._newest(), self.priors):
+        elif not self._follows(crowd, prior):
             yield f"prior {prior.number} does not follow from the votes before it"
         fits = crowd.fits(prior)  # else later priors could not be computed with it
         self.priors[prior.number], self.late = prior if fits else crowd.nothing, -1
+
+    def _follows(self, crowd: Crowd | PooledMeans, prior: CrowdPrior) -> bool:
+        if isinstance(crowd, PooledMeans):
+            return crowd.follows(prior, np.array(list(self.kept.values())), self.priors)
+        return crowd.follows(prior, self._newest(), self.priors)
 
     def _begun(self, name: str) -> Iterator[str]:
         """The epoch's first line says the crowd; all others the same."""
         if self.name is None:
             self.name = name
             try:
-                self.crowd = named(name) if name else None
+                self.crowd = crowd_of(name) if name else None
             except InvalidConfig as error:
                 yield str(error)
             if self.crowd is not None:

@@ -48,6 +48,7 @@ BLOCKS_A_CURVE = 512
 MOST_POLICY_BYTES = 32 << 20
 """What the sums of a feedback stream's first keys may take: 1,638 keys of ten actions."""
 
+_NOTHING = CrowdPrior(0, 0, 0, b"")  # prior 0
 _BLOCK_BYTES = 16  # of an action in a block's sums and counts
 
 
@@ -146,6 +147,7 @@ class PartitionHistory:
     whole: bool = True  # whether the first line heard was the ledger's first
     prior: CrowdPrior | None = None  # the newest that was heard, where the stream has a crowd
     pooled: int = 0  # votes of the pool that were heard, where keys donate
+    priors: dict[int, CrowdPrior] = field(default_factory=dict)  # of a feedback stream: all
     agreements: Agreements = field(default_factory=Agreements)
 
 
@@ -245,6 +247,7 @@ class StreamReleases:
             part.curves.clear()
             part.latest.clear()
             part.highest_now, part.prior = Fraction(0), None
+            part.priors.clear()
             part.agreements = Agreements()
             part.blocks = part.longest_block = part.last_slot = part.pooled = 0
         part.epoch = epoch
@@ -259,6 +262,8 @@ class StreamReleases:
             return
         if line.epoch == part.epoch:
             part.prior = prior
+            if self._scales is not None:
+                part.priors[prior.number] = prior
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
         part = self.partitions[number]
@@ -280,7 +285,7 @@ class StreamReleases:
         if line.epoch == part.epoch:
             part.agreements.read(line)
         if line.kind in ENDS_BLOCK:
-            self._sums(history, line)
+            self._sums(part, history, line)
             finished = line.block + 1  # blocks are numbered from 0
             part.blocks += finished - history.blocks
             history.blocks = finished
@@ -295,7 +300,7 @@ class StreamReleases:
         if line.epoch == part.epoch:
             part.highest_now = max(part.highest_now, charged)
 
-    def _sums(self, history: KeyHistory, line: Charge) -> None:
+    def _sums(self, part: PartitionHistory, history: KeyHistory, line: Charge) -> None:
         """Add what a feedback stream's block released to the experiment of its key."""
         try:
             sums = line.block_sums()
@@ -304,7 +309,7 @@ class StreamReleases:
             self.refused, history.policies = self.refused + 1, None
             return
         if history.policies is not None:
-            history.policies.add(line, sums)
+            history.policies.add(line, sums, _told(part, line))
         if numbers is None or self._scales is None or history.points is None:
             return
         gains, shown = numbers
@@ -334,7 +339,7 @@ class StreamReleases:
             history.actions = deque(maxlen=ACTIONS_A_KEY)
             if self._scales is not None and line.kind == OPENING and len(self.keys) < self._charts:
                 history.policies = PolicyHistory()
-                history.policies.add(line, None)
+                history.policies.add(line, None, _told(part, line))
         self.keys[number, key] = history
         return history
 
@@ -358,6 +363,11 @@ class StreamReleases:
                 line.kind, line.block, line.start, line.stop, line.estimate, line.standard_error
             )
             history.points.append(point)
+
+
+def _told(part: PartitionHistory, line: Charge) -> CrowdPrior | None:
+    """The prior that a line names, if there is one and it was read."""
+    return _NOTHING if line.prior == 0 else part.priors.get(line.prior or 0)
 
 
 class StreamHistory:

@@ -4,7 +4,8 @@ The policy after a block is a public function of all sums of the learner so far.
 a good tenth of a millisecond for each block, which a start that reads a long ledger must not
 spend; so only the sums are kept, and of a key with more than `MOST_BLOCKS` blocks nothing. Nor can
 anything be computed of a learner whose opening was not read, or after a line that was withheld. An
-opening that carried a history over says it; the policies begin with that.
+opening that carried a history over says it; the policies begin with that. With a crowd each policy
+follows from a prior too: without it nothing can be computed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, BlockSums
+from streamdp.core.events import OPENING, BlockSums, CrowdPrior
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import NEW, begun_with, policies_after
@@ -38,7 +39,7 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps one learner's sums from its opening on."""
 
-    __slots__ = ("_begun", "_computed", "_learner", "_slots", "_sums")
+    __slots__ = ("_begun", "_computed", "_learner", "_slots", "_sums", "_told")
 
     def __init__(self) -> None:
         self._learner = ""
@@ -46,11 +47,20 @@ class PolicyHistory:
         self._slots: list[int] = []  # that each policy is in force from
         self._sums: list[BlockSums] | None = []  # None: nothing can be computed
         self._computed: list[PolicyPoint] = []  # when somebody looked last
+        self._told: list[CrowdPrior] = []  # to each policy, where there is a crowd
 
-    def add(self, line: Charge, sums: BlockSums | None) -> None:
-        """Keep what a line of an opening or of a block's sums says."""
+    def add(self, line: Charge, sums: BlockSums | None, told: CrowdPrior | None = None) -> None:
+        """Keep what a line of an opening or of a block's sums says.
+
+        `told` is the prior that it names, where there is a crowd and that was read.
+        """
         if self._sums is None:
             return
+        if line.prior is not UNSET:
+            if told is None:
+                self._sums, self._computed = None, []
+                return
+            self._told.append(told)
         text = "" if line.learner is UNSET else line.learner
         if line.kind == OPENING and not self._slots and line.withheld is not True:
             self._open(text, line)
@@ -75,7 +85,7 @@ class PolicyHistory:
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; none, if they cannot be computed."""
-        if not self._sums:
+        if not self._sums or any(len(told.told) not in (0, 16 * actions) for told in self._told):
             return []
         last = len(self._sums)
         if self._computed and self._computed[-1].blocks == last:
@@ -83,7 +93,12 @@ class PolicyHistory:
         every = -(-len(self._slots) // MOST_POINTS)
         wanted = sorted({*range(0, last + 1, every), last})
         policies = policies_after(
-            self._learner, self._sums, wanted, actions=actions, begun=self._begun
+            self._learner,
+            self._sums,
+            wanted,
+            actions=actions,
+            begun=self._begun,
+            priors=[self._told[at] for at in wanted] if self._told else (),
         )
         self._computed = [
             PolicyPoint(self._slots[at], at, (policy / PARTS).tolist())

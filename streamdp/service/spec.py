@@ -271,10 +271,8 @@ def giving(learner: Learner) -> Giving | None:
 
 
 def crowd_name(learner: Learner) -> str:
-    """How priors follow from votes, by name; "" where a learner has no crowd."""
-    if isinstance(learner, PolicyLearner) or learner.crowd is None:
-        return ""
-    return learner.crowd.name
+    """How priors follow from releases, by name; "" where a learner has no crowd."""
+    return "" if learner.crowd is None else learner.crowd.name
 
 
 def learner_text(learner: PolicyLearner) -> str:

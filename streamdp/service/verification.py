@@ -442,6 +442,7 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
     learner.kinds.add(line.kind)
     if line.learner is not UNSET or line.kind == SUMS:
         yield from learner.policies.read(line)
+        part.crowd.learned(line, learner.policies.history)
     elif line.kind in (OPENING, ACTION):
         yield from learner.follower.read(line)
         part.unjudged += learner.follower.unjudged
@@ -498,7 +499,8 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
         part.compared.actions += published.choice == standing
         return
     try:
-        policy = learner.policies.policy(published.actions)
+        prior = part.crowd.prior_of(learner.policies.told)
+        policy = learner.policies.policy(published.actions, prior)
     except InvalidConfig as error:
         yield f"block {line.block}: {error}"
         return

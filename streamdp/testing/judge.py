@@ -33,7 +33,7 @@ from msgspec import UNSET
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Identity, Release, Releases
-from streamdp.core.evidence.crowd import named
+from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
     ENDS_BLOCK,
@@ -74,7 +74,7 @@ def judge(evidence: Evidence) -> list[str]:
     records = [decode_in_force(record.value) for record in evidence.actions]
     return [
         *_once(charges, records),
-        *_policies(charges, records),
+        *_policies(lines, records),
         *_tiles(charges),
         *_numbered(lines),
         *_told_priors(lines),
@@ -159,23 +159,27 @@ def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) ->
     ]
 
 
-def _policies(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str]:
-    """Policies, computed again from the sums of the same learner."""
+def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterator[str]:
+    """Policies, computed again from the sums of the same learner, and the priors that they name."""
     policies = {
         record.identity: from_base64(record.policy, "policy")
         for record in records
         if isinstance(record, PolicyLine)
     }
     learners: defaultdict[Identity, Retraced] = defaultdict(Retraced)
-    for line in charges:
-        if line.learner is UNSET:
+    priors = {
+        (line.epoch, line.number): line.prior() for line in lines if isinstance(line, PriorLine)
+    }
+    for line in lines:
+        if not isinstance(line, Charge) or line.learner is UNSET:
             continue
         retraced = learners[line.identity._replace(block=0, kind="")]
         yield from (f"{line.identity}: {wrong}" for wrong in retraced.read(line))
         policy = policies.get(line.identity)
         if policy is None or retraced.unjudged:
             continue
-        if retraced.policy(len(policy) // _PART_BYTES) != policy:
+        prior = None if retraced.told is None else priors.get((line.epoch, retraced.told))
+        if retraced.policy(len(policy) // _PART_BYTES, prior) != policy:
             yield f"{line.identity}: a policy that does not follow from the sums"
 
 
@@ -288,7 +292,7 @@ def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:
 
 def _is_told_nothing(line: Charge) -> bool:
     """Whether a draw of a crowd was told no prior: of the control group, plain, or no draw."""
-    control = named(str(line.crowd)).control
+    control = crowd_of(str(line.crowd)).control
     identity = line.identity
     plain = line.kind == ACTION and control.plain(identity.key, identity.born, identity.block)
     return plain or control.holds(identity.key) or isinstance(line.carried, CarriedOver)

@@ -168,11 +168,14 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
     ) = UNSET
     crowd: (
-        Annotated[str, Meta(description="How priors follow from the votes of a partition's keys.")]
+        Annotated[str, Meta(description="How priors follow from what a partition's keys released.")]
         | UnsetType
     ) = UNSET
     prior: (
-        Annotated[int, Meta(ge=0, description="The prior that it was drawn under; 0: none.")]
+        Annotated[
+            int,
+            Meta(ge=0, description="The prior that the draw, or the policy, was told; 0: none."),
+        ]
         | UnsetType
     ) = UNSET
     donates: (
@@ -272,16 +275,18 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
 
 
 class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"):
-    """What a partition's votes say to whoever draws next: a line of the ledger, before its use."""
+    """What a partition's keys say to whoever draws next: a line of the ledger, before its use."""
 
     schema: Annotated[int, Meta(ge=3, description="Version of this schema.")]
     stream: str
     partition: Natural
     epoch: Natural
     input: Annotated[str, Meta(description="The input topic.")]
-    crowd: Annotated[str, Meta(description="How it follows from the votes.")]
+    crowd: Annotated[str, Meta(description="How it follows from what was released.")]
     number: Positive
-    after: Annotated[int, Meta(ge=1, description="How many votes the partition had released.")]
+    after: Annotated[
+        int, Meta(ge=1, description="How many votes, or sums, the partition had released.")
+    ]
     last_offset: Annotated[int, Meta(ge=0, description="The record behind which it was made.")]
     ordinal: Ordinal
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
@@ -292,7 +297,7 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
         str,
         Meta(
             description="base64 of K little-endian int64 for each group of keys: noise units in"
-            " parts of 2^20."
+            " parts of 2^20. Feedback: 2 K of them, means and deviations in units of 2^-20 loss."
         ),
     ]
 

@@ -81,6 +81,9 @@ INTEGER_WIDTH = 20
 CARRIED = "carried"
 """The mechanism of an opening that was not drawn."""
 
+PRIOR = "prior"
+"""Of a feedback stream's opening that a crowd's prior has made, which is not drawn either."""
+
 FLOAT_WIDTH = 24
 """Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
 
@@ -318,7 +321,8 @@ class Lines:
         if release.kind == OPENING:
             if release.carried is not None:
                 return CARRIED
-            return self.mechanism if self.crowd else "uniform"
+            drawn = self.observes == "losses"  # under a prior; a policy is not drawn
+            return (self.mechanism if drawn else PRIOR) if self.crowd else "uniform"
         return self.mechanism if release.kind in self.kinds else "discrete_laplace"
 
     def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
@@ -345,9 +349,8 @@ class Lines:
         if release.kind not in (OPENING, ACTION):
             return self._estimated(release)
         memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
-        if self.crowd:
-            assert release.prior is not None, "a learner with a crowd is told a prior"
-            memory |= {"crowd": self.crowd, "prior": release.prior, **self._donates(release)}
+        memory |= self._of_crowd(release)
+        memory |= self._donates(release) if self.crowd else {}
         if mode is Mode.SHADOW:
             return {"withheld": True, **memory}, 0
         drawn: dict[str, Any] = {**memory, "index": value, "action": self.actions[value]}
@@ -361,15 +364,23 @@ class Lines:
 
     def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
         """The released sums and counts, whose length is a function of K; an opening has none."""
+        known = {"learner": self.learner, **self._of_crowd(release)}
         if mode is Mode.SHADOW:
-            return {"withheld": True, "learner": self.learner}
-        members: dict[str, Any] = {"learner": self.learner}
+            return {"withheld": True, **known}
+        members: dict[str, Any] = known
         if mode is Mode.FALLBACK:
             members["fallback"] = True
         if release.sums is not None:
             members["sums"] = b64encode(release.sums.gains).decode()
             members["shown"] = b64encode(release.sums.shown).decode()
         return members
+
+    def _of_crowd(self, release: Release) -> dict[str, Any]:
+        """How priors are made, and which one was told; nothing of a learner without a crowd."""
+        if not self.crowd:
+            return {}
+        assert release.prior is not None, "a learner with a crowd is told a prior"
+        return {"crowd": self.crowd, "prior": release.prior}
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
         """An estimate, its standard error first because that is public."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
@@ -79,9 +79,7 @@ def record_all(
     kinds: dict[tuple[int, Gift], _Kind] = {}
     gifts: dict[tuple[int, int], Gift] = {}  # by kind and block
     prior_numbers = np.zeros_like(releases.value) if releases.prior is None else releases.prior
-    between: defaultdict[int, list[tuple[Release | CrowdPrior, int]]] = defaultdict(list)
-    for at, drawn, last in releases.between():
-        between[at].append((drawn, last))
+    between = _by_place(releases)
     standing = releases.value if releases.in_force is None else releases.in_force
     columns = (releases.value, standing, prior_numbers)
     rows = zip(_named(releases), *(column.tolist() for column in columns), strict=True)
@@ -136,14 +134,30 @@ def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) 
         _texts(feedback.shown, "<i8"),
         _texts(feedback.policy, "<u4"),
     )
-    rows = zip(_named(releases), *of_arms, strict=True)
-    carried = releases.carried or {}
-    return [
-        _plainly(releases[at], lines=lines, mode=mode, ordinal=ordinal + at)
-        if (key, numbers[0]) in carried and releases.kinds[code] == OPENING
-        else kinds[code].entry(key, (*numbers, ordinal + at), gains, shown, policy)
-        for at, ((key, code, *numbers), gains, shown, policy) in enumerate(rows)
-    ]
+    priors = np.zeros_like(releases.block) if releases.prior is None else releases.prior
+    rows = zip(_named(releases), priors.tolist(), *of_arms, strict=True)
+    carried, between = releases.carried or {}, _by_place(releases)
+    entries: list[Entry] = []
+    for at, ((key, code, *numbers), prior, gains, shown, policy) in enumerate(rows):
+        for drawn, last in between.get(at, ()):
+            entries.append(_between(drawn, releases, last, lines, ordinal + len(entries)))
+        place = ordinal + len(entries)
+        if (key, numbers[0]) in carried and releases.kinds[code] == OPENING:
+            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
+        else:
+            named = (*numbers, place)
+            entries.append(kinds[code].entry(key, named, prior, gains, shown, policy))
+    for drawn, last in between.get(len(releases), ()):
+        entries.append(_between(drawn, releases, last, lines, ordinal + len(entries)))
+    return entries
+
+
+def _by_place(releases: Releases) -> Mapping[int, list[tuple[Release | CrowdPrior, int]]]:
+    """What comes between releases, by how many of them come before it."""
+    between: defaultdict[int, list[tuple[Release | CrowdPrior, int]]] = defaultdict(list)
+    for at, drawn, last in releases.between():
+        between[at].append((drawn, last))
+    return between
 
 
 def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
@@ -249,8 +263,9 @@ class _FeedbackKind:
         )
 
     def entry(
-        self, key: Key, numbers: Sequence[int], gains: bytes, shown: bytes, policy: bytes
-    ) -> Entry:
+        self, key: Key, numbers: Sequence[int], prior: int, gains: bytes, shown: bytes,
+        policy: bytes,
+    ) -> Entry:  # fmt: skip
         """One release of this kind; the numbers: born, block, offsets, slots, ordinal.
 
         In shadow mode the sums are in the recorded bytes only, not in the ledger line.
@@ -259,13 +274,14 @@ class _FeedbackKind:
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
         columns = (gains, shown) if self._has_sums else ()
+        of_crowd = (prior,) if self.lines.crowd else ()
         place = texts.place % (born, block, written_key(key))
         if self.mode is Mode.SHADOW:
-            ledger, action = texts.ledger % (*named, ordinal), None
+            ledger, action = texts.ledger % (*named, ordinal, *of_crowd), None
             drawn = texts.drawn % (start, stop, first, last, ordinal, *columns, 0)
         else:
             ledger, action = (
-                texts.ledger % (*named, ordinal, *columns),
+                texts.ledger % (*named, ordinal, *of_crowd, *columns),
                 texts.action % (*named, policy),
             )
             drawn = texts.drawn % (start, stop, first, last, ordinal, 0)
@@ -320,7 +336,7 @@ def _templates(
     return _Templates(
         place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
         drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
-        ledger=_template(ledger, (*named, *read, ordinal, *shown, *of_crowd)),
+        ledger=_template(ledger, (*named, *read, ordinal, *of_crowd, *shown)),
         action=_template(action, (*named, *read, *in_force) if action else ()),
     )
 

@@ -11,6 +11,9 @@ birth), in their order. A learner whose opening carried a history over begins wi
 4. After each line, `policy` is what must be in force. After a line that was withheld (shadow mode)
    nothing can be computed: its sums are not told.
 
+With a crowd a policy follows from a prior too, whose number the line says. Whoever asks for the
+policy has read the prior's line, and gives what it tells.
+
 The names of the actions are not in the ledger. Policies do not depend on them, only on how many.
 """
 
@@ -26,7 +29,7 @@ from msgspec import UNSET
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import OPENING, BlockSums
+from streamdp.core.events import OPENING, BlockSums, CrowdPrior
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
@@ -72,7 +75,7 @@ def _known(history: bytes) -> Floats:
 class Retraced:
     """Follows one learner's lines of openings and sums, in order."""
 
-    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld")
+    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld", "told")
 
     def __init__(self) -> None:
         self._text: str | None = None  # the learner, as the lines have it
@@ -80,6 +83,7 @@ class Retraced:
         self._state: Floats | None = None  # None: nothing is known yet
         self._block = 0  # that the policy is in force during
         self._withheld = False
+        self.told: int | None = None  # the number of the prior that the policy follows from
 
     @property
     def unjudged(self) -> bool:
@@ -101,6 +105,7 @@ class Retraced:
             return
         if line.withheld is True:
             self._withheld = True
+        self.told = None if line.prior is UNSET else line.prior
         try:
             if line.kind == OPENING:
                 self._open(line)
@@ -139,13 +144,16 @@ class Retraced:
             before = learner.nothing_known(1) if self._state is None else self._state
             self._state = learner.learned(before, gains[None], shown[None])
 
-    def policy(self, actions: int) -> bytes | None:
-        """What is in force after the latest line, K little-endian uint32; None: not computable."""
+    def policy(self, actions: int, prior: CrowdPrior | None = None) -> bytes | None:
+        """What is in force after the latest line, K little-endian uint32; None: not computable.
+
+        `prior`: the one of the number `told`, where the line names a crowd.
+        """
         if self._withheld or self._text is None or self._actions not in (None, actions):
             return None
         learner = _learner(self._text, actions)
         state = learner.nothing_known(1) if self._state is None else self._state
-        policy = learner.policy(state, np.array([self._block], dtype=np.int64))
+        policy = learner.policy(state, np.array([self._block], dtype=np.int64), prior)
         parts: bytes = policy[0].astype("<u4").tobytes()
         return parts
 
@@ -157,10 +165,12 @@ def policies_after(
     *,
     actions: int,
     begun: Begun = NEW,
+    priors: Sequence[CrowdPrior] = (),
 ) -> Policy:
     """The policies after the given numbers of a learner's blocks (rising), a row for each.
 
-    `learner` is what the ledger's lines have, `begun` what its opening carried over.
+    `learner` is what the ledger's lines have, `begun` what its opening carried over, `priors` what
+    each of the policies was told, where there is a crowd.
     `InvalidConfig` where such sums are none of its.
     """
     made = _learner(learner, actions)
@@ -176,7 +186,11 @@ def policies_after(
     for gains, shown in (block.arrays() for block in sums):
         states.append(made.learned(states[-1], gains[None], shown[None]))
     blocks = begun.block + np.array(wanted, dtype=np.int64)
-    return made.policy(np.concatenate([states[at] for at in wanted]), blocks)
+    histories = np.concatenate([states[at] for at in wanted])
+    if not priors:
+        return made.policy(histories, blocks)
+    each = zip(histories[:, None], blocks[:, None], priors, strict=True)
+    return np.concatenate([made.policy(*of) for of in each])
 
 
 def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:

@@ -43,7 +43,7 @@ from streamdp.core.events import (
     Key,
     Release,
 )
-from streamdp.core.evidence.crowd import named
+from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import Gift
 from streamdp.wire.crowd_entries import SavedPrior, SavedVote, decode_pooled, decode_prior
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
@@ -307,7 +307,7 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     if lines.crowd:
-        prior = CrowdPrior(LONG, LONG, LONG, bytes(8 * named(lines.crowd).size))
+        prior = CrowdPrior(LONG, LONG, LONG, bytes(8 * crowd_of(lines.crowd).size))
         line = lines.prior(prior, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
         sizes.append(len(Entries(lines.stream, LONG).prior(LONG, epoch=LONG)) + len(line))
     if lines.giving is not None:

@@ -15,6 +15,9 @@ Everything here follows from the partition's own releases in the order of its lo
    (`evidence.adoption`), and no later: `adopting` is asked once for each prior. What was adopted
    stands in the checkpoint, so that a rebuild goes on with it.
 
+A feedback stream's crowd counts releases of sums in the same way. Its evidence is what rows
+remember of them (`evidence.pooled_means`), and it is policies that are told a prior, not draws.
+
 A control group's draws are told prior 0, and plain votes not even which action is in force; see
 `evidence.control`. In the crowd plain votes count as what they are: drawn under no bonus.
 
@@ -37,7 +40,8 @@ from streamdp.core.engine.plan import Batch, Plan, part_of
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, CrowdPrior, Key
 from streamdp.core.evidence.adoption import Adopting, CrowdSnapshot, together
-from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, cast, due, newest
+from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, newest
+from streamdp.core.evidence.pooled_means import PooledMeans
 
 if TYPE_CHECKING:
     from streamdp.core.engine.pooling import Pool
@@ -66,7 +70,7 @@ class CrowdStanding:
 class PartitionCrowd:
     """The priors of one partition, and how many votes it has released."""
 
-    crowd: Crowd
+    crowd: Crowd | PooledMeans
     bank: Bank = field(repr=False)
     pool: Pool | None = None  # of what its keys donate
     votes: int = 0
@@ -128,8 +132,8 @@ class PartitionCrowd:
         priors, adopted = tuple(self.priors.values())[1:], tuple(self.adopted.values())
         return CrowdStanding(self.votes, priors, pool, adopted, self.snapshot)
 
-    def begin(self, standing: CrowdStanding) -> None:
-        """Go on from a checkpoint."""
+    def learn(self, standing: CrowdStanding) -> None:
+        """The priors of a checkpoint."""
         for number, prior in enumerate(standing.priors, start=1):
             fits = self.crowd.fits(prior)
             if prior.number != number or prior.after > standing.votes or not fits:
@@ -143,8 +147,11 @@ class PartitionCrowd:
                     )
                 )
             self.priors[number] = prior
+
+    def begin(self, standing: CrowdStanding) -> None:
+        """Go on from a checkpoint whose priors are known, once the rows are those that were."""
         self.votes = standing.votes
-        told = int(self.bank.remembered[: len(self.bank), -WIDTH].max(initial=0)) - 1
+        told = self.crowd.latest_told(self._kept(np.arange(len(self.bank))))
         if self.votes >= self.due or told > self.current.number:
             raise StateMismatch(
                 complaint(
@@ -194,41 +201,51 @@ class PartitionCrowd:
         self.votes += votes
         if self.votes < self.due:
             return ()
-        kept = self.bank.remembered[: len(self.bank), -WIDTH:].astype(np.int64)
+        kept = self._kept(np.arange(len(self.bank)))
         if self.away:
             kept = np.concatenate([kept, np.stack(list(self.away.values()))])
         if self.pool is not None:
             kept = np.concatenate([kept, self.pool.votes()])
-        made = self._made(newest(kept))
+        made = self._next(kept)
         self.priors[made.number] = made
         if self.crowd.reach == "stream":
             self.snapshot = self._counted(kept)
         return (made,)
 
+    def _next(self, kept: Ints) -> CrowdPrior:
+        """The next prior, of what rows keep."""
+        if isinstance(self.crowd, PooledMeans):
+            return self.crowd.made_from(kept, self.priors, after=self.votes)
+        return self._made(newest(kept))
+
     def _made(self, votes: Votes) -> CrowdPrior:
         """The next prior, of these votes and of what is adopted now."""
+        crowd = self.crowd
+        assert isinstance(crowd, Crowd)
         if self.adopting is not None:
             self.adopted = self.adopting(self.current.number + 1, self.adopted)
-        others, size = self.adopted.values(), self.crowd.size
+        others, size = self.adopted.values(), crowd.size
         counted, priors = together(votes, self.priors, others, size=size)
-        made = self.crowd.made(counted, priors, after=self.votes)
+        made = crowd.made(counted, priors, after=self.votes)
         return replace(made, adopted=tuple(each.name for each in others)) if others else made
 
     def _counted(self, kept: Ints) -> CrowdSnapshot:
         """What others are told of these newest votes: without the control group's."""
-        partition, epoch = self.at
-        if self.crowd.control.share:
+        crowd, (partition, epoch) = self.crowd, self.at
+        assert isinstance(crowd, Crowd)
+        if crowd.control.share:
             keys = [*self.bank.keys[: len(self.bank)], *self.away]
             told_nothing = np.flatnonzero(kept[:, 0] == 1).tolist()
-            apart = [at for at in told_nothing if self.crowd.control.holds(keys[at])]
+            apart = [at for at in told_nothing if crowd.control.holds(keys[at])]
             kept = np.delete(kept, apart, axis=0)
         return CrowdSnapshot.of(
-            self.crowd, newest(kept), self.priors,
+            crowd, newest(kept), self.priors,
             partition=partition, epoch=epoch, number=self.current.number,
         )  # fmt: skip
 
     def note(self, rows: Ints, votes: Ints, *, priors: Ints, lengths: Ints) -> None:
         """These rows cast votes; the actions in force are still those that were."""
+        assert isinstance(self.crowd, Crowd)
         kept = cast(
             self.crowd,
             prior=priors,
@@ -237,12 +254,17 @@ class PartitionCrowd:
             length=lengths,
             group=self._groups(rows),
         )
-        self.bank.remembered[rows, -WIDTH:] = kept
+        self.bank.remembered[rows, -self.crowd.width :] = kept
 
     def leave(self, keys: Sequence[Key], rows: Ints) -> None:
         """These rows are dropped: their newest votes stay."""
-        kept = self.bank.remembered[rows, -WIDTH:].astype(np.int64)
-        self.away |= {key: vote for key, vote in zip(keys, kept, strict=True) if vote[0]}
+        kept = self._kept(rows)
+        counts = self.crowd.counts(kept).tolist()
+        self.away |= {keys[at]: kept[at] for at in range(len(keys)) if counts[at]}
+
+    def _kept(self, rows: Ints) -> Ints:
+        """What these rows remember that counts in priors."""
+        return self.bank.remembered[rows, -self.crowd.width :].astype(np.int64)
 
     def come_back(self, key: Key) -> None:
         """A key has a new learner: what the one before voted counts no more."""

@@ -4,7 +4,8 @@ Privacy: ε-DP for replacing one record's content, given earlier releases. Sensi
 the K centred sums of a block together, because a gain is clipped to ±1/2 and enters one arm's sum,
 in one block; counts are public, or released with noise of their own (`played = "value"`, 3 in L1).
 Why: each released number has discrete Laplace noise of the scale that the learner says. The policy
-reads released numbers only: what the row remembers is a function of them.
+reads released numbers only: what the row remembers is a function of them, and so is the prior that
+a crowd tells it, whose number the row remembers behind its history.
 
 A slot that names no known arm is the null observation: it takes its slot, and adds to nothing.
 """
@@ -18,10 +19,11 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.bank import Bank
+from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Draws
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import BLOCK_CODE, Ended, Wave
-from streamdp.core.events import Carried, FeedbackBatch, FeedbackColumns
+from streamdp.core.events import OPENING, SUMS, Carried, FeedbackBatch, FeedbackColumns
 from streamdp.core.evidence.carrying import history_of
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
@@ -32,10 +34,12 @@ from streamdp.core.learners import PolicyLearner
 class FeedbackBlocks:
     """What a `PolicyLearner`'s blocks accumulate, release and put in force."""
 
-    __slots__ = ("_bank", "_learner")
+    __slots__ = ("_bank", "_crowd", "_learner")
 
-    def __init__(self, *, learner: PolicyLearner, bank: Bank) -> None:
-        self._learner, self._bank = learner, bank
+    def __init__(
+        self, *, learner: PolicyLearner, bank: Bank, crowd: PartitionCrowd | None = None
+    ) -> None:
+        self._learner, self._bank, self._crowd = learner, bank, crowd
 
     def born(
         self, rows: Ints, draws: Draws, carried: dict[int, Carried]
@@ -44,14 +48,25 @@ class FeedbackBlocks:
         bank, learner = self._bank, self._learner
         openings = draws.openings(bank, rows)
         nothing = np.zeros((len(rows), len(learner.actions)), dtype=np.int64)
-        policy = learner.policy(learner.nothing_known(1), np.zeros(1, dtype=np.int64))
-        policies = np.repeat(policy, len(rows), axis=0)
+        priors = draws.priors(bank, rows, OPENING)
+        policies = self._openings(rows, priors)
         if carried:
             which = np.fromiter(carried, dtype=np.int64, count=len(carried))
             state = history_of(carried, rows=len(rows), actions=len(learner.actions))[which]
             policies[which] = learner.policy(state, bank.block[rows[which]])
-            bank.remembered[rows[which]] = state.reshape(len(which), -1).view(np.int64)
+            remember(bank, rows[which], state, None if priors is None else priors[which] * 0)
         return openings, FeedbackColumns(nothing, nothing, policies)
+
+    def _openings(self, rows: Ints, priors: Ints | None) -> Policy:
+        """What keys open with of which nothing is known; other keys may say something."""
+        learner, bank = self._learner, self._bank
+        nothing, first = learner.nothing_known(1), np.zeros(1, dtype=np.int64)
+        if priors is None or self._crowd is None:
+            return np.repeat(learner.policy(nothing, first), len(rows), axis=0)
+        remember(bank, rows, learner.nothing_known(len(rows)), priors)
+        told, which = np.unique(priors, return_inverse=True)
+        each = [learner.policy(nothing, first, self._crowd.priors[at]) for at in told.tolist()]
+        return np.concatenate(each)[which]
 
     def added(self, plan: Plan) -> _Added:
         """Each slot's arm and gain, in the order in which waves need them.
@@ -77,24 +92,52 @@ class FeedbackBlocks:
         """Release the noisy sums of blocks that end, learn from them, and forget the sums."""
         bank, learner, rows = self._bank, self._learner, ended.rows
         gains, shown = draws.sums(bank, rows)
-        state = learner.learned(history(bank, rows), gains, shown)
-        columns = FeedbackColumns(gains, shown, learner.policy(state, ended.block + 1))
-        none = np.zeros(len(rows), dtype=np.int64)
-        yield ended.wave(BLOCK_CODE, none, none, columns)
-        bank.remembered[rows] = state.reshape(len(rows), -1).view(np.int64)
+        state, priors = learner.learned(history(bank, rows), gains, shown), None
+        if self._crowd is not None:
+            priors = draws.priors(bank, rows, SUMS)
+        policy = policies(learner, state, ended.block + 1, priors, self._crowd)
+        none, columns = np.zeros(len(rows), dtype=np.int64), FeedbackColumns(gains, shown, policy)
+        yield ended.wave(BLOCK_CODE, none, none, columns, priors)
+        remember(bank, rows, state, priors)
         bank.sums[rows] = 0
         bank.shown[rows] = 0
 
 
 def history(bank: Bank, rows: Ints) -> Floats:
     """What some rows remember of their releases: R × 2 × K numbers, kept as their 64 bits."""
-    kept = bank.remembered[rows].view(np.float64)
-    return kept.reshape(len(rows), KEPT_PER_ARM, -1)
+    arms = bank.sums.shape[1]
+    kept = bank.remembered[rows, : KEPT_PER_ARM * arms].view(np.float64)
+    return kept.reshape(len(rows), KEPT_PER_ARM, arms)
 
 
-def in_force(learner: PolicyLearner, bank: Bank, rows: Ints) -> Policy:
+def remember(bank: Bank, rows: Ints, state: Floats, priors: Ints | None) -> None:
+    """The histories of some rows and, with a crowd, the numbers of the priors of their policies."""
+    kept = np.ascontiguousarray(state).reshape(len(rows), -1).view(np.int64)
+    bank.remembered[rows, : kept.shape[1]] = kept
+    if priors is not None:
+        bank.remembered[rows, -1] = priors
+
+
+def policies(
+    learner: PolicyLearner, state: Floats, blocks: Ints, priors: Ints | None,
+    crowd: PartitionCrowd | None,
+) -> Policy:  # fmt: skip
+    """The policies of rows with these histories, each under the prior of its number."""
+    if priors is None or crowd is None:
+        return learner.policy(state, blocks)
+    found = np.zeros((len(state), len(learner.actions)), dtype=np.uint32)
+    for number in np.unique(priors).tolist():
+        which = priors == number
+        found[which] = learner.policy(state[which], blocks[which], crowd.priors[number])
+    return found
+
+
+def in_force(
+    learner: PolicyLearner, bank: Bank, rows: Ints, crowd: PartitionCrowd | None
+) -> Policy:
     """The policies of some rows: computed from what was released, never stored."""
-    return learner.policy(history(bank, rows), bank.block[rows])
+    priors = None if crowd is None else np.asarray(bank.remembered[rows, -1], dtype=np.int64)
+    return policies(learner, history(bank, rows), bank.block[rows], priors, crowd)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -15,7 +15,7 @@ from streamdp.core.regret import Estimate
 def remembered(learner: Learner) -> int:
     """How many numbers of earlier releases a row keeps."""
     if isinstance(learner, PolicyLearner):
-        return KEPT_PER_ARM * len(learner.actions)
+        return KEPT_PER_ARM * len(learner.actions) + (learner.crowd is not None)
     return learner.memory.width + (0 if learner.crowd is None else WIDTH)
 
 

@@ -128,7 +128,7 @@ class Engine:
             estimates=self.estimates, bank=self._bank,
         )  # fmt: skip
         self._pool = self._pool_of(learner, budget=share, randomness=randomness)
-        crowd = learner.crowd if isinstance(learner, Leader) else None
+        crowd = learner.crowd
         self._crowd = None
         if crowd is not None:
             self._crowd = PartitionCrowd(crowd, self._bank, self._pool, at=(partition, epoch))
@@ -169,7 +169,7 @@ class Engine:
                     )
                 )
             self._quiet = QuietFeedback(learner=learner, bank=bank)
-            return feedback.FeedbackBlocks(learner=learner, bank=bank)
+            return feedback.FeedbackBlocks(learner=learner, bank=bank, crowd=self._crowd)
         self._quiet = Quiet(
             learner=learner, bank=bank, counts_whole=self.estimates, not_private=not_private
         )
@@ -349,7 +349,8 @@ class Engine:
         row = self._bank.row(key)
         if row is None:
             return None
-        policy: Policy = feedback.in_force(self.learner, self._bank, np.array([row]))[0]
+        rows = np.array([row])
+        policy: Policy = feedback.in_force(self.learner, self._bank, rows, self._crowd)[0]
         return policy
 
     def action(self, key: Key) -> str | None:

@@ -67,6 +67,8 @@ class Rebuilding:
         crowded = engine.crowd() is not None
         self._record = FromRecord(engine.estimates, releases, crowded=crowded)
         self._crowd = CrowdStanding(0, ()) if crowd is None else crowd
+        if engine._crowd is not None:
+            engine._crowd.learn(self._crowd)  # policies on record were told them
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
         self._saved = [key for key, _ in rows]

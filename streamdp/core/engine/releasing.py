@@ -34,7 +34,7 @@ class Releasing:
         losses = learner if isinstance(learner, Leader) else None
         self._bank = bank
         self._remembers = losses is not None and losses.remembers
-        self._crowded = losses is not None and losses.crowd is not None
+        self._crowded = learner.crowd is not None
         none, charge = np.zeros(0, dtype=np.int64), learner.charge or Fraction(0)
         self.nothing = Releases(
             stream=stream,

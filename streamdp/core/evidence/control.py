@@ -94,15 +94,18 @@ class Agreement:
 
         `again`: it agrees too.
         """
-        more = int(again)
-        self.keys += votes == 0
-        self.votes += 1
-        self.agreed += more
+        self.add_many(votes, agreed, 1, int(again))
+
+    def add_many(self, votes: int, agreed: int, more: int, agreeing: int) -> None:
+        """A key that had so many, so many of them agreed, has so many more."""
+        self.keys += votes == 0 and more > 0
+        self.votes += more
+        self.agreed += agreeing
         squares, products, sizes = self._squares
         self._squares = (
-            squares + (agreed + more) ** 2 - agreed**2,
-            products + (agreed + more) * (votes + 1) - agreed * votes,
-            sizes + (votes + 1) ** 2 - votes**2,
+            squares + (agreed + agreeing) ** 2 - agreed**2,
+            products + (agreed + agreeing) * (votes + more) - agreed * votes,
+            sizes + (votes + more) ** 2 - votes**2,
         )
 
     def include(self, other: Agreement) -> None:

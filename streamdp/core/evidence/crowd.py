@@ -212,6 +212,11 @@ class Crowd:
         return self.groups.count * self.actions
 
     @property
+    def width(self) -> int:
+        """How many integers of a row count."""
+        return WIDTH
+
+    @property
     def nothing(self) -> CrowdPrior:
         """Prior 0, which favours nothing."""
         return CrowdPrior.of(0, after=0, gap=0, bonuses=np.zeros(self.size, dtype=np.int64))
@@ -257,6 +262,14 @@ class Crowd:
         gap = likelihoods.index(max(likelihoods))
         units = self._units(rows[gap], found[gap])
         return CrowdPrior.of(max(priors) + 1, after=after, gap=gap, bonuses=units)
+
+    def counts(self, kept: Ints) -> Bools:
+        """Which of these rows have cast a vote."""
+        return np.asarray(kept[:, 0] > 0)
+
+    def latest_told(self, kept: Ints) -> int:
+        """The newest prior that any of these rows' votes was drawn under; −1: none voted."""
+        return int(kept[:, 0].max(initial=0)) - 1
 
     def follows(self, prior: CrowdPrior, votes: Votes, priors: Mapping[int, CrowdPrior]) -> bool:
         """Whether a prior on record is what these votes make, up to what floats may differ by.

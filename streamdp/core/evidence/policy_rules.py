@@ -17,15 +17,17 @@ from functools import cache
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.evidence import policy_posterior
+from streamdp.core.evidence import policy_posterior, pooled_means
 from streamdp.core.evidence.policy import PARTS, Policy, parts_of, with_floor
 from streamdp.core.evidence.policy_arithmetic import ordered_sum, power_of_half
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
+from streamdp.core.evidence.pooled_means import ArmPriors
 
 _FLOOR_SHARE = 0.5  # of a policy at most is floor
 _CLEAR = 9.0  # squared deviations behind the best from which an arm's floor shrinks
 _LEAST_FLOOR = 0.25  # of the whole floor: however clearly an arm is behind
+_LEAST_FLOOR_TOLD = 0.0625  # the same where other keys' means say so too
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +53,31 @@ class BestArm:
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
         """The chances of being the best, with the floor."""
-        means, deviations = posterior(state)
+        return self._policy(*posterior(state), lengths, _LEAST_FLOOR)
+
+    def told(self, state: Floats, lengths: Ints, arms: ArmPriors) -> Policy:
+        """The same under a prior that other keys' means have made.
+
+        What all keys know to be far behind needs fewer shows by each: its floor shrinks further.
+        """
+        return self._policy(*pooled_means.posterior(state, arms), lengths, _LEAST_FLOOR_TOLD)
+
+    def _policy(self, means: Floats, deviations: Floats, lengths: Ints, least: float) -> Policy:
         chances = chances_of_best(means, deviations * float(self.spread))
         floors = np.minimum(
-            float(self.floor) * _floor_shares(means, deviations) / lengths[:, None],
+            float(self.floor) * _floor_shares(means, deviations, least) / lengths[:, None],
             _FLOOR_SHARE / means.shape[1],
         )
         return parts_of(with_floor(chances, floors))
 
 
-def _floor_shares(means: Floats, deviations: Floats) -> Floats:
+def _floor_shares(means: Floats, deviations: Floats, least: float) -> Floats:
     """Which part of the floor each arm needs."""
     best = means.argmax(axis=1)[:, None]
     behind = np.take_along_axis(means, best, axis=1) - means
     leader = np.take_along_axis(deviations, best, axis=1)
     squares = behind * behind / (deviations * deviations + leader * leader)
-    return np.maximum(1.0 / (1.0 + squares / _CLEAR), _LEAST_FLOOR)
+    return np.maximum(1.0 / (1.0 + squares / _CLEAR), least)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import Leader, Learner, PolicyLearner, earlier_learner_of, learner_of
 from streamdp.core.learners.feedback import feedback_learner_of
+from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
@@ -195,7 +196,10 @@ class Configuration:
             from streamdp.core.learners.bandits import refuse_in_blocks
 
             refuse_in_blocks(_options(stream.learner).get("recipe", ""))
-            return feedback_learner_of(_options(stream.learner), actions=actions)
+            policies = feedback_learner_of(_options(stream.learner), actions=actions)
+            if stream.crowd == "off":
+                return policies
+            return pooling(policies, control=Control(stream.control))
 
     def _earlier(self, name: str) -> Leader | None:
         """What a stream's table meant before the default recipe changed, if it names none."""
@@ -318,18 +322,17 @@ class Configuration:
             if stream.crowd == "off":
                 self._check_nothing_of_a_crowd(name)
                 continue
-            if stream.observes != "losses":
-                what, expected = "is for votes", 'observes = "losses"'
-                got = f'observes = "{stream.observes}"'
-            elif stream.donate and (stream.control or stream.crowd_groups):
+            if stream.donate and (stream.control or stream.crowd_groups):
                 self._refuse_donation(name)
             elif stream.mode is Mode.SHADOW:
+                key, expected, got = "crowd", 'mode = "live" or "fallback"', 'mode = "shadow"'
                 what = "needs votes that readers see: nobody could compute priors from others"
-                expected, got = 'mode = "live" or "fallback"', 'mode = "shadow"'
+            elif stream.observes == "feedback" and (stream.crowd_groups or stream.donate):
+                key = "crowd_groups" if stream.crowd_groups else "donate"
+                what, expected, got = "is for votes", 'observes = "losses"', 'observes = "feedback"'
             else:
                 continue
-            where = self._where(name, "crowd")
-            raise InvalidConfig(complaint(where, what, expected=expected, got=got))
+            raise InvalidConfig(complaint(self._where(name, key), what, expected=expected, got=got))
 
     def _refuse_donation(self, name: str) -> NoReturn:
         """The pool is of all keys: it has no group, and no key learns alone beside it."""

@@ -237,7 +237,8 @@ class StreamTable(BaseModel):
         default=True, description="begin an epoch with what is public of the one before"
     )
     crowd: Literal["off", "partition"] = Field(
-        default="off", description="whether the keys of a partition learn from each other's votes"
+        default="off",
+        description="whether the keys of a partition learn from each other's releases",
     )
     control: Annotated[Fraction, BeforeValidator(_share)] = Field(
         default=Fraction(0), description='the part of the keys that never use the crowd, as "0.05"'

@@ -19,15 +19,14 @@ from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior
-from streamdp.core.evidence.control import Agreement
 from streamdp.core.evidence.crowd import Crowd
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.learners import Leader
+from streamdp.core.evidence.pooled_means import PooledMeans
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
 from streamdp.service.about import NO_FALLBACK, About
-from streamdp.service.agreements import of_all
+from streamdp.service.agreements import of_all, told_of
 from streamdp.service.history import KeyHistory, NoisyMean, StreamReleases
 from streamdp.service.http.knowledge import Knowledge
 from streamdp.service.metrics import is_up
@@ -155,7 +154,7 @@ def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
     none until the next one is made.
     """
     learner = about.learner
-    crowd = learner.crowd if isinstance(learner, Leader) else None
+    crowd = learner.crowd
     if crowd is None:
         return None
     parts = [
@@ -180,17 +179,16 @@ def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
         "donates_below": crowd.donates or None,
         "pooled": sum(part.pooled for _, part in parts),
         "control": str(crowd.control.share) if crowd.control.share else None,
-        "agreement": {"control": _agreement(both.alone), "with_crowd": _agreement(both.together)},
+        "measured": "agreement" if isinstance(crowd, Crowd) else "loss",
+        "agreement": {
+            side: told_of(of, both.unit)
+            for side, of in (("control", both.alone), ("with_crowd", both.together))
+        },
     }
 
 
-def _agreement(of: Agreement) -> dict[str, Any]:
-    """How many plain votes were for the action in force, of one side."""
-    return {"keys": of.keys, "votes": of.votes, "rate": of.rate, "error": of.error}
-
-
 def _best(
-    actions: Sequence[str], crowd: Crowd, prior: CrowdPrior
+    actions: Sequence[str], crowd: Crowd | PooledMeans, prior: CrowdPrior
 ) -> Iterator[list[dict[str, Any]]]:
     """Of each group the actions that are thought the best of most of its keys, with that share."""
     if not crowd.fits(prior):  # the ledger is read, not trusted

@@ -1,0 +1,270 @@
+"""The crowd of a feedback stream: a normal prior for each arm, from the private means of all keys.
+
+What a key's blocks released says of each arm a mean m and a weight w, one over the mean's variance
+(`policy_posterior`). Over the keys of a partition these say how good the arm is elsewhere, and how
+much keys differ in it. Both are public, so they may stand in for what a key does not know yet:
+
+    m_ij ~ N(μ_j + c_i, τ_j² + 1/w_ij)
+
+for key i and arm j. μ_j is the arm's mean gain, c_i how much better *all* arms do with key i (a
+country that clicks more), which is nothing that would choose between arms, and τ_j how much keys
+differ in arm j beside that. A prior is μ_j and τ_j of each arm.
+
+How they are estimated. `ROUNDS` rounds of expectation–maximisation, from the prior before: each
+key's c_i is the precision-weighted mean of m_ij − μ_j, μ_j that of m_ij − c_i, and τ_j² the mean
+over keys of the difference that is expected given m_ij. Where little is known, τ is what a key
+alone supposes, and arms are taken to be alike: `SUPPOSED` keys say so.
+
+How a key uses it (`posterior`). In place of the level of its own arms an arm has μ_j + c_i before
+it was seen, and weighs 1/τ_j² in place of four losses. Three bounds limit what a key that is unlike
+the others pays: a prior weighs `MOST_LOSSES` losses at most; it weighs less, the further the key's
+own mean is away, so that far out it pulls less and less (in the manner of Efron & Morris 1972); and
+the floor of shows stays. It never weighs less than four losses.
+
+Rules:
+
+1. A prior is a function of releases: of what rows remember of them. Open sums are not read (the
+   room's import contract keeps them out of reach), nor is a clock.
+2. Prior 0 says nothing: policies under it are those of the same learner alone, bit for bit.
+3. A prior is 2·K whole numbers in units of 2**-20 loss: K means, then K deviations τ. All that
+   decides them is one correctly rounded operation at a time, in the order of `_ordered`: whoever
+   computes a prior again arrives at the same numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.control import NO_CONTROL, Control
+from streamdp.core.evidence.groups import NO_GROUPS, Groups
+from streamdp.core.evidence.policy_arithmetic import ordered_sum
+from streamdp.core.evidence.policy_best import chances_of_best
+from streamdp.core.evidence.policy_posterior import PRIOR_LOSSES, level
+from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+
+Bools = NDArray[np.bool_]
+
+ROUNDS = 3
+"""Of expectation–maximisation, from the prior before. Fixed: no comparison of floats decides."""
+
+SUPPOSED = 4.0
+"""So many keys say beside the counted ones that an arm varies as all arms do."""
+
+SUPPOSED_OF_ALL = 2.0
+"""And so many arms of keys that all arms vary as a key alone supposes."""
+
+ALIKE_WEIGHT = 16.0
+"""An arm's mean is that of all arms with this weight: of four losses whose variance is 1/4."""
+
+MOST_LOSSES = 1000.0
+"""What a prior weighs at most: a key that is unlike the others is shown to be so by some more."""
+
+FAR = 9.0
+"""Squared deviations between a key's own mean and its prior from which a prior weighs less."""
+
+_UNIT = float(1 << 20)
+_EXACT = r"(\d{1,30}(?:/[1-9]\d{0,29})?)"
+_NAME = re.compile(rf"means of (\d{{1,7}}) actions(?: control {_EXACT})?", re.ASCII)
+
+
+class ArmPriors(NamedTuple):
+    """What a prior says of each arm: K numbers each, in loss."""
+
+    means: Floats
+    variances: Floats  # τ²
+
+
+@dataclass(frozen=True, slots=True)
+class PooledMeans:
+    """How the priors of a feedback stream's partition are made; `named` makes it from its name.
+
+    Privacy: post-processing of released sums and counts, at no cost.
+
+    >>> means = PooledMeans(2)
+    >>> two_keys = np.array([[[400.0, 400.0], [40.0, -40.0]], [[400.0, 400.0], [48.0, -32.0]]])
+    >>> kept = np.zeros((2, 5), np.int64)
+    >>> kept[:, :4] = two_keys.reshape(2, 4).view(np.int64)
+    >>> prior = means.made_from(kept, {0: means.nothing}, after=2)
+    >>> bool(prior.bonuses[0] > prior.bonuses[1])
+    True
+    """
+
+    actions: int
+    control: Control = NO_CONTROL
+
+    def __post_init__(self) -> None:
+        """Refuse what chooses nothing."""
+        if self.actions < 2:
+            raise InvalidConfig(
+                complaint("crowd", "no crowd", expected="2 actions or more", got=self.actions)
+            )
+
+    @property
+    def name(self) -> str:
+        """What the ledger calls it; `named` makes it again."""
+        apart = f" control {self.control.share}" if self.control.share else ""
+        return f"means of {self.actions} actions{apart}"
+
+    @property
+    def groups(self) -> Groups:
+        """All keys are in one."""
+        return NO_GROUPS
+
+    @property
+    def donates(self) -> int:
+        """Below how many slots blocks are donated: none is."""
+        return 0
+
+    @property
+    def reach(self) -> str:
+        """How far keys learn from each other: as far as their partition."""
+        return "partition"
+
+    @property
+    def size(self) -> int:
+        """How many numbers a prior has: a mean and a deviation of each arm."""
+        return 2 * self.actions
+
+    @property
+    def width(self) -> int:
+        """How many integers of a row count: its history and the prior of its policy."""
+        return KEPT_PER_ARM * self.actions + 1
+
+    @property
+    def nothing(self) -> CrowdPrior:
+        """Prior 0, which says nothing."""
+        return CrowdPrior.of(0, after=0, gap=0, bonuses=np.zeros(self.size, dtype=np.int64))
+
+    def fits(self, prior: CrowdPrior) -> bool:
+        """Whether a prior has a mean and a deviation of each arm."""
+        return len(prior.told) == 8 * self.size and prior.gap == 0
+
+    def believed(self, prior: CrowdPrior) -> Floats:
+        """How likely each arm is the best of a key of which nothing is known; floats for people."""
+        arms = arms_of(prior)
+        if arms is None:
+            return np.full(self.actions, 1 / self.actions)
+        chances: Floats = chances_of_best(arms.means[None], np.sqrt(arms.variances)[None])[0]
+        return chances
+
+    def latest_told(self, kept: Ints) -> int:
+        """The newest prior under which any of these rows has its policy."""
+        return int(kept[:, -1].max(initial=0))
+
+    def counts(self, kept: Ints) -> Bools:
+        """Which of these rows have released anything that says something of an arm."""
+        weights = kept[:, : self.actions].view(np.float64)
+        return np.asarray((weights > 0).any(axis=1))
+
+    def made_from(self, kept: Ints, priors: Mapping[int, CrowdPrior], *, after: int) -> CrowdPrior:
+        """The prior that follows from rows (`width` integers of each key) and the one before."""
+        newest = max(priors)
+        histories = _ordered(kept[self.counts(kept)][:, :-1])
+        told = _estimated(histories.reshape(-1, KEPT_PER_ARM, self.actions), priors[newest])
+        return CrowdPrior.of(newest + 1, after=after, gap=0, bonuses=told)
+
+    def follows(self, prior: CrowdPrior, kept: Ints, priors: Mapping[int, CrowdPrior]) -> bool:
+        """Whether a prior on record is what these rows make: to the last digit."""
+        return self.fits(prior) and self.made_from(kept, priors, after=prior.after) == prior
+
+
+def named(name: str) -> PooledMeans | None:
+    """The crowd that the ledger calls so; None for a name of another kind.
+
+    >>> named("means of 3 actions control 1/20").control.share, named("crowd of votes")
+    (Fraction(1, 20), None)
+    """
+    found = _NAME.fullmatch(name)
+    return None if found is None else PooledMeans(int(found[1]), Control(Fraction(found[2] or 0)))
+
+
+def arms_of(prior: CrowdPrior) -> ArmPriors | None:
+    """What a prior says; None where it says nothing."""
+    numbers = prior.bonuses / _UNIT
+    means, deviations = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    return ArmPriors(means, deviations * deviations) if deviations.any() else None
+
+
+def posterior(state: Floats, told: ArmPriors) -> tuple[Floats, Floats]:
+    """Each arm's mean gain and standard deviation under a prior: R × K."""
+    variance = level(state).variance[:, None]
+    weight, product = state[:, 0], state[:, 1]
+    own = _means(weight, product)
+    trust = weight / (1.0 + weight * told.variances)  # 1 / (own variance + τ²)
+    expected = told.means + _shared(own - told.means, trust)[:, None]
+    off = own - expected
+    least = PRIOR_LOSSES / variance
+    precision = np.minimum(1.0 / told.variances, MOST_LOSSES / variance)
+    precision /= np.maximum(1.0, off * off * trust / FAR)
+    precision = np.maximum(precision, least)
+    all_known = weight + precision
+    mean = (product + precision * expected) / all_known
+    return mean, np.sqrt(1.0 / all_known)
+
+
+def _means(weight: Floats, product: Floats) -> Floats:
+    """Each arm's own mean; 0 where it was never seen."""
+    return np.asarray(product / np.where(weight > 0, weight, 1.0))
+
+
+def _shared(differences: Floats, trust: Floats) -> Floats:
+    """How much better all arms do with each key."""
+    total = ordered_sum((trust * differences).T)
+    return np.asarray(total / (ordered_sum(trust.T) + ALIKE_WEIGHT))
+
+
+def _ordered(rows: Ints) -> Floats:
+    """Rows in an order that does not depend on the one that they came in: that of their bytes."""
+    whole = np.ascontiguousarray(rows)
+    packed = whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
+    return whole[np.argsort(packed, kind="stable")].view(np.float64)
+
+
+def _estimated(histories: Floats, before: CrowdPrior) -> Ints:
+    """Means and deviations from histories of N keys (N × 2 × K) and the prior before."""
+    arms = histories.shape[2]
+    if not len(histories):
+        return np.zeros(2 * arms, dtype=np.int64)
+    weight, product = histories[:, 0], histories[:, 1]
+    supposed = float(ordered_sum(level(histories).variance)) / (len(histories) * PRIOR_LOSSES)
+    told = arms_of(before)
+    if told is None:
+        all_arms = float(ordered_sum(ordered_sum(product))) / float(
+            ordered_sum(ordered_sum(weight))
+        )
+        told = ArmPriors(np.full(arms, all_arms), np.full(arms, supposed))
+    own, seen = _means(weight, product), (weight > 0).astype(np.float64)
+    for _ in range(ROUNDS):
+        told = _improved(told, own, weight, seen, supposed)
+    means = np.rint(told.means * _UNIT)
+    deviations = np.maximum(1.0, np.rint(np.sqrt(told.variances) * _UNIT))
+    return np.concatenate([means, deviations]).astype(np.int64)
+
+
+def _improved(
+    told: ArmPriors, own: Floats, weight: Floats, seen: Floats, supposed: float
+) -> ArmPriors:
+    """One round: what keys share, then means, then how much keys differ."""
+    arms = own.shape[1]
+    trust = weight / (1.0 + weight * told.variances)
+    rest = own - _shared(own - told.means, trust)[:, None]
+    trusts, weighed = ordered_sum(trust), ordered_sum(trust * rest)
+    all_arms = ordered_sum(weighed) / ordered_sum(trusts)
+    means = (weighed + ALIKE_WEIGHT * all_arms) / (trusts + ALIKE_WEIGHT)
+    believed = told.variances * trust  # the share of a difference that is none of noise
+    off = believed * (rest - means)
+    squares = off * off * (arms / (arms - 1.0)) + told.variances * (1.0 - believed)
+    differing, keys = ordered_sum(squares * seen), ordered_sum(seen)
+    of_all = ordered_sum(differing) + SUPPOSED_OF_ALL * supposed
+    of_all = of_all / (ordered_sum(keys) + SUPPOSED_OF_ALL)
+    return ArmPriors(means, (differing + SUPPOSED * of_all) / (keys + SUPPOSED))

@@ -1,0 +1,186 @@
+"""What keys of a feedback stream gain by learning from each other: beside themselves alone.
+
+As in `crowds`, blocks are played, not slots: in each phase of the world how often a block shows
+each arm is multinomial under the policy in force, losses are binomial, noise is Laplace's, regret
+is that of the mean losses. Outcomes of a block are known when it ends. Learners, policies and
+priors are the shipped ones, and priors are made where the engine makes them: behind the release
+with which they are due, in the order in which the keys' blocks end. Both plays take each block's
+chance from the same seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
+from numpy.typing import NDArray
+
+from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.crowd import due
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.grid import UNIT
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.learners.feedback.learner import pooling
+from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind, World
+from streamdp.replay.crowds import CrowdOutcome, Size
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+KINDS = tuple(kind for kind in (*STAGGERED, *BESIDE) if kind.grouped == "never")
+"""Those without groups, of which a feedback stream has none."""
+
+_OPENS = -1
+_STRUCTURES = 3
+
+
+def simulate_feedback_crowds(
+    learner: Callable[[Fraction, Sequence[str]], PolicyLearner],
+    epsilons: Sequence[Fraction],
+    *,
+    kinds: Sequence[Kind] = KINDS,
+    size: Size,
+    progress: Callable[[Kind], None] = lambda kind: None,
+) -> Iterator[CrowdOutcome]:
+    """Every kind at every ε."""
+    names = [str(action) for action in range(size.actions)]
+    for number, kind in enumerate(kinds):
+        progress(kind)
+        for epsilon in epsilons:
+            alone = learner(epsilon, names)
+            rows = [_run(kind, number, run, alone, size) for run in range(size.runs)]
+            yield CrowdOutcome(size.worlds, kind, epsilon, *np.array(rows).T)
+
+
+def _run(kind: Kind, number: int, run: int, alone: PolicyLearner, size: Size) -> list[float]:
+    """Regret alone and with the crowd, of all keys and of those that a trap is laid for."""
+    seeds = (size.seed, number, run)
+    world = kind.world(
+        default_rng(seeds),
+        keys=size.keys,
+        actions=size.actions,
+        horizon=size.horizon,
+        structure=run % _STRUCTURES,
+        scale=SETS[size.worlds],
+    )
+    found = [_Play.of(world, each, seeds).regret() for each in (alone, pooling(alone))]
+    return [
+        *(float(each.sum()) for each in found),
+        *(float(each[world.minority].sum()) for each in found),
+    ]
+
+
+@dataclass(slots=True)
+class _Play:
+    """One learner for each key of a world, and what they know of each other."""
+
+    world: World
+    learner: PolicyLearner
+    seeds: tuple[int, ...]
+    stops: Ints  # B: after how many slots each block ends
+    state: Floats  # N × 2 × K
+    policy: Floats  # N × K
+    lost: Floats  # N
+    borders: Ints  # P × N: how many slots each key has had when each phase ends
+    priors: dict[int, CrowdPrior] = field(default_factory=dict)
+    released: int = 0
+
+    @classmethod
+    def of(cls, world: World, learner: PolicyLearner, seeds: tuple[int, ...]) -> _Play:
+        """Before anything happens."""
+        blocks = np.arange(learner.schedule.block_of(int(world.slots.max())) + 1)
+        priors = {} if learner.crowd is None else {0: learner.crowd.nothing}
+        return cls(
+            world, learner, seeds, np.cumsum(learner.schedule.lengths(blocks)),
+            learner.nothing_known(len(world.slots)), np.zeros(world.means.shape[1:]),
+            np.zeros(len(world.slots)), world.borders, priors,
+        )  # fmt: skip
+
+    def regret(self) -> Floats:
+        """What each key loses above its best action."""
+        keys, blocks = self._events()
+        first = 0
+        while first < len(keys):
+            stop = self._together(keys[first:], blocks[first:]) + first
+            self._until(keys[first:stop], blocks[first:stop])
+            self._make_prior()
+            first = stop
+        return self.lost
+
+    def _events(self) -> tuple[Ints, Ints]:
+        """Keys as they open and as their blocks end, or break off, in the order of time."""
+        world, keys = self.world, np.arange(len(self.lost))
+        begins = np.concatenate([[0], self.stops[:-1]])
+        key, block = np.nonzero(begins[None, :] < world.slots[:, None])
+        slots = np.minimum(self.stops[block], world.slots[key])
+        when = np.append(world.starts, world.starts[key] + slots / world.pace[key])
+        key, block = np.append(keys, key), np.append(np.full(len(keys), _OPENS), block)
+        order = np.lexsort((block, key, when))
+        return key[order], block[order]
+
+    def _together(self, keys: Ints, blocks: Ints) -> int:
+        """How many of the next events are of different keys and under one prior."""
+        _, firsts = np.unique(keys[: len(self.lost)], return_index=True)
+        again = np.ones(min(len(keys), len(self.lost)), dtype=bool)
+        again[firsts] = False
+        most = int(again.argmax()) if again.any() else len(again)
+        if not self.priors:
+            return most
+        ends = np.cumsum(self._whole(keys[:most], blocks[:most]))
+        wanted = due(self.priors[len(self.priors) - 1].after) - self.released
+        return min(most, int(np.searchsorted(ends, wanted)) + 1)
+
+    def _whole(self, keys: Ints, blocks: Ints) -> NDArray[np.bool_]:
+        """Which of these events are the ends of whole blocks."""
+        return np.asarray((blocks >= 0) & (self.stops[blocks] <= self.world.slots[keys]))
+
+    def _until(self, keys: Ints, blocks: Ints) -> None:
+        """What happens under one prior."""
+        arms = self.policy.shape[1]
+        gains, shown = np.zeros((len(keys), arms)), np.zeros((len(keys), arms))
+        for at in np.flatnonzero(blocks >= 0).tolist():
+            gains[at], shown[at] = self._block(int(keys[at]), int(blocks[at]))
+        whole, opens = self._whole(keys, blocks), blocks == _OPENS
+        rows, moves = keys[whole], whole | opens
+        units = np.rint(gains[whole] * UNIT).astype(np.int64)
+        counts = np.rint(shown[whole]).astype(np.int64)
+        self.state[rows] = self.learner.learned(self.state[rows], units, counts)
+        told = self.priors[len(self.priors) - 1] if self.priors else None
+        if moves.any():
+            now, after = keys[moves], blocks[moves] + 1
+            self.policy[now] = self.learner.policy(self.state[now], after, told) / PARTS
+        self.released += len(rows)
+
+    def _block(self, key: int, block: int) -> tuple[Floats, Floats]:
+        """One block's noisy sums and counts; what it costs is noted."""
+        chance = default_rng((*self.seeds, key, block))
+        begin, stop = (int(self.stops[at]) if at >= 0 else 0 for at in (block - 1, block))
+        arms, before = self.policy.shape[1], 0
+        gains, shown = np.zeros(arms), np.zeros(arms)
+        for phase, border in enumerate(self.borders[:, key].tolist()):
+            slots = max(0, min(stop, border) - max(begin, before))
+            means = self.world.means[phase, key]
+            counts = chance.multinomial(slots, self.policy[key])
+            self.lost[key] += float(counts @ (means - means.min()))
+            gains += counts / 2 - chance.binomial(counts, means)
+            shown, before = shown + counts, border
+        for numbers, scale in (
+            (gains, self.learner.sums_scale),
+            (shown, self.learner.counts_scale),
+        ):
+            if scale is not None:
+                unit = UNIT if numbers is gains else 1
+                numbers += chance.laplace(0, float(scale / unit), arms)
+        return gains, shown
+
+    def _make_prior(self) -> None:
+        crowd = self.learner.crowd
+        if crowd is None or self.released < due(self.priors[len(self.priors) - 1].after):
+            return
+        kept = np.zeros((len(self.lost), crowd.width), dtype=np.int64)
+        kept[:, :-1] = self.state.reshape(len(self.lost), -1).view(np.int64)
+        made = crowd.made_from(kept, self.priors, after=self.released)
+        self.priors[made.number] = made
