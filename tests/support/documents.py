@@ -4,7 +4,8 @@ A page is one story in an empty folder. By the language of its fenced blocks:
 
 toml    begins with ``# NAME.toml``: the file is written. Otherwise it is a fragment: laid over the
         page's first file it must be a valid configuration (or name entry points, for a package).
-sh      every command is run and must end with 0. `streamdp run`, `assemble`, `serve` and `watch`
+sh      every command is run and must end with 0; `streamdp` in a fork, where no shell is needed.
+        `streamdp run`, `assemble`, `serve` and `watch`
         stay, as in a terminal of their own, and are ended with the story; all but `watch` must then
         have drained. So does a program that says `# stays`, from when it says that it is listening.
 java    begins with ``// NAME.java``: the file is written, and run with the clients of Kafka.
@@ -39,6 +40,8 @@ import jsonschema
 from streamdp.service.config import Tables
 from streamdp.testing.kafka_jars import kafka_jars
 from streamdp.wire.schemas import schema
+from tests.support.forking import parent
+from tests.support.processes import MAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,6 +51,9 @@ STAYS = re.compile(
 )
 READY = {"run": "partition_running", "assemble": "partition_running", "serve": "http_listening"}
 READY["program"] = "listening"
+SHELL = re.compile(r"[|&;<>$*?`]")
+"""What only a shell understands."""
+
 ELSEWHERE = {"make", ".", "docker", "pip"}
 """Commands that other tests run; that what they name is there is looked at here."""
 
@@ -176,6 +182,8 @@ class Story:
                 _check_elsewhere(words)
             elif stays := STAYS.match(command):
                 self._start(command, stays[1] or "program")
+            elif words and words[0] == "streamdp" and not SHELL.search(command):
+                self.last = self._forked(shlex.split(re.sub(r"\s#.*", "", command))[1:], command)
             elif words:
                 self.last = self._run(["bash", "-euo", "pipefail", "-c", command], command)
 
@@ -219,7 +227,7 @@ class Story:
                 jsonschema.validate(told, schema("outcome"))
                 continue
             kinds = {"action": "action", "policy": "policy"}
-            kinds |= dict.fromkeys(("charge", "epoch", "prior"), "ledger")
+            kinds |= dict.fromkeys(("charge", "epoch", "pool", "prior"), "ledger")
             jsonschema.validate(told, schema(kinds.get(told.get("type"), f"event-{layout}")))
 
     # -- doing -----------------------------------------------------------------------------------
@@ -236,6 +244,14 @@ class Story:
         if kind in READY:
             event = READY[kind] if first else "joined"  # a second one shares, maybe nothing
             assert running.wait_until(re.compile(rf"\b{event}\b")), f"{command}:\n{running.output}"
+
+    def _forked(self, arguments: list[str], told: str) -> str:
+        """What `streamdp` prints that needs nothing of a shell: without a start of its own."""
+        done = parent().run(
+            MAIN, arguments, timeout=PATIENCE, environment=self._environment, folder=self.folder
+        )
+        assert done.returncode == 0, f"{told}\n{done.stdout}{done.stderr}"
+        return done.stdout
 
     def _run(self, arguments: list[str], told: str) -> str:
         done = subprocess.run(

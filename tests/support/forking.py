@@ -5,7 +5,8 @@ anything, and tests start `streamdp` hundreds of times. The parent here has impo
 commands import and has never run one; a fork of it is what a fresh process is after its imports:
 `python -c PROGRAM ARGUMENTS` with its own environment, standard streams, limits and signals. What
 depends on the imports themselves (how fast a command starts, a module that is missing) is asked of
-real interpreters, in test_startup.py and by the documents' stories.
+real interpreters in test_startup.py; the command that was installed runs in the documents' stories,
+where it stays or has a shell's redirections.
 
 The parent has one thread. It answers one question at a time over a socket:
 
@@ -35,6 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Lock
 from types import TracebackType
 from typing import IO, Any
@@ -121,7 +123,9 @@ class Parent:
         arguments: Sequence[str],
         *,
         stderr: int,
+        stdout: int = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
         file_limit: int | None = None,
     ) -> Forked:
         """The program with these arguments; its stderr goes nowhere, to a file, or to us."""
@@ -129,7 +133,7 @@ class Parent:
             "program": program,
             "arguments": list(arguments),
             "environment": {**os.environ, **(environment or {})},
-            "folder": str(Path.cwd()),
+            "folder": str(folder or Path.cwd()),
             "file_limit": file_limit,
         }
         with _open(os.devnull, os.O_RDWR) as nothing, contextlib.ExitStack() as stack:
@@ -140,7 +144,36 @@ class Parent:
                 read, stderr = os.pipe()
                 stack.callback(os.close, stderr)
                 heard = os.fdopen(read, "rb")
-            return Forked(self, self.ask(asked, nothing, nothing, stderr), heard)
+            if stdout == subprocess.DEVNULL:
+                stdout = nothing
+            return Forked(self, self.ask(asked, nothing, stdout, stderr), heard)
+
+    def run(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """The program with these arguments, to its end, and what it has said."""
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as errors:
+            with self.start(
+                program,
+                arguments,
+                stdout=out.fileno(),
+                stderr=errors.fileno(),
+                environment=environment,
+                folder=folder,
+            ) as process:
+                try:
+                    code = process.wait(timeout)
+                finally:
+                    process.kill()
+            out.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(arguments, code, out.read(), errors.read())
 
     def ask(self, question: Mapping[str, Any], *files: int) -> int:
         """One question, one answer."""

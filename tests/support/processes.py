@@ -17,7 +17,6 @@ from tests.support.forking import Forked, parent
 
 MAIN = "from streamdp.cli import main; main()"
 INTERPRETER = (sys.executable, "-c")
-PROGRAM = (*INTERPRETER, MAIN)
 
 LONG = 240.0
 """Seconds after which something that should have happened counts as never happening."""
@@ -139,6 +138,4 @@ def until(what: Callable[[], bool]) -> None:
 
 def ended_at_once(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`streamdp` with these arguments, to its end."""
-    return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, timeout=LONG, check=False
-    )
+    return parent().run(MAIN, arguments, timeout=LONG)
