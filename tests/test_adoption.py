@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.audit.crowd import Forced
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.core.engine import CrowdStanding, Rebuilding
 from streamdp.core.engine.crowding import PartitionCrowd
@@ -31,7 +32,7 @@ from streamdp.core.evidence.crowd import POINT, Crowd, Votes, cast, named, newes
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded
 from tests.support.crowded import Outsider
-from tests.support.forced import EPSILON, TWO, VERTICES, Forced
+from tests.support.forced import EPSILON, TWO, VERTICES
 from tests.support.recorder import Recorder
 
 THREE = ("a", "b", "c")

@@ -106,3 +106,22 @@ def test_is_a_papers_bandit_learner_audited_where_it_is_named() -> None:
     assert code == 0
     for told in ("lazy_ucb", "holds"):
         assert told in out
+
+
+def test_is_a_crowd_audited_where_it_is_asked_for(
+    main: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row for each kind; who selects otherwise than a crowd supposes has none."""
+    monkeypatch.setattr("streamdp.audit.crowd.KINDS", ("groups", "donate"))
+    code, out = run(*ONE, "--crowd", "--json")
+    alone, *found = json.loads(out)
+    assert (code, alone["verdict"]) == (0, "holds")
+    assert [each["learner"].rpartition("crowd=")[2] for each in found] == ["groups)", "donate)"]
+    for each in found:
+        assert (each["verdict"], each["epsilon_charged"], each["actions"]) == ("holds", "1", 2)
+        assert each["worst_log_ratio"] == pytest.approx(1)
+    assert main("audit", "--recipe", "prefix_softmax", *QUICK, "--crowd") == 2
+    told = capsys.readouterr().err
+    assert "--crowd: no such learner; expected a recipe that selects by permute_and_flip" in told

@@ -18,20 +18,21 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.audit.crowd import Forced
 from streamdp.audit.transcripts import TOLERANCE
-from streamdp.core.arrays import Ints
-from streamdp.core.engine.crowding import PartitionCrowd, Side
+from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Batch, Plan
 from streamdp.core.events import CrowdPrior, LossBatch
 from streamdp.core.evidence import crowd
 from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd import POINT, cast, newest
+from streamdp.core.evidence.crowd import POINT
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.leader import crowded as with_control
+from tests.support.crowd_mutants import by_open_sums, from_open_sums, when_sums_say_so
 from tests.support.crowded import crowded
-from tests.support.forced import EPSILON, TWO, VERTICES, Forced
+from tests.support.forced import EPSILON, TWO, VERTICES
 from tests.support.strategies import cut
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
@@ -118,53 +119,6 @@ def test_does_a_control_group_cost_nothing(
     monkeypatch.setattr("tests.test_crowd_audit.CONTROL", control)
     for varied in (2, 3):
         assert 0.5 < worst(varied, transcripts()) <= EPSILON + TOLERANCE
-
-
-def from_open_sums(patch: pytest.MonkeyPatch) -> None:
-    """Mutant: the prior counts, beside votes, what is ahead in the open blocks."""
-
-    def released(self: PartitionCrowd, votes: int) -> tuple[CrowdPrior, ...]:
-        assert isinstance(self.crowd, crowd.Crowd)
-        self.votes += votes
-        sums = self.bank.sums[: len(self.bank)]
-        ones = np.ones(len(sums), np.int64)
-        kept = cast(
-            self.crowd,
-            prior=0 * ones,
-            stayed=ones < 0,
-            vote=sums.argmin(axis=1),
-            length=9 * ones,
-            group=0 * ones,
-        )
-        made = self.crowd.made(newest(kept), self.priors, after=self.votes)
-        self.priors[made.number] = made
-        return (made,)
-
-    patch.setattr(PartitionCrowd, "released", released)
-
-
-def when_sums_say_so(patch: pytest.MonkeyPatch) -> None:
-    """Mutant: the next prior waits while some open sum is large."""
-    plain = PartitionCrowd.released
-
-    def released(self: PartitionCrowd, votes: int) -> tuple[CrowdPrior, ...]:
-        if self.bank.sums[: len(self.bank)].max() < UNIT:
-            return plain(self, votes)
-        self.votes += votes
-        return ()
-
-    patch.setattr(PartitionCrowd, "released", released)
-
-
-def by_open_sums(patch: pytest.MonkeyPatch) -> None:
-    """Mutant: what is ahead in the newest key's block decides which group's prior a key is told."""
-    plain = PartitionCrowd.told
-
-    def told(self: PartitionCrowd, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
-        ahead = int(self.bank.sums[len(self.bank) - 1].argmin())
-        return plain(self, rows, side)[0], np.full(len(rows), 1 + ahead)
-
-    patch.setattr(PartitionCrowd, "told", told)
 
 
 def test_is_a_group_that_depends_on_sums_caught(monkeypatch: pytest.MonkeyPatch) -> None:

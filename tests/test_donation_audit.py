@@ -20,15 +20,18 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.audit.crowd import Forced
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.core.engine import Rebuilding
-from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.pooling import Pool
 from streamdp.core.events import DONATED, Key, LossBatch
+from tests.support.crowd_mutants import (
+    counted_in_its_own_block_too,
+    given_again_by_a_rebuild,
+)
 from tests.support.crowded import crowded
-from tests.support.forced import Forced
 from tests.support.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
@@ -114,36 +117,6 @@ def test_does_an_event_cost_its_charge_at_most(varied: int) -> None:
     """Donated or not, with saves and rebuilds before and behind it: once ε, and no less."""
     ratio = worst(varied, transcripts(), crashes={1, 5, 7, 9})
     assert 0.5 < ratio <= EPSILON + TOLERANCE
-
-
-def counted_in_its_own_block_too(patch: pytest.MonkeyPatch) -> None:
-    """Mutant: a donated slot is also added to its key's sums."""
-    plain = LossBlocks.added
-
-    def added(self: LossBlocks, plan: Plan) -> object:
-        return plain(self, replace(plan, gives=None))
-
-    patch.setattr(LossBlocks, "added", added)
-
-
-def given_again_by_a_rebuild(patch: pytest.MonkeyPatch) -> None:
-    """Mutant: the pool gets the slots of records that a rebuild reads again."""
-    feed, finish = Rebuilding.feed, Rebuilding.finish
-    again: list[Plan] = []
-
-    def feeding(self: Rebuilding, batch: LossBatch) -> None:
-        again.append(self._engine._plan(batch, self._record, limit=9))
-        feed(self, batch)
-
-    def finishing(self: Rebuilding, *, position: int, rows: int) -> Engine:
-        engine = finish(self, position=position, rows=rows)
-        while engine._pool is not None and again:
-            engine._pool.engine.position = 0
-            engine._pool.take(again.pop())
-        return engine
-
-    patch.setattr(Rebuilding, "feed", feeding)
-    patch.setattr(Rebuilding, "finish", finishing)
 
 
 def test_is_a_slot_that_its_own_key_counts_too_caught(monkeypatch: pytest.MonkeyPatch) -> None:

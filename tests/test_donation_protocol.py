@@ -20,6 +20,7 @@ from streamdp.core.engine.waves import Applier
 from streamdp.ports import Headers, Key, Value
 from streamdp.service import protocol
 from streamdp.service.batches import decode
+from streamdp.service.past import Past, Tally
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
@@ -234,6 +235,24 @@ def test_does_the_view_count_what_donated_events_were_charged() -> None:
     assert [cut.pooled for cut in cuts] == [True]
     assert {line.kind for line in charges(store)} == {"opening"}
     assert view.streams["home"].charge == Fraction(1, 2)
+
+
+def test_do_votes_of_the_pool_that_wait_need_room_in_the_budget() -> None:
+    """They charge records, as a key's vote that waits does (P11)."""
+    store = Store(mapped(12, keys=[b"%d" % number for number in range(12)]))
+    of = stream(donates())
+    work = restore(store, of)
+    work.absorb([store.records(0, 12)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    room, elsewhere = Fraction(1, 4), Fraction(1, 4)
+    assert restore(store, of, past=Past("shop", room=room, elsewhere=elsewhere)).urgent
+    with pytest.raises(sd.StateMismatch, match="3 recorded releases wait to be published"):
+        restore(store, of, past=Past("shop", room=Fraction(0), elsewhere=elsewhere))
+    settle(store, restore(store, of))
+    others = Tally(of.topics)
+    others.read(store.ledger)
+    assert others.highest(of.topics.input) == Fraction(1, 2)
+    assert [each.last_offset for each in others.readings(of.topics.input)] == [10]
 
 
 def test_would_the_version_before_refuse_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:

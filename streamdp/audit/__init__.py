@@ -15,7 +15,8 @@ Four layers, of which `audit_learner` goes through those that need no service:
 `audit_feedback_learner` goes through the same questions for learners that see the shown action's
 loss only (`feedback`); `feedback_blackbox` looks at their released sums from outside, and
 `flaws_of_choosing` at how requests draw from their policies (`choosing`). `audit_bandit` is for the
-papers' learners of that kind (`bandits`).
+papers' learners of that kind (`bandits`). `audit_crowd` asks the first question of two keys that
+learn from each other's votes (`crowd`).
 
 A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by broken variants in
 `tests/test_audit_*.py`.
@@ -24,6 +25,7 @@ A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by br
 from streamdp.audit.bandits import audit_bandit
 from streamdp.audit.blackbox import CONFIDENCE, EpsilonBound, lower_bound, pairs
 from streamdp.audit.choosing import flaws_of_choosing
+from streamdp.audit.crowd import audit_crowd
 from streamdp.audit.feedback import audit_feedback_learner
 from streamdp.audit.interference import leaks
 from streamdp.audit.long_blocks import misdeeds
@@ -45,6 +47,7 @@ __all__ = [
     "EpsilonBound",
     "Memo",
     "audit_bandit",
+    "audit_crowd",
     "audit_feedback_learner",
     "audit_learner",
     "flaws_of_choosing",

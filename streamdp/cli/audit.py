@@ -65,6 +65,12 @@ def audit(
         typer.Option("--black-box", help="Also run the real service on files, seen from outside."),
     ] = False,
     runs: Annotated[int, typer.Option(min=100, help="Runs of the service on each side.")] = 4_000,
+    crowd: Annotated[
+        bool,
+        typer.Option(
+            "--crowd", help="Also keys that learn from each other, in every kind of crowd."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not a table.")] = False,
 ) -> None:
     """Audit the shipped learners: exact log-ratios, every draw in long blocks, sampled transcripts,
@@ -75,6 +81,10 @@ def audit(
     losses are looked at with two actions, those of feedback with the fewest that are asked for.
 
     The papers' bandit learners, which the service does not run, are audited where they are named.
+
+    With --crowd each learner that can have a crowd is also audited with one of each kind (one prior
+    for all keys, priors by groups, beside a control group, with donation): whole transcripts of two
+    keys with two actions, rebuilt on the way.
 
     With --config the feedback streams of a configuration are audited, as they are configured.
 
@@ -87,8 +97,9 @@ def audit(
         sizes = actions or [2, 3]
         chosen = product(_chosen(recipe), sizes, epsilon or ["0.1", "1", "3"])
         audits = list(_of_recipes(chosen, samples, randomness, outside, fewest=min(sizes)))
+        audits += _of_crowds(_chosen(recipe), epsilon or ["0.1", "1", "3"]) if crowd else []
     else:
-        _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions)
+        _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions, crowd=crowd)
         audits = list(_of_configuration(config, samples, randomness, outside))
     _print_json(audits) if as_json else _print_table(audits)
     if not all(result.passed for result in audits):
@@ -131,6 +142,30 @@ def _of_recipes(
         if runs is not None and many == _BLACK_BOX_ACTIONS:
             result = seen_from_outside(learner, result, runs=runs)
         yield result
+
+
+def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
+    """Each learner that a crowd can have, with each kind of crowd."""
+    from streamdp.audit.crowd import KINDS, audit_crowd
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.learners import RECIPES, learner_of
+    from streamdp.core.learners.leader import crowded
+
+    found = []
+    for options, size in product(chosen, sizes):
+        if options["recipe"] not in RECIPES:
+            continue
+        learner = learner_of({**options, "epsilon": size}, actions=["action 1", "action 2"])
+        try:
+            crowded(learner)
+        except InvalidConfig:
+            continue  # it selects otherwise than a crowd supposes
+        found += [audit_crowd(learner, kind) for kind in KINDS]
+    if not found:
+        named = ", ".join(dict.fromkeys(options["recipe"] for options in chosen))
+        expected = "a recipe that selects by permute_and_flip"
+        raise InvalidConfig(complaint("--crowd", "no such learner", expected=expected, got=named))
+    return found
 
 
 def _of_configuration(
@@ -185,7 +220,7 @@ def _refuse_beside_config(**options: object) -> None:
 
     given = [f"--{name}" for name, value in options.items() if value]
     if given:
-        expected = "none of --recipe, --epsilon and --actions, which the configuration says"
+        expected = "none of --recipe, --epsilon, --actions and --crowd: it says what is audited"
         got = " and ".join(given)
         raise InvalidConfig(complaint("--config", "not alone", expected=expected, got=got))
 

@@ -1,0 +1,218 @@
+"""Does one event move what a whole crowd releases by its charge at most, whatever the priors?
+
+Two keys' learners are run through the shipped engine under transcripts of all their draws, and
+under every content of one record; between records the engine is saved, and made again from what was
+saved. A transcript's probability is the product of the laws of its draws, each from the sums and
+the prior that the engine handed to that draw. Nothing is assumed about which event reaches which
+draw, by which prior or pool: that is what is being checked.
+
+Blocks are long enough that one vote tells whoever counts it most of what a vote can tell
+(`evidence.crowd.longest_told`), and all slots but single ones are ties: so two votes already move a
+prior far, and whatever reads a content that it must not read moves a draw far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+
+from streamdp.audit.transcripts import TOLERANCE
+from streamdp.audit.verdict import Audit
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.engine import Engine, Rebuilding, recorded
+from streamdp.core.engine.draws import Drawn, Kept
+from streamdp.core.events import Key, LossBatch
+from streamdp.core.evidence.control import Control
+from streamdp.core.evidence.crowd import longest_told
+from streamdp.core.evidence.groups import Groups
+from streamdp.core.learners import Leader, learner_of
+from streamdp.core.learners.leader import crowded
+from streamdp.core.randomness import Bits, SeededRandomness
+from streamdp.core.schedule import Schedule
+from streamdp.core.selection import Mechanism, Prior
+
+ACTIONS = ("a", "b")
+KEYS: tuple[Key, ...] = (b"y", b"x")
+"""The first is in a control group of one half, the second is not."""
+
+KINDS = ("partition", "groups", "control", "donate")
+"""What a crowd may be: one for all keys, by groups, beside a control group, with a pool."""
+
+_CONTENTS = np.array(list(product((0, 1), repeat=2)), np.float32)
+_BLOCKS = 3
+_FREE = 3  # draws that go every way; the others go by turns
+_REBUILT = (2, 6)  # before these records
+
+
+@dataclass(frozen=True)
+class Forced:
+    """A choice that follows a script, and notes how likely that was."""
+
+    choose: Mechanism
+    script: tuple[int, ...]
+    logs: list[float] = field(default_factory=list, compare=False)
+
+    @property
+    def name(self) -> str:
+        """As the choice that is forced."""
+        return self.choose.name
+
+    @property
+    def rate(self) -> Fraction:
+        """As the choice that is forced."""
+        return self.choose.rate
+
+    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
+        """What the script says; one draw at a time."""
+        (row,) = sums
+        taken = self.script[len(self.logs)]
+        self.logs.append(float(self.choose.log_probabilities(row, prior)[taken]))
+        return np.array([taken])
+
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
+        """The law of the choice that is forced."""
+        return self.choose.log_probabilities(sums, prior)
+
+
+def audit_crowd(learner: Leader, kind: str) -> Audit:
+    """Check that a crowd of this kind adds nothing to what the learner charges an event.
+
+    `learner` is one without a crowd; its recipe runs again for two actions.
+
+    >>> import streamdp as sd
+    >>> found = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), "partition")
+    >>> found.verdict, found.charged, round(found.worst, 9)
+    ('holds', Fraction(1, 1), 1.0)
+    """
+    alone = learner_of(learner.to_config(), actions=ACTIONS)
+    subject = _subject(alone, kind)
+    assert alone.charge is not None, "a crowd is of private learners"
+    charge, worst, failures = alone.charge, 0.0, []
+    records = _records(subject.schedule)
+    for varied, closed in _varied(records):
+        ratio = max(_spread(subject, records, varied, script) for script in _scripts())
+        worst = max(worst, ratio)
+        if ratio > charge + TOLERANCE:
+            failures.append(f"record {varied}: moves what is released by {ratio:.6f}")
+        if closed != (ratio > charge / 4):
+            due = "some" if closed else "nothing"
+            failures.append(f"record {varied}: moves what is released by {ratio:.6f}, due: {due}")
+    options = dict(alone.options)
+    told = ", ".join(f"{name}={value}" for name, value in {**options, "crowd": kind}.items())
+    return Audit(
+        learner=f"{alone.recipe}({told})", actions=len(ACTIONS), configured=options["epsilon"],
+        charged=charge, worst=worst, samples=0, failures=tuple(failures),
+    )  # fmt: skip
+
+
+def _subject(alone: Leader, kind: str) -> Leader:
+    """The learner with a crowd, in blocks of which each tells all that it can."""
+    groups = Groups(((b"x",), (b"y",))) if kind == "groups" else Groups()
+    control = Control(Fraction(1, 2) if kind == "control" else Fraction(0))
+    together = crowded(alone, groups=groups, control=control)
+    assert together.crowd is not None
+    told = longest_told(together.crowd)
+    if kind != "donate":
+        return replace(together, schedule=Schedule("audit", None, (1,), (told,)))
+    giving = replace(together.crowd, donates=2)
+    return replace(together, crowd=giving, schedule=Schedule("audit", None, (1,), (told, 1)))
+
+
+def _records(schedule: Schedule) -> list[tuple[Key, int]]:
+    """Records by key and slots: each block is one slot, and a frame of ties that ends it.
+
+    Both keys' blocks are open where the first of them ends: what is in the other's must reach no
+    draw but its own.
+    """
+    lengths = schedule.lengths(np.arange(_BLOCKS)).tolist()
+    closed = [
+        (key, slots) for length in lengths for slots in (1, length - 1) if slots for key in KEYS
+    ]
+    return [*closed, *((key, 1) for key in KEYS)]  # the last lie in blocks that stay open
+
+
+def _varied(records: list[tuple[Key, int]]) -> Iterator[tuple[int, bool]]:
+    """The records whose content is varied, and whether a draw is due to them.
+
+    The second key's first, which with a pool lies in a block of it that others end; one of a block
+    that ends behind the other key's; and the last of all, which nothing reads yet.
+    """
+    single = [at for at, (_, slots) in enumerate(records) if slots == 1]
+    yield single[1], True
+    yield single[3], True
+    yield len(records) - 1, False
+
+
+def _scripts() -> Iterator[tuple[int, ...]]:
+    """Transcripts: the openings and the last votes go by turns, those between go every way.
+
+    As many draws as without a pool: with one there are fewer.
+    """
+    for free in product((0, 1), repeat=_FREE):
+        yield (0, free[0], 1, *free[1:], 0, 1, 1, 0)
+
+
+def _spread(
+    subject: Leader, records: list[tuple[Key, int]], varied: int, script: tuple[int, ...]
+) -> float:
+    """The largest log-ratio that the content of one record makes to this transcript."""
+    logs = [sum(_lived(subject, records, varied, content, script)) for content in _CONTENTS]
+    return max(logs) - min(logs)
+
+
+def _lived(
+    subject: Leader,
+    records: list[tuple[Key, int]],
+    varied: int,
+    content: Floats,
+    script: tuple[int, ...],
+) -> list[float]:
+    """The log-probabilities of a life's draws."""
+    choose = Forced(subject.choose, script)
+    life = _Life(replace(subject, choose=choose))
+    for at, (key, slots) in enumerate(records):
+        losses = np.zeros((slots, len(ACTIONS)), np.float32)
+        losses[-1] = content if at == varied else (at % 2, (at + 1) % 2) if slots == 1 else 0
+        offsets = np.full(slots, at, dtype=np.int64)
+        life.take(LossBatch([key], np.zeros(slots, np.int64), losses, offsets))
+    return choose.logs
+
+
+class _Life:
+    """An engine that is saved now and then, and made again before some records."""
+
+    def __init__(self, learner: Leader) -> None:
+        self._learner, self._log = learner, list[LossBatch]()
+        self._rows = dict[Key, bytes]()
+        self._releases = dict[Drawn, Kept]()
+        self._engine = self._new()
+
+    def take(self, batch: LossBatch) -> None:
+        """One record more."""
+        if len(self._log) in _REBUILT:
+            self._engine = self._again()
+        self._log.append(batch)
+        released = self._engine.apply_batch(batch)
+        self._releases |= recorded(released)
+        if len(self._log) % 2:
+            self._rows |= dict(self._engine.save(most=1))
+
+    def _new(self) -> Engine:
+        return Engine(
+            stream="audit", partition=0, learner=self._learner, budget=self._learner.charge,
+            randomness=SeededRandomness("audit"),
+        )  # fmt: skip
+
+    def _again(self) -> Engine:
+        before = self._engine
+        rebuilding = Rebuilding(
+            self._new(), rows=list(self._rows.items()), releases=self._releases,
+            crowd=before.crowd(),
+        )  # fmt: skip
+        for batch in self._log[before.low_water() :]:
+            rebuilding.feed(batch)
+        return rebuilding.finish(position=before.position, rows=before.rows)

@@ -1,0 +1,95 @@
+"""Crowds that read what they must not, or read it twice: mutants, never in the product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from streamdp.core.arrays import Ints
+from streamdp.core.engine import Rebuilding
+from streamdp.core.engine.crowding import PartitionCrowd, Side
+from streamdp.core.engine.losses import LossBlocks
+from streamdp.core.engine.machine import Engine
+from streamdp.core.engine.plan import Plan
+from streamdp.core.events import CrowdPrior, LossBatch
+from streamdp.core.evidence.crowd import Crowd, cast, newest
+from streamdp.core.grid import UNIT
+
+
+def from_open_sums(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the prior counts, beside votes, what is ahead in the open blocks."""
+
+    def released(self: PartitionCrowd, votes: int) -> tuple[CrowdPrior, ...]:
+        assert isinstance(self.crowd, Crowd)
+        self.votes += votes
+        sums = self.bank.sums[: len(self.bank)]
+        ones = np.ones(len(sums), np.int64)
+        kept = cast(
+            self.crowd,
+            prior=0 * ones,
+            stayed=ones < 0,
+            vote=sums.argmin(axis=1),
+            length=9 * ones,
+            group=0 * ones,
+        )
+        made = self.crowd.made(newest(kept), self.priors, after=self.votes)
+        self.priors[made.number] = made
+        return (made,)
+
+    patch.setattr(PartitionCrowd, "released", released)
+
+
+def when_sums_say_so(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the next prior waits while some open sum is large."""
+    plain = PartitionCrowd.released
+
+    def released(self: PartitionCrowd, votes: int) -> tuple[CrowdPrior, ...]:
+        if self.bank.sums[: len(self.bank)].max() < UNIT:
+            return plain(self, votes)
+        self.votes += votes
+        return ()
+
+    patch.setattr(PartitionCrowd, "released", released)
+
+
+def by_open_sums(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: what is ahead in the newest key's block decides which group's prior a key is told."""
+    plain = PartitionCrowd.told
+
+    def told(self: PartitionCrowd, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
+        ahead = int(self.bank.sums[len(self.bank) - 1].argmin())
+        return plain(self, rows, side)[0], np.full(len(rows), 1 + ahead)
+
+    patch.setattr(PartitionCrowd, "told", told)
+
+
+def counted_in_its_own_block_too(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: a donated slot is also added to its key's sums."""
+    plain = LossBlocks.added
+
+    def added(self: LossBlocks, plan: Plan) -> object:
+        return plain(self, replace(plan, gives=None))
+
+    patch.setattr(LossBlocks, "added", added)
+
+
+def given_again_by_a_rebuild(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the pool gets the slots of records that a rebuild reads again."""
+    feed, finish = Rebuilding.feed, Rebuilding.finish
+    again: list[Plan] = []
+
+    def feeding(self: Rebuilding, batch: LossBatch) -> None:
+        again.append(self._engine._plan(batch, self._record, limit=9))
+        feed(self, batch)
+
+    def finishing(self: Rebuilding, *, position: int, rows: int) -> Engine:
+        engine = finish(self, position=position, rows=rows)
+        while engine._pool is not None and again:
+            engine._pool.engine.position = 0
+            engine._pool.take(again.pop())
+        return engine
+
+    patch.setattr(Rebuilding, "feed", feeding)
+    patch.setattr(Rebuilding, "finish", finishing)

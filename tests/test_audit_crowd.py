@@ -1,0 +1,69 @@
+"""Does the audit of a crowd pass what is shipped, and catch an engine that is wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+
+import streamdp as sd
+from streamdp.audit.crowd import KINDS, audit_crowd
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.selection import PermuteAndFlip, Prior
+from tests.support.crowd_mutants import (
+    by_open_sums,
+    counted_in_its_own_block_too,
+    from_open_sums,
+    given_again_by_a_rebuild,
+    when_sums_say_so,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_does_a_crowd_cost_an_event_its_charge_at_most(kind: str) -> None:
+    """Exactly its charge where the draw is close, and nothing while its block is open."""
+    found = audit_crowd(sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2"), kind)
+    assert found.verdict == "holds"
+    assert (found.charged, found.actions, found.samples) == (Fraction(1, 2), 2, 0)
+    assert 0.45 < found.worst <= 0.5 + 1e-9
+    assert f"crowd={kind})" in found.learner
+
+
+@pytest.mark.parametrize(
+    ("break_it", "kind", "record"),
+    [
+        (from_open_sums, "partition", 3),
+        (when_sums_say_so, "partition", 3),
+        (by_open_sums, "groups", 3),
+        (counted_in_its_own_block_too, "donate", 1),
+        (given_again_by_a_rebuild, "donate", 1),
+    ],
+)
+def test_is_a_broken_engine_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    kind: str,
+    record: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prior that reads sums, waits for them or is chosen by them; a slot that counts twice."""
+    break_it(monkeypatch)
+    found = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), kind)
+    assert not found.passed
+    assert f"record {record}: moves what is released by" in found.failures[-1]
+    assert found.worst > 1.1
+
+
+def test_is_a_draw_that_reads_nothing_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit that sees nothing must not say that all is well."""
+    learner = sd.incumbent_leader(actions=["a", "b"], epsilon="1")
+    kind = type(learner.choose)
+    plain = kind.log_probabilities
+
+    def blind(self: PermuteAndFlip, sums: Ints, prior: Prior | None = None) -> Floats:
+        return plain(self, 0 * sums, prior)
+
+    monkeypatch.setattr(kind, "log_probabilities", blind)
+    assert "due: some" in audit_crowd(learner, "partition").failures[0]
