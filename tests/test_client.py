@@ -7,12 +7,13 @@ import itertools
 import threading
 import timeit
 from collections.abc import Callable
+from inspect import signature
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdp.client import ActionsCache, Change, Feed, Source, Why
+from streamdp.client import Actions, ActionsCache, Change, Feed, HttpActions, Source, Why
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.events import Release
@@ -219,6 +220,15 @@ def test_does_the_threaded_cache_answer_without_a_loop() -> None:
     with pytest.raises(InvalidConfig), ActionsCache(lambda: Reader(broken, Topic()), [SOURCE]):
         raise AssertionError
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("client", [ActionsCache, HttpActions])
+def test_have_both_clients_one_shape(client: type[Actions]) -> None:
+    """The same methods with the same arguments and results, with and without an event loop."""
+    for name in ("action", "choose", "choose_all", "condition"):
+        assert signature(getattr(client, name)) == signature(getattr(Actions, name))
+    for opened_by in ("__enter__", "__exit__", "__aenter__", "__aexit__"):
+        assert hasattr(client, opened_by)
 
 
 def plain(stream: str, key: bytes) -> bytes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import sqrt
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
@@ -32,6 +31,7 @@ from streamdp.replay.lockstep import (
     play_converted,
     play_hybrid,
 )
+from streamdp.replay.spread import standard_error
 
 _FIRST_CHUNK = 256
 _MOST_CHUNK = 1 << 16
@@ -53,7 +53,7 @@ class BanditOutcome:
     @property
     def error(self) -> float:
         """Its standard error."""
-        return float(self.regrets[:, -1].std(ddof=1)) / sqrt(len(self.regrets))
+        return standard_error(self.regrets[:, -1])
 
     def __str__(self) -> str:
         """As tables show it."""

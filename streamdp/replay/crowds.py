@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import exp, sqrt
+from math import exp
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind, World
 from streamdp.replay.gifts import BlocksOfKeys, Gifts
+from streamdp.replay.spread import standard_error
 
 HORIZON = 20_000
 """Slots of each key."""
@@ -320,7 +321,7 @@ def regret_left(outcomes: Sequence[CrowdOutcome]) -> tuple[float, float]:
     logs = np.concatenate([outcome.logs for outcome in outcomes])
     mean = exp(float(logs.mean()))
     runs = np.stack([outcome.logs for outcome in outcomes]).mean(axis=0)
-    return mean, mean * float(runs.std(ddof=1)) / sqrt(len(runs))
+    return mean, mean * standard_error(runs)
 
 
 def caught(outcome: CrowdOutcome) -> float:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from math import sqrt
 from typing import Literal
 
 import numpy as np
@@ -38,6 +37,7 @@ from streamdp.replay.bandits import simulate_bandit
 from streamdp.replay.cells import Epsilon, epsilon_text
 from streamdp.replay.course import Shares, Trajectory
 from streamdp.replay.offpolicy.policies import scales
+from streamdp.replay.spread import standard_error
 from streamdp.replay.stages import Watch, unwatched
 
 HORIZON = 10**6
@@ -118,7 +118,7 @@ class FeedbackOutcome:
     @property
     def error(self) -> float:
         """Its standard error."""
-        return float(self.regrets.std(ddof=1)) / sqrt(len(self.regrets))
+        return standard_error(self.regrets)
 
     @property
     def worst(self) -> float:

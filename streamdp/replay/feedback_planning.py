@@ -33,6 +33,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.feedback import BASELINES, Environment, feedback_candidate, steps
+from streamdp.replay.spread import standard_error
 
 FOUND = 0.9
 """Of the runs have to have found the best action."""
@@ -194,8 +195,7 @@ def plan_feedback(wish: FeedbackWish, *, runs: int | None = None) -> FeedbackPla
                 float(total.mean()),
             )
         )
-    error = float(total.std(ddof=1)) / sqrt(many)
-    return FeedbackPlan(wish, many, tuple(planned), float(total.mean()), error)
+    return FeedbackPlan(wish, many, tuple(planned), float(total.mean()), standard_error(total))
 
 
 @dataclass(frozen=True, slots=True)

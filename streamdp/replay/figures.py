@@ -20,6 +20,7 @@ from streamdp.core.regret import bound_of
 from streamdp.replay import following
 from streamdp.replay.cells import Cell, epsilon_text
 from streamdp.replay.replaying import Replay, ReplayAnswer
+from streamdp.replay.spread import standard_error
 from streamdp.wire.unprotected import labelled
 
 SETTLED = 0.9
@@ -126,7 +127,7 @@ def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
         return None
     best = min(rivals, key=lambda probe: probe.mean)
     saved = answer.final - best.final  # the same seeds: common random numbers
-    error = saved.std(ddof=1) / np.sqrt(len(saved)) if len(saved) > 1 else 0.0
+    error = standard_error(saved)
     enough = saved.mean() > max(3 * error, 0.05 * abs(answer.mean), 1e-9)
     return best if enough else None
 

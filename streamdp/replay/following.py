@@ -29,6 +29,7 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.replay.cells import Candidate, Cell, Epsilon, cells_of, epsilon_text, parse_candidate
 from streamdp.replay.onepass import Summed
+from streamdp.replay.spread import standard_error
 
 MEMORY, GROWING = "remembering_leader", "incumbent_leader"
 Z = 1.96
@@ -157,9 +158,7 @@ def result_of(contest: Contest, finals: Mapping[Cell, Floats]) -> Result:
 
 def half_interval(values: Floats) -> float:
     """1.96 standard errors of a mean over seeds; infinite where one seed says nothing of it."""
-    if len(values) < 2:
-        return float("inf")
-    return float(Z * values.std(ddof=1) / np.sqrt(len(values)))
+    return Z * standard_error(values, alone=float("inf"))
 
 
 def loss_by_stretch(summed: Summed, points: Ints) -> float:

@@ -21,6 +21,7 @@ from streamdp.core.regret import Bound, bound_of
 from streamdp.replay.blocks import Bernoulli, Walk, walk
 from streamdp.replay.cells import Candidate, Epsilon, epsilon_text
 from streamdp.replay.figures import SETTLED
+from streamdp.replay.spread import standard_error
 
 _WORK = 1 << 25  # selections × actions of one simulation
 _RUNS = (20, 2000)
@@ -92,8 +93,7 @@ class LearnerPlan:
     @property
     def error(self) -> float:
         """Its standard error."""
-        regret = self.walk.regret
-        return float(regret.std(ddof=1) / np.sqrt(len(regret)))
+        return standard_error(self.walk.regret)
 
     @property
     def settled(self) -> int | None:

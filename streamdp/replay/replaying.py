@@ -43,6 +43,7 @@ from streamdp.replay.grid import holds
 from streamdp.replay.log import Log
 from streamdp.replay.onepass import OnePass, Summed
 from streamdp.replay.running import follow
+from streamdp.replay.spread import standard_error
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which the running follow-the-leader is run unasked: a second or two."""
@@ -122,8 +123,7 @@ class ReplayAnswer:
     @property
     def error(self) -> float:
         """The standard error of the mean over seeds; 0 for one seed."""
-        n = len(self.final)
-        return float(self.final.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+        return standard_error(self.final)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_in
 from streamdp.core.schedule import Schedule
 from streamdp.replay.cells import Candidate, Cell, Epsilon, cells_of, schedules_of
 from streamdp.replay.instances import STATIONARY, Instance
+from streamdp.replay.spread import standard_error
 from streamdp.replay.unprotected import Tracker
 
 HORIZON = 1 << 17
@@ -89,7 +90,7 @@ class CellOutcome:
     @property
     def error(self) -> float:
         """Its standard error."""
-        return float(self.regrets.std(ddof=1)) / sqrt(len(self.regrets))
+        return standard_error(self.regrets)
 
     def __str__(self) -> str:
         """As tables show it."""

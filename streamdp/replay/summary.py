@@ -16,6 +16,7 @@ from streamdp.replay.cells import epsilon_text
 from streamdp.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
 from streamdp.replay.following import Result, half_interval
 from streamdp.replay.replaying import Replay, ReplayAnswer
+from streamdp.replay.spread import standard_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _alike(one: ReplayAnswer, other: ReplayAnswer) -> bool:
     more = one.final - other.final
     if len(more) < 2:
         return True
-    return bool(abs(more.mean()) <= Z * more.std(ddof=1) / np.sqrt(len(more)))
+    return bool(abs(more.mean()) <= Z * standard_error(more))
 
 
 def _privacy(replay: Replay) -> Iterator[Statement]:
@@ -156,7 +157,7 @@ def _privacy(replay: Replay) -> Iterator[Statement]:
     parts = []
     for answer in private:
         paid = answer.final - free.final
-        error = Z * paid.std(ddof=1) / np.sqrt(len(paid)) if len(paid) > 1 else 0.0
+        error = Z * standard_error(paid)
         parts.append(f"ε = {epsilon_text(answer.cell.epsilon)}: {_paid(paid, error, replay.slots)}")
     yield Statement(
         "What privacy costs",

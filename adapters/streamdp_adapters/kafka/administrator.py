@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import (
@@ -159,30 +159,27 @@ class KafkaAdministrator:
         """About the `count` newest input records. NOT PRIVATE."""
         partitions = await self._partitions(stream)
         share = -(-count // partitions)
-        batches: list[Records] = []
-        async with reading.reader(
-            self._settings, (stream.input,), where=f"topic {stream.input}"
-        ) as look:
-            for number in range(partitions):
-                place = TopicPartition(stream.input, number)
-                first, end = await look.bounds(place)
-                partition = Partition(stream.stream, number)
-                start = max(first, end - share)
-                batches += [batch async for batch in look.columns(stream, partition, start, end)]
-        return batches
+        newest = self._input(stream, partitions, lambda _, end: end - share)
+        return [batch async for batch in newest]
 
     async def history(
         self, stream: StreamTopics, *, after: Mapping[int, int]
     ) -> AsyncIterator[Records]:
         """The whole retained input, batch by batch. NOT PRIVATE."""
         partitions = await self._partitions(stream)
+        async for records in self._input(stream, partitions, lambda at, _: after.get(at, 0)):
+            yield records
+
+    async def _input(
+        self, stream: StreamTopics, partitions: int, start_of: Callable[[int, int], int]
+    ) -> AsyncIterator[Records]:
+        """The retained input from an offset on that depends on the partition and its end."""
         async with reading.reader(
             self._settings, (stream.input,), where=f"topic {stream.input}"
         ) as look:
             for number in range(partitions):
-                place = TopicPartition(stream.input, number)
-                first, end = await look.bounds(place)
-                start = max(first, after.get(number, 0))
+                first, end = await look.bounds(TopicPartition(stream.input, number))
+                start = max(first, start_of(number, end))
                 if start < end:
                     partition = Partition(stream.stream, number)
                     async for records in look.columns(stream, partition, start, end):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import product
 
-import numpy as np
-
 from streamdp.core.calibration import prefix_softmax_rate
 from streamdp.core.regret import leader_bound, prefix_softmax_bound
 from streamdp.replay.cells import epsilon_text
 from streamdp.replay.claims import LEADERS, ClaimResult, Effort, Measured, Z, verdict
 from streamdp.replay.claims.growth import one_better, run
+from streamdp.replay.spread import standard_error
 
 GRID = tuple(
     product((2, 10, 100), (0.02, 0.1, 0.5), (Fraction(1, 20), Fraction(1, 4), Fraction(2)))
@@ -33,7 +32,7 @@ def never_exceeded(size: Effort) -> Measured:
                 bound = prefix_softmax_bound(actions=K, gap=gap, eta=eta)
             else:
                 bound = leader_bound(actions=K, gap=gap, rate=rate)
-            half = Z * float(regret.std(ddof=1)) / np.sqrt(few.runs)
+            half = Z * standard_error(regret)
             mean = float(regret.mean())
             where = f"K = {K}, Δ = {gap}, ε = {epsilon_text(budget)}"
             worst = max(worst, ((mean + half) / bound, (mean - half) / bound, where))

@@ -12,6 +12,7 @@ from streamdp.replay.blocks import Bernoulli, Constant, LossWorld, Walk, walk
 from streamdp.replay.cells import epsilon_text, parse_candidate
 from streamdp.replay.charts import Curve
 from streamdp.replay.claims import SHOWN, ClaimResult, Effort, Measured, Picture, Z, ratio, verdict
+from streamdp.replay.spread import standard_error
 
 LONG = 24
 """Slots, as a power of two, up to which the horizon goes."""
@@ -46,7 +47,7 @@ def horizon(size: Effort) -> Measured:
         costs = course.costs
         early, added = costs[~late].sum(axis=0), costs[late].sum(axis=0)
         share = added / early.mean()
-        half = Z * float(share.std(ddof=1)) / np.sqrt(size.runs)
+        half = Z * standard_error(share)
         low, high = float(share.mean()) - half, float(share.mean()) + half
         findings.append(
             ClaimResult(
@@ -177,7 +178,7 @@ def _order(
     value, low, high = (bound / logs for bound in ratio(regrets[4096], regrets[16]))
     runs = len(regrets[16])
     least = min(
-        (regret.mean() - Z * regret.std(ddof=1) / np.sqrt(runs))
+        (regret.mean() - Z * standard_error(regret))
         / deterministic_lower_bound(actions=K, epsilon=float(budget), horizon=horizon)
         for K, regret in regrets.items()
     )
@@ -208,6 +209,6 @@ def _worst(actions: int, gap: float) -> Constant:
 
 def _curve(name: str, regrets: dict[float, Floats], colour: str) -> Curve:
     mean = np.array([regret.mean() for regret in regrets.values()])
-    half = np.array([Z * regret.std(ddof=1) / np.sqrt(len(regret)) for regret in regrets.values()])
+    half = np.array([Z * standard_error(regret) for regret in regrets.values()])
     x = np.array(list(regrets), dtype=float)
     return Curve(name, x, mean, colour, low=mean - half, high=mean + half, marks=True)

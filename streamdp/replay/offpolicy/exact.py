@@ -27,6 +27,7 @@ from streamdp.replay.log import Log, Portion
 from streamdp.replay.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.replay.offpolicy.estimators import ValueEstimate
 from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
+from streamdp.replay.spread import standard_error
 
 BAND = (10, 90)
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
@@ -196,11 +197,9 @@ class _Player:
         regret = so_far[-1]
         best = float(crowd.totals.min(axis=1).sum()) / UNIT
         rewards = 1 - (regret + best) / crowd.slots
-        n = len(rewards)
-        error = float(rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
         return FeedbackAnswer(
             cell=self._cell,
-            estimate=ValueEstimate(float(rewards.mean()), error),
+            estimate=ValueEstimate(float(rewards.mean()), standard_error(rewards)),
             by_seed=rewards,
             course=Trajectory(ends, so_far.mean(axis=1), low, high),
             shares=Shares(self._schedule.starts(np.arange(len(self._shares))), self._shares),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from math import sqrt
 from pathlib import PurePath
 
 import numpy as np
@@ -30,6 +29,7 @@ from streamdp.replay.offpolicy.statements import (
     summary,
 )
 from streamdp.replay.page_style import BANNER, COLOURS, document, html_table, section
+from streamdp.replay.spread import standard_error
 from streamdp.replay.summary import number
 
 MOST_SHOWN = 7  # actions with a colour of their own
@@ -215,9 +215,8 @@ def _cells(replay: FeedbackReplay) -> str:
     for answer in replay.answers:
         row = [answer.cell.text, epsilon_text(answer.cell.epsilon)]
         if answer.regret is not None:
-            count = len(answer.regret)
-            error = float(answer.regret.std(ddof=1)) / sqrt(count) if count > 1 else 0.0
-            row.append(f"{number(float(answer.regret.mean()))} ± {number(Z * error)}")
+            half = Z * standard_error(answer.regret)
+            row.append(f"{number(float(answer.regret.mean()))} ± {number(half)}")
             row.append(interval(headline(answer)))
         elif answer.value is not None:
             value = answer.value

@@ -38,6 +38,7 @@ from streamdp.replay.offpolicy.estimators import ValueEstimate
 from streamdp.replay.offpolicy.exact import BAND, LogKeys, slots_in_order
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.rejection import POINTS, Met, answer_of
+from streamdp.replay.spread import standard_error
 
 _AT_ONCE = 1 << 21  # losses
 
@@ -99,11 +100,9 @@ def _exact(
     regrets -= least
     low, high = np.percentile(regrets, BAND, axis=0)
     rewards = 1 - (regrets[:, -1] + least[-1]) / crowd.slots
-    n = len(rewards)
-    error = float(rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
     return FeedbackAnswer(
         cell=cell,
-        estimate=ValueEstimate(float(rewards.mean()), error),
+        estimate=ValueEstimate(float(rewards.mean()), standard_error(rewards)),
         by_seed=rewards,
         course=Trajectory(marks, regrets.mean(axis=0), low, high),
         shares=_shares(shown, marks, crowd.totals.shape[1]),

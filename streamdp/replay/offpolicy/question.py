@@ -37,6 +37,7 @@ from streamdp.replay.offpolicy.answers import (
 )
 from streamdp.replay.offpolicy.fold import fold
 from streamdp.replay.offpolicy.log import ShownLog
+from streamdp.replay.spread import standard_error
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
@@ -286,7 +287,7 @@ def _check_propensities(
 def _check_weights(log: ShownLog, good: NDArray[np.bool_]) -> None:
     """Refuse propensities that cannot be those of the draws: weights have the mean 1."""
     weights = 1 / (len(log.actions) * log.pscore[good])
-    mean, error = float(weights.mean()), float(weights.std(ddof=1)) / sqrt(len(weights))
+    mean, error = float(weights.mean()), standard_error(weights, alone=float("nan"))
     if abs(mean - 1) > _MOST_ERRORS * error:
         raise _refused(
             log,

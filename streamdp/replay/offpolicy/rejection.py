@@ -33,6 +33,7 @@ from streamdp.replay.offpolicy.answers import (
 from streamdp.replay.offpolicy.estimators import ValueEstimate, Z
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.policies import Runs, coins_of, drawn
+from streamdp.replay.spread import standard_error
 
 POINTS = 200  # of a curve
 
@@ -98,7 +99,7 @@ def answer_of(
             for rewards_of_seed in rewards
         ]
     )
-    errors = [float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else np.inf for r in rewards]
+    errors = [standard_error(reward, alone=np.inf) for reward in rewards]
     return FeedbackAnswer(
         cell=cell,
         estimate=ValueEstimate(float(means.mean()), float(np.mean(errors))),

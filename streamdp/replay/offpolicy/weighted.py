@@ -38,6 +38,7 @@ from streamdp.replay.offpolicy.estimators import (
 )
 from streamdp.replay.offpolicy.log import ShownLog
 from streamdp.replay.offpolicy.policies import Runs
+from streamdp.replay.spread import standard_error
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 GUESSED = 4.0
@@ -184,7 +185,7 @@ def fixed(log: ShownLog) -> Fixed:
         shape=(1, K),
     )
     level = np.full((1, K), 0.5)
-    error = float(reward.std(ddof=1) / np.sqrt(len(reward))) if len(reward) > 1 else float("inf")
+    error = standard_error(reward, alone=float("inf"))
     return Fixed(
         ValueEstimate(float(reward.mean()), error),
         value_of(moments, np.full((1, K), 1 / K), level),
