@@ -67,12 +67,13 @@ def misdeeds(
     production; `randomness` replaces them.
     """
     system = SystemRandomness() if randomness is None else randomness
-    return list(dict.fromkeys(_misdeeds(learner, tuple(estimates), longest, system)))
+    return list(dict.fromkeys(each_misdeed(learner, tuple(estimates), longest, system)))
 
 
-def _misdeeds(
+def each_misdeed(
     learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
 ) -> Iterator[str]:
+    """The same one by one, story by story: who waits for a certain one need not wait for all."""
     story = story_of(learner, longest=longest)
     seeded = SeededRandomness("audit")
     by_turns = told_by_turns(story)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import blake2b
 from os import urandom
 from typing import Protocol
@@ -210,7 +211,8 @@ class SeededRandomness:
 
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
         """A 128-bit keyed hash of the identity."""
-        identity = _encode(stream, int(partition), key, int(epoch), int(born))
+        where = _encoded_place(stream, int(partition))
+        identity = where + _encode(key, int(epoch), int(born))
         person = b"streamdp tag"
         return blake2b(identity, digest_size=TAG_BYTES, key=self._secret, person=person).digest()
 
@@ -250,6 +252,12 @@ def _encode(*parts: str | bytes | int | None) -> bytes:
             kind, body = b"i", str(part).encode()
         out += kind + len(body).to_bytes(8, "little") + body
     return bytes(out)
+
+
+@lru_cache(maxsize=256)
+def _encoded_place(stream: str, partition: int) -> bytes:
+    """What all identities of a partition begin with."""
+    return _encode(stream, partition)
 
 
 def uniform_integers(bits: Bits, n: NDArray[np.int64], *, position: int = 0) -> NDArray[np.int64]:

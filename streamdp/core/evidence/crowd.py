@@ -256,7 +256,7 @@ class Crowd:
 
     def made(self, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int) -> CrowdPrior:
         """The prior that follows from these votes; `priors` are those before it, by number."""
-        rows = [_Rows.of(self, votes, priors, gap) for gap in GAPS]
+        rows = _Rows.of_gaps(self, votes, priors)
         found = [_estimated(each) for each in rows]
         likelihoods = [each.likelihood for each in found]
         gap = likelihoods.index(max(likelihoods))
@@ -279,7 +279,7 @@ class Crowd:
         """
         if not 0 <= prior.gap < len(GAPS) or not self.fits(prior):
             return False
-        rows = [_Rows.of(self, votes, priors, gap) for gap in GAPS]
+        rows = _Rows.of_gaps(self, votes, priors)
         found = [_estimated(each) for each in rows]
         best, taken = max(each.likelihood for each in found), found[prior.gap]
         off = np.abs(self._units(rows[prior.gap], taken) - prior.bonuses).max()
@@ -364,11 +364,9 @@ class _Rows:
         return _Rows(self.count[which], self.others[which], self.own[which], self.group[which])
 
     @classmethod
-    def of(
-        cls, crowd: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior], gap: Fraction
-    ) -> _Rows:
-        """The rows of these votes."""
-        rate, kept = float(crowd.rate * gap), float(np.exp(float(crowd.bonus)))
+    def of_gaps(cls, crowd: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior]) -> list[_Rows]:
+        """The rows of these votes, for each gap."""
+        kept = float(np.exp(float(crowd.bonus)))
         which, prior = np.unique(votes.prior, return_inverse=True)
         units = np.concatenate([crowd._by_group(priors[n]) for n in which.tolist()])
         weights = np.exp(units / (1 << POINT))
@@ -379,12 +377,16 @@ class _Rows:
         rows, row = np.unique(table, axis=0, return_inverse=True)
         count = np.zeros((len(rows), crowd.actions))
         np.add.at(count, (row.ravel(), votes.vote), votes.count)
-        told = np.minimum(MOST_TOLD, rate * rows[:, 1])[:, None]
         each, stayed = weights[rows[:, 0]], rows[:, 2:3]
         base = each.sum(axis=1, keepdims=True) + (kept - 1) * stayed * np.exp2(rows[:, 3:])
-        others = 1 / (base + np.expm1(told) * each)
-        own = np.exp(told) / (base + np.expm1(told) * each * np.where(stayed, kept, 1))
-        return cls(count, others, own, rows[:, 0] % crowd.groups.count)
+        group = rows[:, 0] % crowd.groups.count
+        found = []
+        for gap in GAPS:
+            told = np.minimum(MOST_TOLD, float(crowd.rate * gap) * rows[:, 1])[:, None]
+            more = np.expm1(told) * each
+            own = np.exp(told) / (base + more * np.where(stayed, kept, 1))
+            found.append(cls(count, 1 / (base + more), own, group))
+        return found
 
 
 def longest_told(crowd: Crowd) -> int:
