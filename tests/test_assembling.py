@@ -60,6 +60,7 @@ def _events(log: MemoryLog) -> list[Written]:
     return [(key, value, list(headers)) for key, value, headers in columns]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_each_request_is_one_event_through_faults_at_every_step(seed: int) -> None:
     """As an independent join of both logs has them, with and without a cap."""

@@ -31,6 +31,7 @@ RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
 CAP = Cap(2, 5, SECRET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", Combine)
 @pytest.mark.parametrize("gap", [1, 3])
 def test_events_are_those_of_an_independent_join_through_crashes(
@@ -47,6 +48,7 @@ def test_events_are_those_of_an_independent_join_through_crashes(
     assert crashed > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_broken_join_is_caught(mutant: Callable[..., Join]) -> None:
     """Each of the ways in which an event could tell, count twice or get lost."""
@@ -145,6 +147,7 @@ def _neighbour(logs: Logs, seed: int) -> tuple[Logs, int]:
     return replace(logs, outcomes=others, requests=changed), at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [None, CAP], ids=["no cap", "a cap"])
 def test_neighbouring_outcomes_change_one_event_alone(cap: Cap | None) -> None:
     """Order, times, sizes and positions of everything are the same, whatever came of a request."""

@@ -23,6 +23,7 @@ def _record(random_: random.Random, number: int) -> Kind:
     return key, list(headers), random_.choice([None, b"", b"content"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 3, 1024])
 def test_every_request_comes_back_as_it_was(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """By its number, in any order, while some leave and others are forgotten."""

@@ -89,6 +89,7 @@ def test_a_request_that_cannot_be_read_is_a_null_event(
     assert _losses(recipe, content, [outcome]) == [0.5, 0.5, 0.5]
 
 
+@pytest.mark.slow
 @given(content=st.binary(max_size=60), outcome=st.binary(max_size=60), data=st.data())
 def test_no_bytes_are_more_than_gains(content: bytes, outcome: bytes, data: Any) -> None:
     """Each event is K losses in [0, 1] of one length, for arbitrary bytes and almost JSON."""

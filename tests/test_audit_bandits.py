@@ -49,6 +49,7 @@ def made(name: str = "lazy_ucb", epsilon: str = "1", **options: str) -> Bandit:
     return BANDIT_RECIPES[name](actions=ARMS, epsilon=epsilon, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "epsilon"),
     [(name, options, "1/4" if at % 2 else "3") for at, (name, options) in enumerate(SHIPPED)],
@@ -63,6 +64,7 @@ def test_does_a_shipped_learner_cost_what_it_says(
     assert audit.worst == pytest.approx(float(Fraction(epsilon)), rel=1e-12) or name == "dp_se"
 
 
+@pytest.mark.slow
 def test_does_hybrid_ucb_as_printed_cost_half_as_much_again() -> None:
     """1.5 ε, which the releases show and the actions do not."""
     printed = made("hybrid_ucb", root="printed")
@@ -164,6 +166,7 @@ def broken(course: type[Around], charge: Fraction = Fraction(10)) -> Bandit:
     return replace(learner, charge=charge, begin=lambda: course(learner.begin()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("course", [RunningTotal, PhaseNotReset, ReleasedTwice, ResumedTwice])
 def test_is_an_observation_in_two_releases_found(course: type[Around]) -> None:
     """The enumeration finds 2 ε or more, and the account refuses it before anything is drawn."""
@@ -236,6 +239,7 @@ class TellsRawSums(BanditEngine):
         return self._chance(Purpose.RESAMPLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "least"),
     [
@@ -252,6 +256,7 @@ def test_is_an_engine_that_reads_too_much_found(engine: type[BanditEngine], leas
     assert audit_bandit(made(), samples=100, engine=engine).verdict == "FAILS"
 
 
+@pytest.mark.slow
 def test_is_half_the_noise_found() -> None:
     """The χ² of the sampler."""
     audit = audit_bandit(made(), samples=1_000, randomness=SeededRandomness(4), engine=HalfTheNoise)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 from math import inf
@@ -75,17 +76,27 @@ def test_is_a_broken_draw_from_a_policy_caught(
     assert flaws[:1] == said, flaws
 
 
+@pytest.fixture
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A tenth of what the command asks `choose`, whose mutants are above."""
+    few = partial(flaws_of_choosing, samples=2000)
+    monkeypatch.setattr("streamdp.audit.flaws_of_choosing", few)
+    _flaws_of_choices.cache_clear()
+    yield
+    _flaws_of_choices.cache_clear()
+
+
+@pytest.mark.usefixtures("few_requests")
 def test_the_command_tells_of_a_broken_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     """`choose` is part of what `streamdp audit` looks at."""
     CHOOSING["says_the_probability_as_if_play_were_uniform"][1](monkeypatch)
-    _flaws_of_choices.cache_clear()
     asked = ["audit", "--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2"]
     result = CliRunner().invoke(application(), [*asked, "--samples", "1000", "--json"])
-    _flaws_of_choices.cache_clear()
     assert result.exit_code == 1
     assert "a probability is said" in json.loads(result.stdout)[0]["failures"][0]
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_the_command_audits_policies() -> None:
     """`streamdp audit --recipe policy_blocks`: with the action in the header and in the content."""
     asked = ["audit", "--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2"]

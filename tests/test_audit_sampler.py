@@ -20,6 +20,7 @@ from streamdp.core.engine import losses
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, SystemRandomness
+from tests.support.structures import one_of_each
 
 Tags = NDArray[np.uint8]
 
@@ -30,13 +31,19 @@ def shipped(options: dict[str, str], *, actions: int = 2) -> Leader:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
-def test_transcripts_of_the_shipped_engine_follow_their_law(options: dict[str, str]) -> None:
-    for actions in (2, 3):
-        learner = shipped(options, actions=actions)
-        fit = sample(learner, randomness=SeededRandomness(11), samples=20_000)
-        assert fit.passed, fit
-        assert fit.samples == 20_000
+@pytest.mark.parametrize(
+    "learner",
+    one_of_each(
+        (shipped(options, actions=actions) for options in SHIPPED for actions in (2, 3)),
+        and_of_each=lambda learner: type(learner.choose),
+    ),
+    ids=str,
+)
+def test_transcripts_of_the_shipped_engine_follow_their_law(learner: Leader) -> None:
+    """Of each structure and kind of choice."""
+    fit = sample(learner, randomness=SeededRandomness(11), samples=20_000)
+    assert fit.passed, fit
+    assert fit.samples == 20_000
 
 
 def test_system_randomness_follows_the_law_too() -> None:
@@ -66,6 +73,7 @@ class Reusing:
         return self.inner.bits(stream, purpose, tags, indices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgets", ["key", "block", "purpose"])
 def test_bits_that_are_used_again_on_other_data_are_caught(forgets: str) -> None:
     """Each selection alone follows its law; together, as transcripts, they do not."""
@@ -75,6 +83,7 @@ def test_bits_that_are_used_again_on_other_data_are_caught(forgets: str) -> None
     assert not reused.passed
 
 
+@pytest.mark.slow
 def test_a_window_of_another_law_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 1, 3 slots: the second's window is 2 or 3; here it is always the shortest."""
     learner = shipped({"recipe": "prefix_softmax", "cap": "none", "schedule": "geometric 3"})

@@ -29,6 +29,7 @@ def test_do_five_actions_show_half_the_noise() -> None:
     assert 1.99 < worst_of_actions(law(1.0, steps=4, noise=0.5), slots=5) <= 2 + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("losses", [(1, 0, 0, 1, 1)])
 def test_does_the_shipped_engine_play_by_the_law(losses: tuple[int, ...]) -> None:
     """χ² of five actions of 1,200 runs; a sound engine fails once in 10⁹ tests."""

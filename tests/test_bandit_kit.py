@@ -19,6 +19,7 @@ from streamdp.testing.bandits import check_bandit
 ARMS = ["a", "b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BANDIT_RECIPES))
 def test_does_a_shipped_bandit_keep_its_promises(name: str) -> None:
     check_bandit(BANDIT_RECIPES[name](actions=ARMS, epsilon="1/2"))
@@ -46,6 +47,7 @@ def greedy() -> Iterator[Bandit]:
     del BANDIT_RECIPES["greedy"]
 
 
+@pytest.mark.slow
 def test_does_a_learner_of_ones_own_pass_the_kit(greedy: Bandit) -> None:
     """A rule of a few lines on doubling phases is a private learner."""
     check_bandit(greedy, audit=lambda bandit: audit_bandit(bandit, samples=200))

@@ -38,6 +38,7 @@ REFERENCES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options", "epsilon", "mean", "error", "runs"), REFERENCES)
 def test_is_the_regret_that_of_the_reference(
     name: str, options: dict[str, str], epsilon: str, mean: float, error: float, runs: int
@@ -51,6 +52,7 @@ def test_is_the_regret_that_of_the_reference(
     assert abs(found.mean - mean) <= allowed, f"{found}, reference {mean} ± {error}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "delay", "mean"), [(LAZY, 1000, 851), (HELD, 1000, 1478), (HELD, 10_000, 2832)]
 )
@@ -68,6 +70,7 @@ def test_is_holding_worse_where_feedback_is_late(
     assert abs(found.mean - mean) <= 0.15 * mean + 3 * found.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "mean"),
     [

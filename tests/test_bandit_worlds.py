@@ -34,6 +34,7 @@ def one_by_one(learner: Bandit, world: BanditWorld, *, runs: int, horizon: int) 
     return BanditOutcome(str(learner), (horizon,), regrets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "world"),
     [
@@ -110,6 +111,7 @@ def test_do_beta_rewards_come_for_rows() -> None:
         assert abs(own.mean() / 3 - mean) < 5 * (mean * (1 - mean) / 5 / 6_000) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["batched_exp4", "improved_batched_exp4"])
 def test_does_it_matter_whether_slots_of_a_batch_are_drawn_together(recipe: str) -> None:
     """Slots of the same advice at once, or each as advice of its own: within five standard errors.

@@ -146,6 +146,7 @@ def test_do_htinf_rows_add_up() -> None:
     assert shift == pytest.approx(shift[:, :1].repeat(3, axis=1), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp_se", "converted"])
 def test_is_what_is_open_abandoned_where_the_horizon_doubles(name: str) -> None:
     """Observations of a part that a restart cuts are charged nothing, and those after it are."""

@@ -136,6 +136,7 @@ def test_is_everything_as_before_without_the_option(made: Callable[..., Any]) ->
     assert digest_of(store) == BEFORE[made.__name__]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ALL)
 @pytest.mark.parametrize("seed", range(6))
 def test_is_an_epoch_that_carries_the_same_through_any_crash(

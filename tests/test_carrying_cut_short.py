@@ -41,6 +41,7 @@ def cut(store: Store, work: PartitionWork, *, times: int, saves: bool = False) -
         store.decide(work.cut(now=float(at), pace=pace).commit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ALL)
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
 def test_does_a_restart_go_on_whatever_is_left(
@@ -63,6 +64,7 @@ def test_does_a_restart_go_on_whatever_is_left(
     assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "carry", "actions"),
     [(Mode.SHADOW, True, MORE), (Mode.LIVE, False, MORE), (Mode.LIVE, True, ("b", "d"))],
@@ -155,6 +157,7 @@ def test_is_a_key_of_before_idle_counted_as_withheld(
     assert verified(store, third) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ALL)
 def test_does_no_cut_into_batches_change_what_counts_as_withheld(made: Callable[..., Any]) -> None:
     """A key that is shown, withheld and away within one batch comes back as from many."""

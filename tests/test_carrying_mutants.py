@@ -139,6 +139,7 @@ def _born_sure_of(sure: Any) -> Any:
 CASES = [(name, made) for name, (_, _, learners) in MUTANTS.items() for made in learners]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "made"), CASES)
 def test_is_a_broken_variant_caught(
     name: str, made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -379,6 +379,7 @@ def test_does_verify_add_what_is_charged_elsewhere(shop: Path, streamdp: Streamd
     assert (told.code, "ε = 3/4 + 1/4 elsewhere, of a budget of 1" in told.out) == (0, True)
 
 
+@pytest.mark.slow
 def test_does_verify_add_applications_that_read_one_topic(shop: Path, streamdp: Streamdp) -> None:
     """Two of 3/4 are 3/2, whichever of them is asked: the other's ledger is in the same file."""
     other = written(shop.parent, app="other", name="other.toml")
@@ -510,6 +511,7 @@ def test_is_what_the_transport_refuses_exit_code_3(tmp_path: Path, streamdp: Str
     assert "shop.published.db: is missing" in told.err
 
 
+@pytest.mark.slow
 def test_does_a_crowd_go_from_the_configuration_to_a_proof(
     tmp_path: Path, streamdp: Streamdp
 ) -> None:

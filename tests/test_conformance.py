@@ -25,6 +25,7 @@ from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
 from streamdp.testing.learners import check_learner
 from tests.golden_engine import LEARNERS
+from tests.support.structures import by_choice, one_of_each
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +46,9 @@ def _recipes_of_a_test_end_with_it() -> Iterator[None]:
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("learner", LEARNERS.values(), ids=list(LEARNERS))
+@pytest.mark.parametrize("learner", one_of_each(LEARNERS.values(), and_of_each=by_choice), ids=str)
 def test_does_every_learner_pass_the_kit(learner: sd.Leader) -> None:
+    """Of each recipe, structure and kind of choice; another ε of the same is asked by the audit."""
     check_learner(learner)
 
 

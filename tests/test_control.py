@@ -179,6 +179,7 @@ def test_does_the_crowd_count_a_plain_vote_as_drawn_under_nothing() -> None:
                 assert (number, what % 2) == (1, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.lists(st.integers(0, 500), max_size=6), st.integers(0, 5), st.integers(0, 4))
 def test_is_a_rebuilt_control_group_the_one_that_was(

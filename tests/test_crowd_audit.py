@@ -93,6 +93,7 @@ def transcripts(*, openings: tuple[int, int] = (0, 1)) -> Iterator[tuple[int, ..
 GROUPED = Groups(((b"x",), (b"y",)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("varied", "groups"),
     [*((varied, NO_GROUPS) for varied in (0, 3, 5, 6)), (2, GROUPED), (5, GROUPED)],
@@ -107,6 +108,7 @@ def test_does_an_event_of_any_key_cost_its_charge_at_most(varied: int, groups: G
     assert (ratio > 0.5) == (varied < 6)  # the last one lies in a block that is still open
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [(b"y", b"w"), (b"y", b"apart")])
 def test_does_a_control_group_cost_nothing(
     names: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
@@ -121,12 +123,14 @@ def test_does_a_control_group_cost_nothing(
         assert 0.5 < worst(varied, transcripts()) <= EPSILON + TOLERANCE
 
 
+@pytest.mark.slow
 def test_is_a_group_that_depends_on_sums_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group is a feature of the key: what a key's losses say must reach no draw beforehand."""
     by_open_sums(monkeypatch)
     assert worst(3, transcripts(), GROUPED) > EPSILON + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("break_it", "varied"), [(from_open_sums, 2), (when_sums_say_so, 3)])
 def test_is_a_prior_that_reads_sums_caught(
     break_it: Callable[[pytest.MonkeyPatch], None], varied: int, monkeypatch: pytest.MonkeyPatch

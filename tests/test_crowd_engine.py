@@ -56,6 +56,7 @@ def state(machine: Engine) -> tuple[object, ...]:
     return dict(machine.save()), machine.crowd(), charged(machine), machine.position
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     logs(),
@@ -79,6 +80,7 @@ def test_does_how_records_were_cut_into_batches_change_nothing(
     assert state(cuts) == state(whole) == state(single)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     logs(),
@@ -102,6 +104,7 @@ def test_can_an_outsider_make_every_prior_again(
     assert standing == CrowdStanding(outsider.votes, tuple(outsider.priors.values())[1:])
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     logs(),

@@ -261,6 +261,7 @@ def changed(store: Store, of: StreamSpec, at: int, **change: object) -> list[str
     return verification.violations
 
 
+@pytest.mark.slow
 def test_is_another_prior_than_the_votes_make_a_violation() -> None:
     """By another bonus, another count of votes, another number, or another crowd."""
     learner = crowded(leader())
@@ -276,6 +277,7 @@ def test_is_another_prior_than_the_votes_make_a_violation() -> None:
     assert "another crowd" in changed(store, of, 3, crowd=told[3].crowd.replace("1/20", "1/2"))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carry", [True, False])
 def test_does_an_epoch_begin_with_a_crowd_of_its_own(carry: bool) -> None:
     """Its priors are numbered anew, and those of the epoch before leave the state."""
@@ -304,6 +306,7 @@ def reads_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionCrowd, "note", note)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [False, True])
 def test_is_all_that_a_crowd_lets_be_seen_the_same_for_neighbours(
     crash: bool, monkeypatch: pytest.MonkeyPatch

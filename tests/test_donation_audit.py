@@ -112,6 +112,7 @@ def transcripts() -> Iterator[tuple[int, ...]]:
         yield (0, pool, 1, x, 1 - x, again, 1 - x, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("varied", [0, 1, 7, 2, 11])
 def test_does_an_event_cost_its_charge_at_most(varied: int) -> None:
     """Donated or not, with saves and rebuilds before and behind it: once ε, and no less."""
@@ -119,12 +120,14 @@ def test_does_an_event_cost_its_charge_at_most(varied: int) -> None:
     assert 0.5 < ratio <= EPSILON + TOLERANCE
 
 
+@pytest.mark.slow
 def test_is_a_slot_that_its_own_key_counts_too_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would reach the pool's vote and its key's."""
     counted_in_its_own_block_too(monkeypatch)
     assert worst(0, transcripts()) > EPSILON + 0.5
 
 
+@pytest.mark.slow
 def test_is_a_slot_that_a_rebuild_gives_again_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would count twice in one vote: a row was saved before the pool was."""
     assert worst(1, transcripts(), crashes={2}) <= EPSILON + TOLERANCE

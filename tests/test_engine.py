@@ -35,6 +35,7 @@ def engine(learner: sd.Leader, *, seed: int = 7, limit: int = 1000, **options: o
     )
 
 
+@pytest.mark.slow
 @given(learners(), logs(), st.lists(st.integers(0, 100), max_size=5), st.integers(1, 5))
 def test_does_the_cut_into_batches_change_anything(
     learner: sd.Leader, log: LossBatch, places: list[int], limit: int
@@ -50,6 +51,7 @@ def test_does_the_cut_into_batches_change_anything(
     assert seen[0] == seen[1] == seen[2]
 
 
+@pytest.mark.slow
 @given(learners(), logs())
 def test_is_apply_the_same_as_a_batch_of_one(learner: sd.Leader, log: LossBatch) -> None:
     """`apply` takes Python lists; what it releases is what a batch releases."""
@@ -317,6 +319,7 @@ class Asking:
         return self.inner.bits(stream, purpose, tags, indices)
 
 
+@pytest.mark.slow
 @given(learners(), logs(), st.lists(st.integers(0, 100), max_size=5))
 def test_are_no_bits_drawn_from_twice(
     learner: sd.Leader, log: LossBatch, places: list[int]

@@ -76,6 +76,7 @@ def test_does_a_release_say_only_its_value_where_nothing_is_remembered() -> None
     assert all(each.in_force is None and each.standing == each.value for each in releases)
 
 
+@pytest.mark.slow
 @given(logs(), st.lists(st.integers(0, 100), max_size=8))
 def test_is_what_is_in_force_a_function_of_the_releases(log: LossBatch, places: list[int]) -> None:
     """However the log was cut into batches; and engine and releases say the same."""
@@ -161,6 +162,7 @@ def whole(x: int, y: int) -> int:
     return x // y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", [2, 3, 40])
 def test_is_the_filter_what_it_is_described_as(actions: int) -> None:
     """Bit for bit, over votes that drift, dissent and tie; and floats would not be the same."""

@@ -81,6 +81,7 @@ def test_is_the_money_marked_for_what_it_is() -> None:
     assert state["segments"][0] == {"name": "families", "policy": None, "learned_from": 0}
 
 
+@pytest.mark.slow
 def test_do_ways_of_choosing_meet_the_same_visitors() -> None:
     """The best shelf sells most, learning comes near it, and 100 visits bring what they should.
 

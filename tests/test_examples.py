@@ -39,6 +39,7 @@ def test_every_module_can_be_imported() -> None:
         assert importlib.import_module(name).__name__ == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in modules() if has_examples(name)])
 def test_the_examples_of_a_docstring_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)

@@ -66,6 +66,7 @@ def with_rule(change: Change, monkeypatch: pytest.MonkeyPatch) -> PolicyLearner:
     )
 
 
+@pytest.mark.slow
 def test_a_sound_learner_passes() -> None:
     """Else what follows would prove nothing."""
     check_feedback_learner(sound())
@@ -149,6 +150,7 @@ def test_a_rebuild_that_forgets_a_sum_is_caught(monkeypatch: pytest.MonkeyPatch)
         check_feedback_learner(sound())
 
 
+@pytest.mark.slow
 def test_the_audit_has_the_last_word() -> None:
     @dataclass
     class Verdict:

@@ -80,6 +80,7 @@ def test_tables_hold_the_functions() -> None:
     assert halves[-1] == 0
 
 
+@pytest.mark.slow
 def test_lookups_are_near() -> None:
     """Φ within .0008 everywhere, never 0 and never above 1; 2**−x within a factor of 1 ± .0004."""
     points = np.linspace(-30, 30, 10_007)
@@ -124,6 +125,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("means", "deviations"), CASES)
 def test_chances_of_best_are_near_the_samples(means: list[float], deviations: list[float]) -> None:
     """The quadrature against 400,000 samples (s.e. ≤ .0008): within .006 + 3 %; fixed seed."""

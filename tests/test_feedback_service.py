@@ -32,6 +32,7 @@ KEYS = tuple(f"key {n}".encode() for n in range(6))
 CLICKS = Partition("clicks", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_is_every_block_released_once_through_faults_at_every_step(seed: int) -> None:
     """One step in twenty fails with an unknown outcome, beside a stream of losses."""

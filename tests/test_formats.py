@@ -53,6 +53,7 @@ def is_null(rows: Sequence[Sequence[float]]) -> list[bool]:
     return [not bool(np.isfinite(row).all()) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
 def test_every_shipped_format_keeps_the_rules(format_: Format) -> None:
     check_format(format_, examples=EXAMPLES)

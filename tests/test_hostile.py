@@ -69,6 +69,7 @@ def batches(good: bytes) -> list[list[Value]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", CONFIGURED, ids=repr)
 def test_a_hundred_thousand_hostile_records(format_: Format) -> None:
     row = np.linspace(0, 1, len(ACTIONS), dtype=np.float32)[None, :]
@@ -86,6 +87,7 @@ def test_a_hundred_thousand_hostile_records(format_: Format) -> None:
     assert records == RECORDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", CONFIGURED, ids=repr)
 def test_memory_is_bounded_by_what_came(format_: Format) -> None:
     """At most some copies of the poll, and of the rows that its length asks for; none is kept."""

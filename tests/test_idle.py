@@ -60,6 +60,7 @@ from tests.support.streams import ACTIONS
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ALL)
 def test_does_a_key_come_back_as_a_new_learner_that_knows_what_was_public(
     made: Callable[..., Any],
@@ -77,6 +78,7 @@ def test_does_a_key_come_back_as_a_new_learner_that_knows_what_was_public(
     assert judge(evidence(store)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ALL)
 def test_does_no_cut_into_batches_change_who_leaves(made: Callable[..., Any]) -> None:
     """Live in pieces is the fold of the whole log, byte for byte."""
@@ -89,6 +91,7 @@ def test_does_no_cut_into_batches_change_who_leaves(made: Callable[..., Any]) ->
     assert folded(store, of) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ALL)
 @pytest.mark.parametrize("seed", range(4 * TIMES))
 def test_does_a_key_leave_and_come_back_the_same_through_any_crash(
@@ -242,6 +245,7 @@ def test_is_a_batch_without_times_refused() -> None:
 # -- in a service ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_does_a_service_drop_the_same_keys_through_faults_at_every_step(seed: int) -> None:
     """On the memory transport, one step in twenty fails: live is the fold of the log."""

@@ -113,6 +113,7 @@ def a_log(chance: random.Random, *, records: int) -> Logged:
     return log
 
 
+@pytest.mark.slow
 def test_is_a_rebuilt_engine_the_one_that_was_whenever_keys_left_and_came_back() -> None:
     """Many small stories: of a key two learners may be recorded, and none or either be saved."""
     twice = leaving = 0

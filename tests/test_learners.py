@@ -183,6 +183,7 @@ def test_is_a_bad_option_refused_in_plain_words(make: object, said: str) -> None
 # -- private randomness of the learner's own -----------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(5))
 def test_are_prefix_windows_uniform_on_the_later_half(block: int) -> None:
     """Cesari & Colomboni 2026, §4: uniform on {⌊n/2⌋+1, …, n}; χ², false alarm 1e-7 a block."""

@@ -5,6 +5,7 @@ The model is a dict from (account, slot) to a Fraction: too slow to ship, too si
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from streamdp.core.errors import BudgetExceeded, InvalidConfig, StateMismatch
 from streamdp.core.ledger import Ledger, Run, TopicCharge, topic_total
 from streamdp.core.ledger.runs import Histories
+
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
 BUDGET = Fraction(1)
 EPSILONS = st.sampled_from([Fraction(1, 10), Fraction(1, 3), Fraction(1, 2), Fraction(1)])
@@ -123,7 +126,7 @@ class AgainstADictOfSlots(RuleBasedStateMachine):
 
 TestAgainstADictOfSlots = AgainstADictOfSlots.TestCase
 TestAgainstADictOfSlots.settings = settings(
-    max_examples=150, stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=60 * TIMES, stateful_step_count=25, deadline=None, derandomize=True
 )
 
 

@@ -33,6 +33,7 @@ def names(tree: ast.AST) -> Iterator[str]:
             yield first.value
 
 
+@pytest.mark.slow
 def test_is_every_event_documented_and_every_documented_event_logged() -> None:
     """`EVENTS` is the whole list."""
     found = {

@@ -80,6 +80,7 @@ def published(*, cuts: int, of: str = "losses") -> tuple[list[Published], list[P
     return store.actions, store.ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", range(1, 25))
 def test_changes_no_public_byte_with_how_batches_and_commits_were_cut(cuts: int) -> None:
     """Actions and ledger, in their order, with crashes between."""

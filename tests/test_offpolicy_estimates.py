@@ -120,12 +120,14 @@ def trials() -> Trials:
     return Trials(200, 511)
 
 
+@pytest.mark.slow
 def test_are_estimates_of_a_learner_that_learns_from_the_log_unbiased(trials: Trials) -> None:
     """Its policies change with the log; mean error within 5 standard errors (false alarm 6e-7)."""
     assert trials.bias("ips") < 5
     assert trials.bias("dr") < 5
 
 
+@pytest.mark.slow
 def test_would_a_policy_that_has_seen_its_own_block_be_noticed() -> None:
     """The mutant: weighing each block by the policy made *after* it is biased, beyond 5."""
     peeking = Trials(120, 511, late=1)
@@ -173,6 +175,7 @@ def test_hold_the_bounds_where_weights_are_heavy() -> None:
     assert wrong_bounds <= scipy.stats.binom.isf(1e-6, logs, 0.05)
 
 
+@pytest.mark.slow
 def test_hold_the_bounds_at_all_times_at_once() -> None:
     """Looked at 30 times in each of 150 runs they miss in at most 2.5 % on a side (1e-6); a
     fixed-time bound of the same level would miss more often."""

@@ -52,6 +52,7 @@ def asked(
     return FeedbackQuestion(learners or LEARNERS, epsilons, tuple(range(seeds)), logged=logged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["lazy_thompson:play=held", "lazy_ucb"])
 def test_is_an_exact_replay_the_engine_on_the_same_losses(text: str) -> None:
     """Mean losses over seeds, against the shipped engine: within five standard errors."""
@@ -106,6 +107,7 @@ def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
         assert (played == 1).mean() > 0.25
 
 
+@pytest.mark.slow
 def test_is_a_rejected_run_a_live_run() -> None:
     """Regret after 120 slots, over logs of uniform draws: within five standard errors of live."""
     world, text, slots = IndependentRewards.steady(MEANS.tolist()), "lazy_thompson:play=held", 120

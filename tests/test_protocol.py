@@ -30,6 +30,7 @@ from tests.support.streams import events, spec
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12 * TIMES))  # each mutant is caught within six
 def test_is_every_block_released_once_through_any_crash(seed: int) -> None:
     """Crashes before and after the outcome is known, at any point, with partial sweeps.

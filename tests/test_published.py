@@ -119,6 +119,7 @@ def test_fallback_says_so_and_live_does_not() -> None:
 # Reading
 
 
+@pytest.mark.slow
 @given(KEYS, st.integers(0, 3), st.sampled_from(["opening", "action"]), st.sampled_from(Mode))
 def test_what_is_written_is_read(key: Key, value: int, kind: str, mode: Mode) -> None:
     shown = release(kind, value, key=key)

@@ -330,6 +330,7 @@ def lives(aside: Callable[[Technology], Technology] | None, at: int) -> list[Obs
     return [on_memory(Course(aside=aside), at=at, content=content) for content in CONTENTS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [EARLY, LAST])
 @pytest.mark.parametrize("how", ["written", "raises", "hangs"])
 def test_are_neighbours_the_same_with_the_quarantine_on(how: str, at: int) -> None:
@@ -406,6 +407,7 @@ def warns_of_what_it_finds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(quarantine, "_explained", explained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("leaks", "where"),
     [

@@ -72,6 +72,7 @@ def test_is_a_slot_alone_what_it_is_by_the_long_way(
     assert alone(learner, log, estimates, every) == long
 
 
+@pytest.mark.slow
 @given(learners(), logs())
 def test_is_a_slot_alone_quiet_by_public_numbers(learner: sd.Leader, log: LossBatch) -> None:
     """Quiet are the slots that begin and end nothing, by key, slot number and schedule alone."""
@@ -195,6 +196,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_is_every_broken_way_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On one log, by one learner at least; the unbroken way differs nowhere."""

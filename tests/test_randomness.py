@@ -195,6 +195,7 @@ def test_extreme_words_stay_in_range(n: int) -> None:
     assert uniform_integers(ends, np.full(2, n)).tolist() == [0, n - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [64, 40, 6])
 def test_uniform_integers_are_uniform(width: int) -> None:
     """χ² at 10⁻⁷, for words of any width, n that divides nothing and different n per row."""

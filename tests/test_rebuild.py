@@ -28,6 +28,7 @@ def engine(learner: sd.Leader, *, limit: int = 1000, seed: int = 7) -> sd.Engine
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     learners(),
     logs(),

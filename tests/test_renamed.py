@@ -309,6 +309,7 @@ def test_does_a_new_epoch_publish_what_another_has_charged_since(
     assert verified(streamdp, dearer) == (0, "1", ["shop.two.ledger"])
 
 
+@pytest.mark.slow
 def test_is_an_epoch_that_publishes_it_all_the_same_found(
     streamdp: Streamdp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

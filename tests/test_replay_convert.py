@@ -141,6 +141,7 @@ def test_is_a_killed_conversion_gone_on_with(
     assert {path.name for path in tmp_path.iterdir()} == {source.name, target.name, whole.name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS[:3])
 @pytest.mark.parametrize("kind", [".ndjson", ".parquet", ".arrow", ".npz"])
 def test_does_it_matter_how_often(tmp_path: Path, ending: str, kind: str) -> None:
@@ -237,6 +238,7 @@ def _sent(folder: Path) -> list[tuple[object, ...]]:
     return [row[:2] for row in logged(back)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_is_every_row_in_the_topic_once(tmp_path: Path, number: signal.Signals) -> None:
     """The command line is struck between two checkpoints; the same command sends the rest."""

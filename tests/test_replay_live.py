@@ -25,6 +25,7 @@ BENCH = Bench((3, 7), stream="home", epoch=2)
 ALONE = [text.partition(":crowd=partition")[0] for text in CROWDS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [1, 6])
 def test_is_every_cell_the_live_engine(keys: int) -> None:
     """Every recipe, several schedules, two budgets and seeds; keys over two partitions."""
@@ -32,6 +33,7 @@ def test_is_every_cell_the_live_engine(keys: int) -> None:
     assert replayed(log, asked, BENCH) == engines(log.portions(), asked, BENCH)
 
 
+@pytest.mark.slow
 def test_is_a_crowd_the_live_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """All keys of a partition together, and none of another; seeds at once or one by one."""
     log, asked = made_up(900, seed=5, keys=6), cells(CROWDS, "2")
@@ -75,6 +77,7 @@ def _sqlite(folder: Path) -> Technology:
     return Sqlite.from_settings({"path": folder / "home.db"}, app="shop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("open_", [_memory, _sqlite], ids=["memory", "sqlite"])
 def test_is_a_topic_the_live_service(open_: Callable[[Path], Technology], tmp_path: Path) -> None:
     """The real service over a real log with garbage in it, three streams on one input."""

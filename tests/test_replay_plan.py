@@ -240,6 +240,7 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
     assert json.loads(told[0].stdout)["epsilon"] == "0.5"
 
 
+@pytest.mark.slow
 def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flaw is exact; a figure's rows name their ε, and its page says who loses."""
     monkeypatch.setattr("streamdp.replay.claims.bandits.HORIZON", 20_000)
@@ -253,6 +254,7 @@ def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch
     assert "loses no more than DP-SE" in page([("figure-1", figure)], Effort(runs=400))
 
 
+@pytest.mark.slow
 def test_are_the_longer_versions_panels_and_comparators_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -219,6 +219,7 @@ def test_are_costs_told_before_a_long_run() -> None:
     assert not costs(log, Question(QUESTION.candidates, QUESTION.epsilons, seeds_of(100)))
 
 
+@pytest.mark.slow
 def test_do_the_commands_work_together(tmp_path: Path) -> None:
     """Convert, replay with a report, plan: as a user would type them."""
     convert(_still(600), tmp_path / "log.npz")

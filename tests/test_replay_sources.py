@@ -21,6 +21,7 @@ from tests.support.replayed import Pieces, logged, made_up
 NAMED = ("left", "right", "up", "down")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".npz", ".ndjson", ".parquet", ".arrow"])
 @pytest.mark.parametrize("keys", [1, 4])
 def test_does_converting_keep_everything(tmp_path: Path, ending: str, keys: int) -> None:

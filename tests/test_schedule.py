@@ -97,6 +97,7 @@ def test_is_a_slot_within_its_block(schedule: sd.Schedule, slot: int) -> None:
     assert schedule.start(block) <= slot < schedule.stop(block)
 
 
+@pytest.mark.slow
 @given(st.fractions(Fraction(11, 10), 50, max_denominator=1000))
 def test_is_a_geometric_block_the_power_rounded_up(ratio: Fraction) -> None:
     """Exactly: no float takes part."""

@@ -291,6 +291,7 @@ def test_permute_and_flip_never_expects_worse_than_the_exponential_mechanism() -
 # The race
 
 
+@pytest.mark.slow
 @every_kind
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(data=st.data())

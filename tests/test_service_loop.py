@@ -66,6 +66,7 @@ async def test_is_every_block_released_once_with_many_streams_and_partitions() -
     assert sum(part.releases for part in shown.values()) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_is_every_block_released_once_through_faults_at_every_step(seed: int) -> None:
     """One step in twenty fails with an unknown outcome; partitions are taken again and again."""

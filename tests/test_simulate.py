@@ -95,6 +95,7 @@ def test_are_runs_the_same_again_and_common_to_all() -> None:
     assert (told[capped, high].regrets != told[free, high].regrets).any()
 
 
+@pytest.mark.slow
 def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
     """Geometric mean over five instances and four ε, as in docs/learning.md at fewer runs.
 
@@ -154,13 +155,16 @@ def run(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_does_the_command_print_tables_and_json() -> None:
-    told = json.loads(run("--json", "--epsilon", "1,inf", "--learners", "incumbent_leader"))
+    told = json.loads(
+        run("--json", "--epsilon", "1,inf", "--learners", "incumbent_leader", "--slots", "9000")
+    )
     assert len(told) == 2 * len(INSTANCES)
     assert {row["epsilon"] for row in told} == {"1", None}
     assert all(row["mean_regret"] > 0 and row["runs"] == 3 for row in told)
     for arguments in ([], ["--learners", "naive_noisy_leader"]):
-        text = run(*arguments)
+        text = run("--slots", "9000", *arguments)
         assert "naive_noisy_leader" in text
         assert "K = 1000" in text.replace("\n", " ") or "1000" in text
 
@@ -202,9 +206,10 @@ def test_does_a_growing_learner_stay_blind_and_a_remembering_one_follow() -> Non
     assert growing > 3000
 
 
+@pytest.mark.slow
 def test_does_the_page_on_learning_show_the_commands_own_tables() -> None:
     """Header and learners of both tables; the numbers are those of more runs."""
-    text = run("--markdown")
+    text = run("--markdown", "--slots", "9000")
     headers = [line for line in text.splitlines() if line.startswith(("| learner", "| ε"))]
     assert len(headers) == 2
     assert all(line in LEARNING for line in headers)
@@ -241,6 +246,7 @@ def test_does_each_baseline_look_at_the_blocks_that_it_names() -> None:
     assert table[1].ratio == pytest.approx(sliding / lost["incumbent_leader"])
 
 
+@pytest.mark.slow
 def test_does_the_default_follow_change_in_worlds_that_it_was_not_chosen_by() -> None:
     """Three runs of the held-out worlds at 2¹⁷ slots; the documentation's table is of 2²⁰."""
     rows = json.loads(

@@ -32,12 +32,14 @@ def played(*names: str, size: Size = SMALL) -> list[CrowdOutcome]:
     return list(simulate_crowds(growing, [Fraction(1)], kinds=kinds, size=size))
 
 
+@pytest.mark.slow
 def test_do_keys_with_the_same_best_action_lose_far_less() -> None:
     """With eighty keys already less than half; with a thousand a fifteenth (docs/crowd.md)."""
     (same,) = played("same best")
     assert regret_left([same])[0] < 0.5
 
 
+@pytest.mark.slow
 def test_do_unrelated_keys_lose_hardly_more() -> None:
     """Nor those of a power law, nor those that begin at once."""
     for outcome in played("unrelated", "power law, unrelated", "at once, unrelated"):
@@ -60,6 +62,7 @@ def test_is_a_crowd_that_is_told_nothing_the_learner_itself(
         assert np.array_equal(outcome.alone, outcome.crowd)
 
 
+@pytest.mark.slow
 def test_do_groups_say_what_they_can() -> None:
     """Keys of one cluster gain by being a group; groups that mean nothing hardly cost."""
     size = Size(keys=150, actions=10, horizon=3000, runs=3, seed=1)
@@ -69,6 +72,7 @@ def test_do_groups_say_what_they_can() -> None:
     assert unrelated < 1.15
 
 
+@pytest.mark.slow
 def test_do_keys_lose_hardly_more_where_the_world_changes() -> None:
     """A world of four phases, and a memory: old votes for what was best give way to new ones."""
     size = Size(keys=80, actions=5, horizon=6000, runs=3, seed=1)
@@ -111,6 +115,7 @@ def invoke(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_can_a_crowd_be_simulated_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables for people and a list for machines, each kind at each ε."""
     monkeypatch.setattr(crowd_worlds, "STAGGERED", (Kind("trap", BESIDE[-1].means), STAGGERED[0]))

@@ -35,6 +35,7 @@ def played(name: str, size: Size) -> CrowdOutcome:
     return outcome
 
 
+@pytest.mark.slow
 def test_do_keys_with_the_same_best_action_lose_less_if_they_donate() -> None:
     """Beside the same keys alone, whose losses and bits are the same."""
     kept, donated = played("same best", SMALL), played(
@@ -64,6 +65,7 @@ def test_are_the_pools_slots_those_that_keys_had() -> None:
     assert (gifts.sums[:2].sum(axis=0) <= sums[:2, :2].sum(axis=(0, 1))).all()
 
 
+@pytest.mark.slow
 def test_do_keys_in_groups_donate_nothing() -> None:
     """A vote of the pool is of no group: the simulation is the same with it and without."""
     small = replace(SMALL, keys=30, horizon=60)
@@ -74,6 +76,7 @@ def test_do_keys_in_groups_donate_nothing() -> None:
     assert np.array_equal(kept.crowd, donated.crowd)
 
 
+@pytest.mark.slow
 def test_can_donation_be_simulated_from_the_command_line() -> None:
     """One more flag."""
     arguments = ["--keys", "20", "--slots", "60", "--epsilon", "0.5", "--world", "same best"]

@@ -188,6 +188,7 @@ def test_add_curves_up_to_the_regret() -> None:
     assert outcome.arms.low[0] < 1 - 0.9 < outcome.arms.high[0]
 
 
+@pytest.mark.slow
 def test_waits_every_learner_for_late_outcomes() -> None:
     """With a delay of half the horizon: more regret, for policies and phases; told on the way."""
     stages: list[str] = []
@@ -237,6 +238,7 @@ def test_is_an_adversary_held_against_the_best_fixed_arm() -> None:
     assert abs(uniform.mean - 6_400 * (means[0] - means.mean())) < 6 * uniform.error
 
 
+@pytest.mark.slow
 def test_takes_the_command_a_delay() -> None:
     told = [
         CliRunner().invoke(

@@ -78,6 +78,7 @@ def loaded(arguments: list[str], folder: Path) -> tuple[int, set[str]]:
     return code, set(modules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
 def test_does_a_command_that_looks_load_no_service(arguments: list[str], shop: Path) -> None:
     """And it does its work: an exit code of a failure would make this easy."""

@@ -177,6 +177,7 @@ def test_many_at_once_are_the_same_bytes(
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
 
 
+@pytest.mark.slow
 @given(
     st.lists(DRAWN, min_size=1, max_size=8),
     st.sampled_from(Mode),

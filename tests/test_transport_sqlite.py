@@ -29,6 +29,7 @@ def make(tmp_path: Path) -> Callable[[str], Technology]:
     return lambda app: Sqlite.from_settings(mapping, app=app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS + PAIRED_CHECKS, ids=str)
 def test_every_promise(make: Callable[[str], Technology], check: Check) -> None:
     asyncio.run(check.run(make))

@@ -7,7 +7,7 @@ engine alone is asked of one learner of each structure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from streamdp.core.learners import Leader
@@ -20,10 +20,16 @@ def structure(learner: Leader) -> Leader:
     return replace(learner, actions=actions, choose=Smallest(), charge=None, recipe="", options=())
 
 
-def one_of_each(learners: Iterable[Leader], *, by_choice: bool = False) -> list[Leader]:
-    """The first learner of each structure, or of each structure and kind of choice."""
+def one_of_each(
+    learners: Iterable[Leader], *, and_of_each: Callable[[Leader], object] = lambda learner: None
+) -> list[Leader]:
+    """The first learner of each structure, and of whatever else tells some apart."""
     first: dict[object, Leader] = {}
     for learner in learners:
-        kind = type(learner.choose) if by_choice else None
-        first.setdefault((structure(learner), kind), learner)
+        first.setdefault((structure(learner), and_of_each(learner)), learner)
     return list(first.values())
+
+
+def by_choice(learner: Leader) -> tuple[str, type]:
+    """The recipe, and how its choices are made."""
+    return learner.recipe, type(learner.choose)
