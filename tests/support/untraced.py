@@ -98,7 +98,7 @@ _before = pytest.StashKey[bool]()
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let a traced test find nothing that an untraced one has computed."""
     traced = item.get_closest_marker("no_cover") is None
-    if traced and not item.config.stash.get(_before, True):
+    if traced and not item.config.stash.get(_before, False):
         for clear in kept():
             clear()
     item.config.stash[_before] = traced
