@@ -46,37 +46,37 @@ def _bits(rows: int, purpose: int) -> Bits:
 
 def _words() -> dict[str, object]:
     """Tags, level-0 words and one deeper level, in hexadecimal."""
-    found: dict[str, object] = {}
+    words: dict[str, object] = {}
     for seed in SEEDS:
         source = SeededRandomness(seed)
         tags = [source.tag(*identity) for identity in IDENTITIES]
         table = np.frombuffer(b"".join(tags), np.uint8).reshape(-1, 16)
         bits = source.bits("home", Purpose.SELECTION, table, np.array([0, 1, 1 << 40]))
-        found[repr(seed)] = {
+        words[repr(seed)] = {
             "tags": [tag.hex() for tag in tags],
             "words": [[f"{word:016x}" for word in row] for row in bits.words(3, 4).tolist()],
             "more": [f"{bits.more(row, 1 << 20, 2):016x}" for row in range(bits.rows)],
         }
-    return found
+    return words
 
 
 def _selections() -> dict[str, object]:
     """Winners of every mechanism, by shape and rate; with a prior; and from coarse words."""
-    found: dict[str, object] = {}
+    winners: dict[str, object] = {}
     for rows, actions in SHAPES:
         sums = (np.arange(rows * actions).reshape(rows, actions) * 7919) % (40 * UNIT)
         bits = _bits(rows, Purpose.SELECTION)
         prior = Prior.incumbent(np.arange(rows) % actions, Fraction(1))
         for rate in RATES:
             for mechanism in (Exponential(rate), PermuteAndFlip(rate), NoisyMaxLaplace(rate)):
-                found[f"{mechanism.name} {rate}, {rows} rows of {actions}"] = {
+                winners[f"{mechanism.name} {rate}, {rows} rows of {actions}"] = {
                     "plain": mechanism.select(sums, bits).tolist(),
                     "prior": mechanism.select(sums, bits, prior).tolist(),
                     "coarse": mechanism.select(sums[:2], CoarseBits(bits.part(0, 2))).tolist(),
                 }
     ranges = np.array([1, 2, 7, 1 << 40, 1 << 62] * 4)
-    found["openings"] = uniform_integers(_bits(20, Purpose.OPENING), ranges).tolist()
-    return found
+    winners["openings"] = uniform_integers(_bits(20, Purpose.OPENING), ranges).tolist()
+    return winners
 
 
 def _noise() -> dict[str, object]:

@@ -79,13 +79,13 @@ def folded(learner: sd.Leader) -> list[str]:
         randomness=sd.SeededRandomness("golden"),
         estimates=[sd.estimate("block_regret", epsilon="1/4", min_length=3)] if private else [],
     )
-    told = [
+    lines = [
         f"{release.key!r} {release.kind} {release.identity.block} = {release.value}"
         f" on [{release.start}, {release.stop}) of {release.first_offset} to {release.last_offset}"
         f" for {release.epsilon}" + ("" if release.in_force is None else f", {release.in_force}")
         for release in machine.apply_batch(log(len(learner.actions)))
     ]
-    return told + [f"{key!r} {row.hex()}" for key, row in machine.save()]
+    return lines + [f"{key!r} {row.hex()}" for key, row in machine.save()]
 
 
 def every_policy() -> dict[str, PolicyLearner]:
@@ -128,23 +128,25 @@ def folded_policies(learner: PolicyLearner) -> list[str]:
         budget="5" if learner.private else None,
         randomness=sd.SeededRandomness("golden"),
     )
-    told = []
+    lines = []
     for release in machine.apply_batch(shown_log(len(learner.actions))):
-        sums = [] if release.sums is None else [each.tolist() for each in release.sums.arrays()]
+        sums = [] if release.sums is None else [column.tolist() for column in release.sums.arrays()]
         parts = np.frombuffer(release.policy or b"", "<u4").tolist()
-        told.append(
+        lines.append(
             f"{release.key!r} {release.kind} {release.identity.block} = {sums} then {parts}"
             f" on [{release.start}, {release.stop}) of {release.first_offset} to"
             f" {release.last_offset} for {release.epsilon}"
         )
-    return told + [f"{key!r} {row.hex()}" for key, row in machine.save()]
+    return lines + [f"{key!r} {row.hex()}" for key, row in machine.save()]
 
 
 FILES: dict[str, Callable[[], object]] = {
     "learners.json": lambda: {line: learner.digest() for line, learner in LEARNERS.items()},
     "folds.json": lambda: {line: folded(learner) for line, learner in LEARNERS.items()},
     "policies.json": lambda: {line: learner.digest() for line, learner in POLICIES.items()},
-    "policy_folds.json": lambda: {line: folded_policies(each) for line, each in POLICIES.items()},
+    "policy_folds.json": lambda: {
+        line: folded_policies(learner) for line, learner in POLICIES.items()
+    },
 }
 """Every golden file with what makes what must be in it."""
 

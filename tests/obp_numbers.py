@@ -70,8 +70,8 @@ def main() -> None:
         log_of(2, records=60, actions=5, guessed=True),
         log_of(3, records=25, actions=12, guessed=True),
     ]
-    told = {"obp": "0.4.1", "logs": [{**log, "said": said_of(log)} for log in logs]}
-    json.dump(told, sys.stdout)
+    numbers = {"obp": "0.4.1", "logs": [{**log, "said": said_of(log)} for log in logs]}
+    json.dump(numbers, sys.stdout)
     sys.stdout.write("\n")
 
 

@@ -24,8 +24,8 @@ print(json.dumps([gc.get_freeze_count(), without, len(looks)]))
 
 def test_does_the_collector_look_only_when_more_stays_than_a_batch() -> None:
     """In a process of its own: the collector is the whole process's."""
-    told = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=True).stdout
-    frozen, for_a_batch, for_a_heap = json.loads(told)
+    output = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=True).stdout
+    frozen, for_a_batch, for_a_heap = json.loads(output)
     assert frozen > 1000, "what was there at the start is never looked at"
     assert for_a_batch == 0
     assert for_a_heap >= 80_000 // YOUNG_OBJECTS, "cycles are found all the same"

@@ -44,9 +44,9 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -
         watch = ("watch", "--config", str(shop.path), "--once", "--json")
         until(lambda: '"kind":"sums"' in streamdp(*watch).out)
         assert process.end() == 0
-    told = streamdp("ledger", "verify", "--config", str(shop.path), "--json")
-    assert told.code == 0, told
-    pair = next(each for each in told.json["topics"] if each["topic"] == "shop.requests")
+    verified = streamdp("ledger", "verify", "--config", str(shop.path), "--json")
+    assert verified.code == 0, verified
+    pair = next(row for row in verified.json["topics"] if row["topic"] == "shop.requests")
     assert (pair["highest"], pair["assembled_into"]) == ("1", ["shop.events"])
     claims = streamdp("ledger", "verify", "--persons", "--config", str(shop.path)).out
     assert "persons of assembly shop.clicks: 2 events count in each stretch of 5 slots" in claims
@@ -86,8 +86,8 @@ def test_does_a_renamed_assembly_begin_behind_the_old_one(shop: Shop, streamdp: 
         assert [_id(headers) for _, _, headers, _ in events] == [
             _id(headers) for _, _, headers, _ in requests
         ]
-    told = streamdp("ledger", "verify", "--config", str(shop.path), "--json").json
-    assert (told["violations"], told["not_configured"]) == ([], ["shop.clicks.ledger"])
+    verified = streamdp("ledger", "verify", "--config", str(shop.path), "--json").json
+    assert (verified["violations"], verified["not_configured"]) == ([], ["shop.clicks.ledger"])
 
 
 def _has(shop: Shop, count: int) -> bool:
@@ -130,9 +130,9 @@ def test_is_a_second_assembler_refused_on_the_same_files(shop: Shop, streamdp: S
 def test_is_a_configuration_without_assemblies_refused(shop: Shop, streamdp: Streamdp) -> None:
     text = shop.path.read_text()
     shop.path.write_text(text[: text.index("[assemblies.clicks]")])
-    told = streamdp("assemble", "--config", str(shop.path))
-    assert told.code == 2
-    assert "expected at least one table [assemblies.NAME], got none" in told.err
+    refused = streamdp("assemble", "--config", str(shop.path))
+    assert refused.code == 2
+    assert "expected at least one table [assemblies.NAME], got none" in refused.err
 
 
 def test_does_a_halted_assembly_end_the_process_if_told_to(shop: Shop, streamdp: Streamdp) -> None:
@@ -144,9 +144,9 @@ def test_does_a_halted_assembly_end_the_process_if_told_to(shop: Shop, streamdp:
         assert first.end() == 0
     text = shop.path.read_text().replace('window = "1s"', 'window = "2s"')
     shop.path.write_text(text.replace("[service]", '[service]\non_halt = "exit"'))
-    told = streamdp("check", "--with-state", "--config", str(shop.path))
-    assert told.code == 4
-    assert "windows, rules, formats, caps or topics needs a new epoch" in told.err
+    checked = streamdp("check", "--with-state", "--config", str(shop.path))
+    assert checked.code == 4
+    assert "windows, rules, formats, caps or topics needs a new epoch" in checked.err
     with shop.start("assemble") as second:
         assert second.ended() == 4
     shop.path.write_text(
@@ -169,8 +169,8 @@ async def _began(shop: Shop) -> None:
 
 def _get(port: int, path: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
-        found: dict[str, Any] = json.loads(answer.read())
-    return found
+        parsed: dict[str, Any] = json.loads(answer.read())
+    return parsed
 
 
 def _metric(port: int, name: str) -> float:

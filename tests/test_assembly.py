@@ -96,8 +96,8 @@ def _by_day(seed: int) -> tuple[Logs, int]:
             return 3 * DAY + random_.randrange(-GRACE // 4, GRACE // 4)
         return begin + time - (gone if late > 0 else 0)
 
-    requests = [(moved(each[0]), each[1], each[2], each[3]) for each in logs.requests]
-    outcomes = [(moved(each[0]), each[1], each[2], each[3]) for each in logs.outcomes]
+    requests = [(moved(row[0]), row[1], row[2], row[3]) for row in logs.requests]
+    outcomes = [(moved(row[0]), row[1], row[2], row[3]) for row in logs.outcomes]
     return replace(logs, requests=requests, outcomes=sorted(outcomes, key=itemgetter(0))), begin
 
 
@@ -155,7 +155,7 @@ def test_neighbouring_outcomes_change_one_event_alone(cap: Cap | None) -> None:
     for seed in range(20):
         logs = random_logs(seed)
         other, at = _neighbour(logs, seed)
-        stories = [Story(each, RULES, seed, cap=cap).run() for each in (logs, other)]
+        stories = [Story(story, RULES, seed, cap=cap).run() for story in (logs, other)]
         assert stories[0].steps == stories[1].steps
         pairs = zip(stories[0].events, stories[1].events, strict=True)
         changed = [number for number, (one, two) in enumerate(pairs) if one != two]
@@ -173,8 +173,8 @@ def test_a_cap_that_counts_what_came_is_caught() -> None:
         logs = random_logs(seed)
         other, at = _neighbour(logs, seed)
         stories = [
-            Story(each, RULES, seed, cap=CAP, join=CapsWhatCame, crashes=0).run()
-            for each in (logs, other)
+            Story(story, RULES, seed, cap=CAP, join=CapsWhatCame, crashes=0).run()
+            for story in (logs, other)
         ]
         pairs = zip(stories[0].events, stories[1].events, strict=True)
         return bool({number for number, (one, two) in enumerate(pairs) if one != two} - {at})

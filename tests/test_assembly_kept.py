@@ -41,9 +41,9 @@ def test_every_request_comes_back_as_it_was(monkeypatch: pytest.MonkeyPatch, tog
         if random_.random() < 0.6 and kept.first < kept.left:
             kept.forget()
         for at in random_.sample(range(kept.left, kept.end), min(3, kept.end - kept.left)):
-            told = kept.record(at)
-            assert (told.key, told.headers, told.value) == records[at]
-            assert told.named == (kept.name(at) is not None)
+            record = kept.record(at)
+            assert (record.key, record.headers, record.value) == records[at]
+            assert record.named == (kept.name(at) is not None)
             assert (kept.offset(at), kept.time(at)) == (3 * at, at)
         for at in range(kept.first, kept.left):
             assert kept.name(at) == name_of(*records[at][:2])

@@ -103,7 +103,7 @@ def test_no_bytes_are_more_than_gains(content: bytes, outcome: bytes, data: Any)
 ALMOST = st.dictionaries(
     st.sampled_from(["reward", "item", "categories", "truth"]),
     st.one_of(st.floats(), st.text(max_size=3), st.lists(st.sampled_from(ACTIONS)), st.none()),
-).map(lambda told: json.dumps(told).encode())
+).map(lambda value: json.dumps(value).encode())
 
 
 def _losses(recipe: Recipe, content: bytes | None, outcomes: list[bytes]) -> list[float]:

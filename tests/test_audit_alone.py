@@ -49,10 +49,10 @@ def test_a_slot_alone_that_is_taken_wrongly_is_caught(
     learner = learner_of({"recipe": "incumbent_leader", "epsilon": "1"}, actions=["a", "b"])
     (alone,) = slots_alone(learner)
 
-    def found() -> float:
+    def worst_ratio() -> float:
         subject = engine_subject(learner)
         return max(worst_ratios(subject(alone), learner.choose).values())
 
-    assert found() <= 1 + TOLERANCE
+    assert worst_ratio() <= 1 + TOLERANCE
     monkeypatch.setattr(Quiet, "take", takes)
-    assert found() >= at_least
+    assert worst_ratio() >= at_least

@@ -140,8 +140,8 @@ class ResumedTwice(Around):
     def _begun(self, arm: int) -> Part | None:
         """The first observation of a longer phase, until it was released."""
         (phase,) = self.course.parts(arm)
-        told = self.releases >> arm & 1
-        return Part(phase.start, phase.start + 1, phase.epsilon) if not told else None
+        released = self.releases >> arm & 1
+        return Part(phase.start, phase.start + 1, phase.epsilon) if not released else None
 
     def due(self, arm: int) -> int | None:
         begun = self._begun(arm)
@@ -351,13 +351,13 @@ def test_is_noise_or_advice_that_reads_losses_found(engine: type[ExpertEngine]) 
     assert expert_prices(engine)[0] == inf
 
 
-def delta_of(each: float, epsilon: float, *, experts: int) -> float:
+def delta_of(share: float, epsilon: float, *, experts: int) -> float:
     """The exact δ of N mechanisms of e₀ each at ε (Kairouz, Oh & Viswanath 2015, Theorem 3.3)."""
     total = sum(
-        comb(experts, at) * max(0.0, exp((experts - at) * each) - exp(epsilon + at * each))
+        comb(experts, at) * max(0.0, exp((experts - at) * share) - exp(epsilon + at * share))
         for at in range(experts + 1)
     )
-    return float(total / (1 + exp(each)) ** experts)
+    return float(total / (1 + exp(share)) ** experts)
 
 
 @pytest.mark.parametrize("experts", [2, 20, 124, 400])
@@ -365,9 +365,9 @@ def delta_of(each: float, epsilon: float, *, experts: int) -> float:
 def test_is_the_printed_share_epsilon_delta_private(experts: int, epsilon: Fraction) -> None:
     """The optimal composition of N shares is (ε, δ)-DP; pure where N ≤ 9 ln(1/δ)."""
     delta = Fraction(1, 10**6)
-    each = float(printed_share(epsilon, delta, experts=experts))
-    assert delta_of(each, float(epsilon), experts=experts) <= delta
-    assert (experts * each <= epsilon) == (experts <= 124)
+    share = float(printed_share(epsilon, delta, experts=experts))
+    assert delta_of(share, float(epsilon), experts=experts) <= delta
+    assert (experts * share <= epsilon) == (experts <= 124)
 
 
 def test_is_a_delta_beyond_the_usual_range_refused() -> None:

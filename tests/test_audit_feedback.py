@@ -37,10 +37,10 @@ def audited(subject: PolicyLearner) -> Audit:
 )
 def test_every_learner_costs_what_it_says(subject: PolicyLearner) -> None:
     """ε exactly: enumerated, in long blocks, sampled; what is not private says so."""
-    found = audited(subject)
-    assert found.failures == ()
-    assert found.verdict == ("holds" if subject.private else "not private")
-    assert found.worst == (pytest.approx(float(subject.charge)) if subject.charge else inf)
+    result = audited(subject)
+    assert result.failures == ()
+    assert result.verdict == ("holds" if subject.private else "not private")
+    assert result.worst == (pytest.approx(float(subject.charge)) if subject.charge else inf)
 
 
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "3"])
@@ -57,9 +57,9 @@ def test_a_broken_variant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     """Each in the way that it is broken; the learners that they break pass above."""
     subject, said, patch = MUTANTS[name]
     patch(monkeypatch)
-    found = audited(subject)
-    assert not found.passed
-    assert any(search(said, failure) for failure in found.failures), found
+    result = audited(subject)
+    assert not result.passed
+    assert any(search(said, failure) for failure in result.failures), result
 
 
 @pytest.mark.parametrize("name", [None, *CHOOSING])
@@ -102,8 +102,8 @@ def test_the_command_audits_policies() -> None:
     asked = ["audit", "--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2"]
     result = CliRunner().invoke(application(), [*asked, "--samples", "1000", "--json"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert [each["verdict"] for each in found] == ["holds", "holds"]
-    assert ["played=value" in each["learner"] for each in found] == [False, True]
+    results = json.loads(result.stdout)
+    assert [one["verdict"] for one in results] == ["holds", "holds"]
+    assert ["played=value" in one["learner"] for one in results] == [False, True]
     shown = CliRunner().invoke(application(), [*asked, "--samples", "1000"])
     assert "policy_elimination" in shown.stdout

@@ -56,7 +56,7 @@ def proven(
     which: slice = slice(None),
 ) -> list[EpsilonBound]:
     """What each pair proves of a learner behind the real service, its bits by a seed."""
-    found = []
+    proven_bounds = []
     for at, pair in enumerate(feedback_pairs(learner.schedule, format_of(learner))[which]):
         spec = spec_of(learner, stream=f"pair-{at}", content=content)
         spec = replace(spec, randomness=SeededRandomness(5))
@@ -64,14 +64,14 @@ def proven(
         def run(log: Sequence[Record], headers: Sequence[Headers], spec: Any = spec) -> list[bytes]:
             return asyncio.run(served(spec, MemoryTechnology(MemoryLog(gap=1)), log, headers))
 
-        found.append(feedback_bound(pair, run, runs=runs, confidence=confidence))
-    return found
+        proven_bounds.append(feedback_bound(pair, run, runs=runs, confidence=confidence))
+    return proven_bounds
 
 
 def format_of(learner: PolicyLearner, content: Content = "loss") -> FeedbackFormat:
-    found = spec_of(learner, stream="x", content=content).format
-    assert isinstance(found, FeedbackFormat)
-    return found
+    chosen_format = spec_of(learner, stream="x", content=content).format
+    assert isinstance(chosen_format, FeedbackFormat)
+    return chosen_format
 
 
 SHIPPED = [
@@ -84,10 +84,10 @@ SHIPPED = [
 
 @pytest.mark.parametrize("learner", SHIPPED, ids=str)
 def test_do_shipped_learners_prove_no_more_than_they_charge(learner: PolicyLearner) -> None:
-    found = proven(learner, runs=150, content="reward")
-    assert len(found) == 3
+    proven_bounds = proven(learner, runs=150, content="reward")
+    assert len(proven_bounds) == 3
     assert learner.charge is not None
-    assert max(bound.epsilon for bound in found) <= learner.charge
+    assert max(bound.epsilon for bound in proven_bounds) <= learner.charge
 
 
 def test_is_the_bound_close_to_what_is_charged() -> None:
@@ -97,7 +97,7 @@ def test_is_the_bound_close_to_what_is_charged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "runs", "pair", "told"),
+    ("name", "runs", "pair", "event"),
     [
         ("adds_half_the_noise", 300, 0, "towards"),
         ("draws_with_half_the_scale_that_it_says", 300, 0, "towards"),
@@ -109,7 +109,7 @@ def test_is_the_bound_close_to_what_is_charged() -> None:
     ],
 )
 def test_is_a_broken_engine_refuted(
-    name: str, runs: int, pair: int, told: str, monkeypatch: Patch
+    name: str, runs: int, pair: int, event: str, monkeypatch: Patch
 ) -> None:
     """By so many runs on each side, at 95 % confidence; sound ones pass with as many above."""
     subject, _, patch = MUTANTS[name]
@@ -117,7 +117,7 @@ def test_is_a_broken_engine_refuted(
     broken = made(played=subject.played)
     (bound,) = proven(broken, runs=runs, confidence=PATIENT, which=slice(pair, pair + 1))
     assert bound.epsilon > 1, bound
-    assert told in bound.event
+    assert event in bound.event
 
 
 def test_is_a_dropped_record_refuted(monkeypatch: Patch) -> None:
@@ -199,10 +199,10 @@ def test_does_the_command_audit_a_configurations_feedback_streams(configured: Pa
     """As it is configured, three actions and rewards, through the real service on files."""
     code, out = run("audit", "--config", str(configured), *QUICK)
     assert code == 0, out
-    (found,) = json.loads(out)
-    assert found["learner"].startswith("banners: policy_elimination")
-    assert found["actions"] == 3
-    assert 0 <= found["epsilon_proven"] <= 1
+    (result,) = json.loads(out)
+    assert result["learner"].startswith("banners: policy_elimination")
+    assert result["actions"] == 3
+    assert 0 <= result["epsilon_proven"] <= 1
 
 
 def test_does_the_command_look_at_recipes_from_outside_too() -> None:
@@ -210,7 +210,9 @@ def test_does_the_command_look_at_recipes_from_outside_too() -> None:
     asked = ("--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2", "--actions", "3")
     code, out = run("audit", *asked, *QUICK[:-2], "100", "--json")
     assert code == 0, out
-    looked = [(each["actions"], each["epsilon_proven"] is not None) for each in json.loads(out)]
+    looked = [
+        (result["actions"], result["epsilon_proven"] is not None) for result in json.loads(out)
+    ]
     assert sorted(looked) == [(2, True), (2, True), (3, False), (3, False)]
 
 
@@ -222,9 +224,9 @@ def test_does_the_command_fail_for_a_service_that_proves_more(
         draws, "discrete_laplaces", lambda scale, *of: discrete_laplaces(scale / 8, *of)
     )
     code, out = run("audit", "--config", str(configured), *QUICK)
-    (found,) = json.loads(out)
+    (result,) = json.loads(out)
     assert code == 1
-    assert any("from outside" in failure for failure in found["failures"])
+    assert any("from outside" in failure for failure in result["failures"])
 
 
 def test_is_a_configuration_without_feedback_refused(configured: Path) -> None:

@@ -44,5 +44,5 @@ def test_does_the_shipped_engine_play_by_the_law(losses: tuple[int, ...]) -> Non
             engine.observe(engine.action(), float(loss))
         seen[tuple(actions)] += 1
     sequences = sorted(expected)
-    observed = np.array([seen[each] for each in sequences])
-    assert chi2(observed, np.array([expected[each] for each in sequences]) * runs).passed
+    observed = np.array([seen[sequence] for sequence in sequences])
+    assert chi2(observed, np.array([expected[sequence] for sequence in sequences]) * runs).passed

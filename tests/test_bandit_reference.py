@@ -45,11 +45,11 @@ def test_is_the_regret_that_of_the_reference(
 ) -> None:
     """Within three standard errors; where both are exact, within 1 %."""
     learner = BANDIT_RECIPES[name](actions=ARMS, epsilon=epsilon, **options)
-    found = simulate_bandit(
+    outcome = simulate_bandit(
         learner, IndependentRewards.steady(GRADED), runs=runs, horizon=HORIZON, seed=2026
     )
-    allowed = 3 * hypot(found.error, error) or 0.01 * mean
-    assert abs(found.mean - mean) <= allowed, f"{found}, reference {mean} ± {error}"
+    allowed = 3 * hypot(outcome.error, error) or 0.01 * mean
+    assert abs(outcome.mean - mean) <= allowed, f"{outcome}, reference {mean} ± {error}"
 
 
 @pytest.mark.slow
@@ -64,10 +64,10 @@ def test_is_holding_worse_where_feedback_is_late(
     The references are of five runs and have no standard errors.
     """
     learner = BANDIT_RECIPES["lazy_thompson"](actions=ARMS, epsilon="1", **options)
-    found = simulate_bandit(
+    outcome = simulate_bandit(
         learner, IndependentRewards.steady(GRADED), runs=4, horizon=HORIZON, seed=2026, delay=delay
     )
-    assert abs(found.mean - mean) <= 0.15 * mean + 3 * found.error
+    assert abs(outcome.mean - mean) <= 0.15 * mean + 3 * outcome.error
 
 
 @pytest.mark.slow
@@ -84,5 +84,5 @@ def test_are_printed_conversions_no_better_than_uniform_play(
     """At ten thousand slots: 800 is uniform play."""
     learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", **options)
     world = IndependentRewards.steady((0.5, 0.4, 0.4, 0.4, 0.4))
-    found = simulate_bandit(learner, world, runs=2, horizon=10_000, seed=2026)
-    assert abs(found.mean - mean) <= 0.02 * mean
+    outcome = simulate_bandit(learner, world, runs=2, horizon=10_000, seed=2026)
+    assert abs(outcome.mean - mean) <= 0.02 * mean

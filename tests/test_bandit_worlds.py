@@ -50,11 +50,13 @@ def test_is_regret_side_by_side_that_of_runs_one_by_one(
     """Means of independent runs: within five standard errors; false alarm below 1e-6."""
     learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", **options)
     apart = one_by_one(learner, world, runs=8, horizon=300)
-    told: list[int] = []
-    together = simulate_bandit(learner, world, runs=100, horizon=300, seed=3, progress=told.append)
+    finished: list[int] = []
+    together = simulate_bandit(
+        learner, world, runs=100, horizon=300, seed=3, progress=finished.append
+    )
     error = float(np.hypot(apart.error, together.error))
     assert abs(apart.mean - together.mean) < 5 * error, (str(apart), str(together))
-    assert told == [100]
+    assert finished == [100]
 
 
 def test_do_trees_in_rows_play_what_the_shipped_course_plays() -> None:
@@ -62,7 +64,7 @@ def test_do_trees_in_rows_play_what_the_shipped_course_plays() -> None:
     budgets, slots = (Fraction(1), Fraction(40)), 600
     rewards = np.random.default_rng(5).random((slots, len(ARMS))) < (0.7, 0.5, 0.45)
     trees = Trees(np.array([1.0, 40.0]), len(ARMS), horizon=slots)
-    courses = [TreeCourse(len(ARMS), each, printed=False) for each in budgets]
+    courses = [TreeCourse(len(ARMS), budget, printed=False) for budget in budgets]
     totals = np.zeros((2, len(ARMS), slots + 1))
     counts = np.zeros((2, len(ARMS)), dtype=int)
     chance = NumpyChance(np.random.default_rng(1))
@@ -127,7 +129,7 @@ def test_does_it_matter_whether_slots_of_a_batch_are_drawn_together(recipe: str)
         tau="12", eta="1/5", gamma="1/5",
     )  # fmt: skip
     together = simulate_experts(learner, losses, advice, contexts, runs=60)
-    each = [advice[context] for context in contexts.tolist()]
-    apart = simulate_experts(learner, losses, each, np.arange(slots), runs=60, seed=2)
+    advice_of_slots = [advice[context] for context in contexts.tolist()]
+    apart = simulate_experts(learner, losses, advice_of_slots, np.arange(slots), runs=60, seed=2)
     error = float(np.hypot(together.error, apart.error))
     assert abs(together.mean - apart.mean) < 5 * error, (str(together), str(apart))

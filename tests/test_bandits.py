@@ -197,7 +197,7 @@ def test_does_a_learner_with_advice_release_a_batch_at_a_time(name: str) -> None
         assert 0 < choice.probability <= 1
         releases.append(engine.observe(choice, 0.25))
     tau = {"local_exp4": 1, "experts_converted": 2}.get(name, 4)
-    assert [each is not None for each in releases] == [(at + 1) % tau == 0 for at in range(12)]
+    assert [made is not None for made in releases] == [(at + 1) % tau == 0 for at in range(12)]
     assert engine.observe(stale, 0.0) is None
     assert engine.batch == 12 // tau
 
@@ -301,13 +301,13 @@ def test_is_a_learner_with_advice_its_table_of_options() -> None:
     learner = make(actions=ARMS, experts=2, epsilon="1/2", **options)
     assert expert_learner_of(learner.to_config(), actions=ARMS).options == learner.options
     assert str(learner).startswith("improved_batched_exp4(experts=2, epsilon=1/2, noise=printed")
-    for wrong, told in (
+    for wrong, place in (
         ({"experts": "none"}, "learner.experts"),
         ({"noise": "cell", "delta": "1/10"}, "it for printed noise"),
         ({"noise": "printed"}, "one for printed noise"),
         ({"gamma": "2"}, "γ of your own"),
     ):
-        with pytest.raises(InvalidConfig, match=told):
+        with pytest.raises(InvalidConfig, match=place):
             make(actions=ARMS, **{"experts": "2", "epsilon": "1", **wrong})
 
 

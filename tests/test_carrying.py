@@ -62,10 +62,10 @@ def test_does_a_key_open_with_the_action_that_was_in_force(
     live(store, first, 60)
     before = in_force(store, 1)
     live(store, second, 120)
-    found = openings(store, 2)
-    assert found.keys() == before.keys() == {b"fr", b"de", None}
-    assert {key: line.action for key, line in found.items()} == before
-    for line in found.values():
+    opened = openings(store, 2)
+    assert opened.keys() == before.keys() == {b"fr", b"de", None}
+    assert {key: line.action for key, line in opened.items()} == before
+    for line in opened.values():
         first_block = made().schedule.first_as_long(3)
         assert (line.mechanism, line.charge) == ("carried", Fraction(0))
         assert line.start == made().schedule.start(first_block) > 1
@@ -105,8 +105,14 @@ def test_is_the_option_recorded_and_off_as_before(made: Callable[..., Any]) -> N
                if isinstance(line, EpochMark))  # fmt: skip
     assert mark.carries.kept == [(2, 0, 2), (1, 2, 1)]  # type: ignore[union-attr]
     assert mark.carries.removed == []  # type: ignore[union-attr]
-    told = [*(each.value for each in without.ledger), *without.state, *without.state.values()]
-    assert not any(word in each for each in told for word in (b"carrie", b'learner",', b"withheld"))
+    durable = [
+        *(record.value for record in without.ledger),
+        *without.state,
+        *without.state.values(),
+    ]
+    assert not any(
+        word in value for value in durable for word in (b"carrie", b'learner",', b"withheld")
+    )
     assert {line.mechanism for line in openings(without, 2).values()} == {"uniform"}
     assert verified(without, stream(made())) == []
 
@@ -121,10 +127,10 @@ BEFORE = {
 
 def digest_of(store: Store) -> str:
     """Of everything that is durable, but for the library's version."""
-    told = [*(each.value for each in store.ledger), *(each.value for each in store.actions)]
-    told += [value for _, value in sorted(store.state.items())] + sorted(store.state)
+    durable = [*(line.value for line in store.ledger), *(line.value for line in store.actions)]
+    durable += [value for _, value in sorted(store.state.items())] + sorted(store.state)
     version = f'"version":"{sd.__version__}"'.encode()
-    return sha256(b"\n".join(told).replace(version, b"")).hexdigest()[:32]
+    return sha256(b"\n".join(durable).replace(version, b"")).hexdigest()[:32]
 
 
 @pytest.mark.parametrize("made", ALL)
@@ -150,7 +156,7 @@ def test_is_an_epoch_that_carries_the_same_through_any_crash(
     live(quiet, second, 120)
     crashes = through_crashes(crashing, second, seed)
     assert crashes > 5
-    assert [each.value for each in crashing.ledger] == [each.value for each in quiet.ledger]
+    assert [record.value for record in crashing.ledger] == [record.value for record in quiet.ledger]
     assert crashing.actions == quiet.actions
     assert judge(evidence(crashing)) == []
     assert verified(crashing, second) == []
@@ -212,8 +218,8 @@ def test_is_nothing_carried_of_what_was_withheld(made: Callable[..., Any]) -> No
     live(store, stream(made()), 80, mode=Mode.SHADOW)
     second = stream(made(MORE), epoch=2)
     live(store, second, 160)
-    found = {key: line.mechanism for key, line in openings(store, 2).items()}
-    assert found == {b"fr": "uniform", b"de": "carried", None: "carried"}
+    mechanisms = {key: line.mechanism for key, line in openings(store, 2).items()}
+    assert mechanisms == {b"fr": "uniform", b"de": "carried", None: "carried"}
     assert verified(store, second) == []
     assert not any(b"withheld" in place for place in store.state)
 
@@ -337,7 +343,7 @@ def test_does_the_open_block_leave_no_trace(made: Callable[..., Any]) -> None:
             store.input[at] = (key, b'{"losses":{"a":1,"b":0,"c":1,"new":0},"reward":1}')
         live(store, stream(made()), 60)
         live(store, stream(made(MORE), epoch=2), 120)
-        ledgers.append([each.value for each in store.ledger])
+        ledgers.append([record.value for record in store.ledger])
     assert ledgers[0] == ledgers[1]
 
 
@@ -351,9 +357,9 @@ def test_is_a_mark_read_by_those_who_do_not_know_it() -> None:
 
 def test_does_adding_an_action_cost_next_to_nothing() -> None:
     """A small version of the benchmark, seeded: four events of each key after a hundred."""
-    told = compared(World(1000, "uniform"), events=100_000, following=4000)
-    assert told["carried over"] <= 1.1
-    assert told["begun anew"] > 2
+    regrets = compared(World(1000, "uniform"), events=100_000, following=4000)
+    assert regrets["carried over"] <= 1.1
+    assert regrets["begun anew"] > 2
 
 
 # -- what the doctor says of it -------------------------------------------------------------------
@@ -372,9 +378,9 @@ class Looking:
 
 def foretold(store: Store, of: StreamSpec) -> str:
     """What the doctor says of a partition's state."""
-    (found,) = asyncio.run(diagnosis.partitions(cast(Administrator, Looking(store)), of, alone))
-    assert found.verdict is Verdict.GOOD
-    return found.detail
+    (finding,) = asyncio.run(diagnosis.partitions(cast(Administrator, Looking(store)), of, alone))
+    assert finding.verdict is Verdict.GOOD
+    return finding.detail
 
 
 @pytest.mark.parametrize("made", ALL)

@@ -84,7 +84,9 @@ def carries_what_was_withheld(patch: pytest.MonkeyPatch) -> None:
     known = carrying._known
 
     def careless(epoch: int, source: Any) -> Any:
-        releases = {name: replace(each, action=b"") for name, each in source.releases.items()}
+        releases = {
+            name: replace(recorded, action=b"") for name, recorded in source.releases.items()
+        }
         return known(epoch, replace(source, withheld=set(), releases=releases))
 
     patch.setattr(carrying, "_known", careless)
@@ -127,11 +129,11 @@ def _born_sure_of(sure: Any) -> Any:
     born = LossBlocks.born
 
     def other(self: Any, rows: Any, draws: Any, carried: Any) -> Any:
-        found = born(self, rows, draws, carried)
+        result = born(self, rows, draws, carried)
         for at in carried:
             length = self._learner.schedule.lengths(self._bank.block[rows[[at]]])
-            self._bank.remembered[rows[[at]]] = sure(self._learner.memory, found[0][[at]], length)
-        return found
+            self._bank.remembered[rows[[at]]] = sure(self._learner.memory, result[0][[at]], length)
+        return result
 
     return other
 
@@ -152,8 +154,8 @@ def test_is_a_broken_variant_caught(
     with monkeypatch.context() as broken:
         patch(broken)
         live(store, second, 400)
-    found = verified(store, second)
-    assert any(re.search(said, each) for each in found), found
+    faults = verified(store, second)
+    assert any(re.search(said, fault) for fault in faults), faults
 
 
 def test_does_the_open_block_of_a_broken_variant_leave_a_trace(
@@ -187,5 +189,5 @@ def test_does_the_open_block_of_a_broken_variant_leave_a_trace(
         with monkeypatch.context() as broken:
             broken.setattr(waves.Applier, "_give_birth", keeping)
             live(store, stream(leader(MORE), epoch=2), 120)
-        ledgers.append([each.value for each in store.ledger])
+        ledgers.append([record.value for record in store.ledger])
     assert ledgers[0] != ledgers[1]

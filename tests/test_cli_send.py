@@ -33,9 +33,9 @@ def newest(path: Path, count: int) -> Sent:
     async def looked() -> Sent:
         configuration = Configuration.load(path, {})
         tools = configuration.technology().administrator()
-        found = await tools.newest(configuration.topics()[0], count=2 * count)
+        batches = await tools.newest(configuration.topics()[0], count=2 * count)
         await tools.close()
-        (records,) = [each for each in found if each.partition == Partition("home", 0)]
+        (records,) = [batch for batch in batches if batch.partition == Partition("home", 0)]
         return list(zip(records.keys, records.values, strict=True))[-count:]
 
     return asyncio.run(looked())
@@ -48,9 +48,9 @@ def read(content: bytes, *, file: str = "-", key: bytes | None = None) -> list[E
 
 def refused(content: bytes, *, file: str = "-") -> str:
     """What is said of a file of this content."""
-    with pytest.raises(InvalidConfig) as told:
+    with pytest.raises(InvalidConfig) as refusal:
         read(content, file=file)
-    return str(told.value)
+    return str(refusal.value)
 
 
 def test_does_send_read_every_way_of_writing_events(
@@ -59,8 +59,8 @@ def test_does_send_read_every_way_of_writing_events(
     """JSON as list, mapping or bare, CSV, NumPy: each encoded as the stream's format says."""
     config = ("--config", str(shop), "--partition", "0")
     lines = b'{"key": "fr", "losses": [0.1, 0.9, 1]}\n\n{"losses": {"b": 0.25}}\n[0, 0, 1]\n'
-    told = streamdp("send", *config, "--key", "any", stdin=lines)
-    assert (told.code, told.out) == (0, "3 records sent to losses\n")
+    ran = streamdp("send", *config, "--key", "any", stdin=lines)
+    assert (ran.code, ran.out) == (0, "3 records sent to losses\n")
     assert newest(shop, 3) == [
         (b"fr", b'{"losses":[0.1,0.9,1.0]}'),
         (b"any", b'{"losses":[0.5,0.25,0.5]}'),
@@ -85,9 +85,9 @@ def test_does_send_make_frames_of_one_key(shop: Path, streamdp: Streamdp) -> Non
     """Consecutive rows of a key share a record, up to the rows that were asked for."""
     shop.write_text(shop.read_text() + '[streams.home.format]\nname = "float32"\nframes = true\n')
     lines = "".join(json.dumps({"key": key, "losses": [0, 0, 1]}) + "\n" for key in "aaaabb")
-    told = streamdp("send", "-c", str(shop), "--rows", "3", "--partition", "0",
+    ran = streamdp("send", "-c", str(shop), "--rows", "3", "--partition", "0",
                     stdin=lines.encode())  # fmt: skip
-    assert told.out == "3 records sent to losses\n"
+    assert ran.out == "3 records sent to losses\n"
     assert [(key, len(value or b"")) for key, value in newest(shop, 3)] == [
         (b"a", 36),
         (b"a", 12),
@@ -124,10 +124,12 @@ def test_has_an_event_the_key_that_it_says(event: str, key: bytes | None) -> Non
 
 def test_has_a_table_one_column_of_keys() -> None:
     """As text or as base64; with a byte order mark before it too, as spreadsheets write it."""
-    assert [each.key for each in read(b"key,a,b,c\nfr,0,0,1\n", file="x.csv")] == [b"fr"]
-    assert [each.key for each in read(b"key_base64,a,b,c\n/w==,0,0,1\n", file="x.csv")] == [b"\xff"]
+    assert [event.key for event in read(b"key,a,b,c\nfr,0,0,1\n", file="x.csv")] == [b"fr"]
+    assert [event.key for event in read(b"key_base64,a,b,c\n/w==,0,0,1\n", file="x.csv")] == [
+        b"\xff"
+    ]
     marked = b"\xef\xbb\xbfkey,a,b,c\nfr,0,0,1\n"
-    assert [each.key for each in read(marked, file="x.csv")] == [b"fr"]
+    assert [event.key for event in read(marked, file="x.csv")] == [b"fr"]
 
 
 # -- what cannot be sent -----------------------------------------------------------------------
@@ -166,11 +168,11 @@ NUMBER = "cannot be sent; expected a number in [0, 1], got"
 )
 def test_is_a_wrong_line_refused_with_its_number(line: bytes, said: str) -> None:
     """Strictly, by what it is and never by its content."""
-    told = refused(b"[0, 0, 1]\n\n" + line + b"\n")
-    assert told.startswith("- line 3: ")
-    assert said in told
-    assert len(told) < 200
-    assert told.isprintable()
+    message = refused(b"[0, 0, 1]\n\n" + line + b"\n")
+    assert message.startswith("- line 3: ")
+    assert said in message
+    assert len(message) < 200
+    assert message.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -193,9 +195,9 @@ def test_is_a_wrong_line_refused_with_its_number(line: bytes, said: str) -> None
 )
 def test_is_a_wrong_table_refused_with_its_line(table: bytes, said: str) -> None:
     """A mistyped column would lose the keys; a field too many, nobody knows what."""
-    told = refused(table, file="x.csv")
-    assert told.startswith("x.csv ")
-    assert said in told
+    message = refused(table, file="x.csv")
+    assert message.startswith("x.csv ")
+    assert said in message
 
 
 @pytest.mark.parametrize(
@@ -223,9 +225,9 @@ def test_is_a_file_refused_that_is_no_array(shop: Path, streamdp: Streamdp, cont
     """Empty, cut short, or something else."""
     path = shop.with_name("x.npy")
     path.write_bytes(content)
-    told = streamdp("send", str(path), "-c", str(shop))
-    assert (told.code, told.out) == (2, "")
-    assert f"{path}: is no NumPy file; expected an array of rows, got another" in told.err
+    ran = streamdp("send", str(path), "-c", str(shop))
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{path}: is no NumPy file; expected an array of rows, got another" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -240,17 +242,17 @@ def test_is_what_cannot_be_sent_exit_code_2(
     shop: Path, streamdp: Streamdp, text: bytes, said: str
 ) -> None:
     """A producer's mistake is not repaired, and how many went before is said."""
-    told = streamdp("send", "-c", str(shop), stdin=text)
-    assert told.code == 2
-    assert told.err.startswith(f"streamdp: {said}")
-    assert "(0 records were sent before)" in told.err
+    ran = streamdp("send", "-c", str(shop), stdin=text)
+    assert ran.code == 2
+    assert ran.err.startswith(f"streamdp: {said}")
+    assert "(0 records were sent before)" in ran.err
 
 
 def test_are_rows_refused_that_do_not_fit_a_record(shop: Path, streamdp: Streamdp) -> None:
     """JSON has one; the message says of which event."""
-    told = streamdp("send", "-c", str(shop), "--rows", "2", stdin=b"[0, 0, 1]\n[0, 0, 1]\n")
-    assert told.code == 2
-    assert "- line 1: losses: too many rows; expected 1 in JSON, got 2" in told.err
+    ran = streamdp("send", "-c", str(shop), "--rows", "2", stdin=b"[0, 0, 1]\n[0, 0, 1]\n")
+    assert ran.code == 2
+    assert "- line 1: losses: too many rows; expected 1 in JSON, got 2" in ran.err
 
 
 def test_is_a_file_or_stream_told_that_is_not_there(shop: Path, streamdp: Streamdp) -> None:
@@ -276,10 +278,10 @@ def test_is_what_is_damaged_read_or_refused_and_nothing_else() -> None:
                 piece = [b"", b"\xff", b"\0", b'"', b"[", b"NaN", b"\\ud800", b"9" * 500]
                 damaged[at : at + 1] = piece[random.integers(len(piece))]
             try:
-                found = read(bytes(damaged), file=file)
+                events = read(bytes(damaged), file=file)
             except InvalidConfig as error:
                 refusals.append(str(error))
             else:
-                assert all(0 <= loss <= 1 for event in found for loss in event.losses)
+                assert all(0 <= loss <= 1 for event in events for loss in event.losses)
     assert 1000 < len(refusals) < 3000
-    assert all(told.isprintable() for told in refusals)
+    assert all(refusal.isprintable() for refusal in refusals)

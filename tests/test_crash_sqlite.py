@@ -82,8 +82,8 @@ class Judge:
             blocks.setdefault(number, []).append(int(block))
             known = self.seen.setdefault((number, int(block)), value)
             assert known == value, f"block {block} of partition {number} was redrawn"
-        for number, found in blocks.items():
-            assert found == list(range(len(found))), f"partition {number} has blocks {found}"
+        for number, numbers in blocks.items():
+            assert numbers == list(range(len(numbers))), f"partition {number} has blocks {numbers}"
         return len(rows)
 
 

@@ -192,15 +192,15 @@ def test_does_a_key_beyond_the_limit_get_nothing_but_a_count() -> None:
 )  # fmt: skip
 def test_is_an_unusable_vector_a_null_loss_in_its_slot(losses: object) -> None:
     """P1: unusable content takes its slot as 1/2 everywhere; only the operator is told."""
-    told = sd.NotPrivate(3)
+    operator = sd.NotPrivate(3)
     learner = sd.noisy_leader(actions=ACTIONS, epsilon="1", noise="laplace", schedule="capped 9")
-    bad, null = engine(learner, not_private=told), engine(learner)
+    bad, null = engine(learner, not_private=operator), engine(learner)
     for machine, content in ((bad, losses), (null, [0.5, 0.5, 0.5])):
         machine.apply(b"k", [0, 0, 1])
         machine.apply(b"k", content)
     assert bad.save() == null.save()
-    assert told.latest_nulls.tolist() == [True]
-    assert told.nulls(0) == 1
+    assert operator.latest_nulls.tolist() == [True]
+    assert operator.nulls(0) == 1
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_is_a_part_that_was_forgotten_named(randomness: Any) -> None:
 
 def test_is_exact_regret_only_behind_the_operators_name() -> None:
     """The operator's exact regret is the played action's loss less the best one's."""
-    told = sd.NotPrivate(3)
-    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), not_private=told)
+    operator = sd.NotPrivate(3)
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), not_private=operator)
     rng = np.random.default_rng(3)
     played = totals = np.int64(0)
     for row in rng.random((40, 3)).astype(np.float32):
@@ -256,9 +256,9 @@ def test_is_exact_regret_only_behind_the_operators_name() -> None:
         opening = [release.value for release in releases if release.kind == "opening"]
         played = played + grid[opening[0] if before is None else ACTIONS.index(before)]
         totals = totals + grid
-    assert told.regret(0) == pytest.approx((played - totals.min()) / UNIT)
-    assert told.regrets().tolist() == [told.regret(0)]
-    assert "0." not in repr(told) + repr(machine)
+    assert operator.regret(0) == pytest.approx((played - totals.min()) / UNIT)
+    assert operator.regrets().tolist() == [operator.regret(0)]
+    assert "0." not in repr(operator) + repr(machine)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_is_a_release_a_value_of_its_own() -> None:
         "action", Fraction(1, 2), 1, 2,
     )  # fmt: skip
     assert action.identity == sd.Identity("home", 0, b"k", 1, 0, 0, "action")
-    assert [release.action for release in releases] == [ACTIONS[each.value] for each in releases]
+    assert [release.action for release in releases] == [ACTIONS[drawn.value] for drawn in releases]
     assert str(action) == (
         f"home/0 key b'k': action {action.action!r} after block 0, slots 1 to 1 charged ε = 1/2"
     )
@@ -410,7 +410,7 @@ def test_does_an_estimate_say_what_it_is_of() -> None:
     """In loss, with its noise in it; it has no action."""
     machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), estimates=[REGRET])
     for _ in range(4):
-        estimates = [each for each in machine.apply(b"k", [0, 1, 1]) if each.kind == REGRET.name]
+        estimates = [drawn for drawn in machine.apply(b"k", [0, 1, 1]) if drawn.kind == REGRET.name]
     (regret,) = estimates
     assert regret.action is None
     assert f": block_regret of {regret.value / UNIT:.4g} after block 1, slots 2 to 4" in str(regret)

@@ -49,16 +49,16 @@ def engine(learner: sd.Leader, **options: object) -> sd.Engine:
 def recomputed(memory: Memory, releases: Releases) -> list[int]:
     """What was in force after each release, from what the releases say and nothing else."""
     known: dict[object, Standing] = {}
-    told = []
-    for each in releases:
-        if each.kind == "opening":
+    standings = []
+    for release in releases:
+        if release.kind == "opening":
             nothing = np.zeros((1, memory.width), np.int64)
-            known[each.key] = Standing(np.array([each.value]), nothing)
+            known[release.key] = Standing(np.array([release.value]), nothing)
         else:
-            length = np.array([each.stop - each.start])
-            known[each.key] = memory.after(known[each.key], np.array([each.value]), length)
-        told.append(int(known[each.key].in_force[0]))
-    return told
+            length = np.array([release.stop - release.start])
+            known[release.key] = memory.after(known[release.key], np.array([release.value]), length)
+        standings.append(int(known[release.key].in_force[0]))
+    return standings
 
 
 @given(VOTES)
@@ -73,7 +73,9 @@ def test_is_the_newest_vote_in_force_where_nothing_is_remembered(votes: list[int
 def test_does_a_release_say_only_its_value_where_nothing_is_remembered() -> None:
     releases = engine(PLAIN).apply_batch(_log())
     assert releases.in_force is None
-    assert all(each.in_force is None and each.standing == each.value for each in releases)
+    assert all(
+        release.in_force is None and release.standing == release.value for release in releases
+    )
 
 
 @pytest.mark.slow
@@ -84,17 +86,17 @@ def test_is_what_is_in_force_a_function_of_the_releases(log: LossBatch, places: 
     machine = engine(learner)
     for batch in cut(log, places):
         releases = machine.apply_batch(batch)
-        known = {each.key: each for each in releases if each.kind == "action"}
+        known = {release.key: release for release in releases if release.kind == "action"}
         assert all(machine.action(key) == ACTIONS[known[key].standing] for key in known)
     whole = engine(learner).apply_batch(log)
-    assert [each.standing for each in whole] == recomputed(TwiceInARow(), whole)
+    assert [release.standing for release in whole] == recomputed(TwiceInARow(), whole)
 
 
 def test_does_the_next_draw_favour_what_is_in_force_and_not_the_vote() -> None:
     """With an overwhelming bonus every vote is for the action in force, whatever the losses say."""
     sure = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 2", bonus=1000)
     releases = engine(replace(sure, memory=Next())).apply_batch(_log())
-    votes = [each.value for each in releases if each.key == b"fr"]
+    votes = [release.value for release in releases if release.key == b"fr"]
     assert votes == [votes[0], *((votes[0] + at) % 3 for at in range(len(votes) - 1))]
 
 
@@ -111,7 +113,7 @@ def test_do_estimates_tell_of_the_action_that_was_in_force(learner: sd.Leader) -
     """An estimate is about the block that ended; what is in force after it is no part of it."""
     estimates = [sd.estimate("mean_loss", epsilon="1/4", min_length=1)]
     releases = engine(learner, estimates=estimates).apply_batch(_log())
-    assert {each.in_force for each in releases if each.kind == "mean_loss"} == {None}
+    assert {release.in_force for release in releases if release.kind == "mean_loss"} == {None}
 
 
 # -- the filter of votes --------------------------------------------------------------------------
@@ -121,13 +123,13 @@ FILTER = VoteFilter(actions=3, since=4, hazard=Fraction(1, 250))
 
 def followed(memory: Memory, votes: Sequence[int], length: int = 4) -> list[int]:
     """What is in force after each of these votes."""
-    standing, told = Standing(np.array([0]), np.zeros((1, memory.width), np.int64)), []
+    standing, actions = Standing(np.array([0]), np.zeros((1, memory.width), np.int64)), []
     for vote in votes:
         standing = memory.after(standing, np.array([vote]), np.array([length]))
         assert standing.remembered.max() < 2**31
         assert standing.remembered.min() >= 0
-        told.append(int(standing.in_force[0]))
-    return told
+        actions.append(int(standing.in_force[0]))
+    return actions
 
 
 def plainly(
@@ -140,7 +142,7 @@ def plainly(
         rest = (one - of_vote) // (K - 1)
         return [of_vote if action == votes[0] else rest for action in range(K)]
 
-    w, p, told = begun(one * 9 // 10), begun(one * 7 // 10), [votes[0]]
+    w, p, course = begun(one * 9 // 10), begun(one * 7 // 10), [votes[0]]
     chance = (memory.hazard.numerator << 16) // memory.hazard.denominator
     latest = pair = votes[0]
     for vote in votes[1:]:
@@ -150,12 +152,12 @@ def plainly(
         w[vote] = divide(w[vote] * f, 256)
         total = sum(w)
         w = [divide(x * one, total) for x in w]
-        told.append(told[-1] if w[told[-1]] == max(w) else w.index(max(w)))
+        course.append(course[-1] if w[course[-1]] == max(w) else w.index(max(w)))
         p = [x - divide(x, 50) for x in p]
         p[vote] += one // 50
         before, pair = pair, vote if vote == latest else pair
         p[before], p[pair], latest = p[pair], p[before], vote
-    return told, w, p
+    return course, w, p
 
 
 def whole(x: int, y: int) -> int:
@@ -173,8 +175,8 @@ def test_is_the_filter_what_it_is_described_as(actions: int) -> None:
     standing = Standing(np.array([0]), np.zeros((1, memory.width), np.int64))
     for vote in votes:
         standing = memory.after(standing, np.array([vote]), np.array([4]))
-    told, weights, shares = plainly(memory, votes, whole)
-    assert followed(memory, votes) == told
+    expected, weights, shares = plainly(memory, votes, whole)
+    assert followed(memory, votes) == expected
     assert standing.remembered[0, 2:].tolist() == [*weights, *shares]
     assert standing.remembered[0, :2].min() >= 1
     assert plainly(memory, votes, lambda x, y: x / y)[1:] != (weights, shares)
@@ -182,22 +184,22 @@ def test_is_the_filter_what_it_is_described_as(actions: int) -> None:
 
 def test_does_one_dissent_change_nothing_and_a_run_of_them_everything() -> None:
     assert followed(FILTER, [1] * 30 + [2] + [1] * 5) == [1] * 36
-    told = followed(FILTER, [1] * 30 + [2] * 4)
-    assert (told[30], told[-1]) == (1, 2)
+    actions = followed(FILTER, [1] * 30 + [2] * 4)
+    assert (actions[30], actions[-1]) == (1, 2)
 
 
 def test_do_many_changes_not_make_the_filter_slow() -> None:
     """Ten sure votes for one action, then for another, for ever: it follows within three."""
     votes = [action for _ in range(60) for action in (0, 1, 0, 2) for _ in range(10)]
-    told = followed(FILTER, votes)
-    assert sum(one != other for one, other in zip(told, votes, strict=True)) <= 3 * 240
+    actions = followed(FILTER, votes)
+    assert sum(one != other for one, other in zip(actions, votes, strict=True)) <= 3 * 240
 
 
 def test_does_a_close_rival_not_make_the_filter_restless() -> None:
     """Two of three votes for one, one for another: the first stays in force."""
     votes = np.where(np.random.default_rng(3).random(3000) < 2 / 3, 0, 1).tolist()
-    told = followed(FILTER, votes)
-    assert sum(told[100:]) <= 0.02 * len(votes)
+    actions = followed(FILTER, votes)
+    assert sum(actions[100:]) <= 0.02 * len(votes)
     assert sum(votes[100:]) > 0.3 * len(votes)
 
 
@@ -212,12 +214,12 @@ def test_is_the_vote_in_force_while_blocks_grow() -> None:
 def test_do_keys_not_meet(votes: list[list[int]]) -> None:
     """Five keys at once are what each is alone, at whatever block it is."""
     rows = Standing(np.zeros(5, np.int64), np.zeros((5, FILTER.width), np.int64))
-    told: list[list[int]] = [[] for _ in range(5)]
+    actions: list[list[int]] = [[] for _ in range(5)]
     for together in votes:
         rows = FILTER.after(rows, np.array(together), np.full(5, 4))
         for key, action in enumerate(rows.in_force.tolist()):
-            told[key].append(action)
-    assert told == [followed(FILTER, [each[key] for each in votes]) for key in range(5)]
+            actions[key].append(action)
+    assert actions == [followed(FILTER, [block[key] for block in votes]) for key in range(5)]
 
 
 @pytest.mark.parametrize(

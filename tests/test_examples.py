@@ -21,9 +21,9 @@ def modules() -> Iterator[str]:
     """Every module of the product, except the one that runs when it is imported."""
     for package in (streamdp, streamdp_adapters):
         yield package.__name__
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith(".__main__"):
-                yield found.name
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".__main__"):
+                yield module.name
 
 
 def has_examples(name: str) -> bool:

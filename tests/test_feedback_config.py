@@ -102,7 +102,7 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instead", "more", "told"),
+    ("instead", "more", "complaint"),
     [
         (("observes = \"feedback\"\n", ""), "", "learner|belongs to observes = feedback"),
         (("[streams.clicks.feedback]\ncontent = \"reward\"\nsalt = \"pepper\"\n", ""), "",
@@ -123,10 +123,10 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told(
-    tmp_path: Path, instead: tuple[str, str], more: str, told: str
+    tmp_path: Path, instead: tuple[str, str], more: str, complaint: str
 ) -> None:
     """Where, what was expected and what is there; before anything runs."""
-    with pytest.raises(InvalidConfig, match=told):
+    with pytest.raises(InvalidConfig, match=complaint):
         shop(tmp_path, instead=instead, more=more).spec("clicks").engine(0)
 
 

@@ -85,7 +85,7 @@ def test_noise_that_is_too_small_for_its_charge_is_caught(
     played: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scales follow from the sensitivity; a claim of half of it is a charge of half the price."""
-    half = {kind: each / 2 for kind, each in learner._SENSITIVITY.items()}
+    half = {kind: sensitivity / 2 for kind, sensitivity in learner._SENSITIVITY.items()}
     monkeypatch.setattr(learner, "_SENSITIVITY", half)
     with pytest.raises(AssertionError, match="a replaced content costs at most the charge"):
         check_feedback_learner(sound(played=played))

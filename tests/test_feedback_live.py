@@ -79,7 +79,7 @@ def judged() -> tuple[Evidence, Batch]:
 
 def changed(records: list[Published], field: str, dtype: str) -> list[Published]:
     """One number more, in the middle."""
-    at = next(n for n, each in enumerate(records) if n > 30 and b'"kind":"sums"' in each.value)
+    at = next(n for n, record in enumerate(records) if n > 30 and b'"kind":"sums"' in record.value)
     line = json.loads(records[at].value)
     numbers = np.frombuffer(b64decode(line[field]), dtype).copy()
     numbers[0] += 1
@@ -96,14 +96,14 @@ def test_does_the_judge_hold_policies_and_counts_against_what_they_follow_from()
     evidence, _ = judged()
     assert (judge(evidence), counts(evidence)) == ([], [])
     other = replace(evidence, actions=changed(list(evidence.actions), "policy", "<u4"))
-    assert ["does not follow from the sums" in each for each in judge(other)] == [True]
+    assert ["does not follow from the sums" in fault for fault in judge(other)] == [True]
     other = replace(evidence, ledger=changed(list(evidence.ledger), "shown", "<i8"))
-    assert ["counts that are not the input's" in each for each in counts(other)] == [True]
+    assert ["counts that are not the input's" in fault for fault in counts(other)] == [True]
 
 
 def test_does_the_judge_see_sums_that_were_drawn_twice() -> None:
     """As a reader of aborted data would."""
     evidence, _ = judged()
     twice = changed(list(evidence.ledger), "sums", "<i8")
-    (found,) = judge(replace(evidence, seen=[record.value for record in twice]))
-    assert "seen with two different releases" in found
+    (fault,) = judge(replace(evidence, seen=[record.value for record in twice]))
+    assert "seen with two different releases" in fault

@@ -309,15 +309,15 @@ def digest(recipe: str) -> str:
 @pytest.mark.slow
 def test_a_processor_without_wide_instructions_computes_the_same() -> None:
     """numpy takes other code where a processor has less; here it is made to believe so."""
-    wide = told(
+    wide = printed_by(
         "from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__ as has;"
         "print(*[name for name in __cpu_dispatch__ if has.get(name)])"
     )
     asked = "from tests.test_feedback_policies import GOLDEN, digest; print(*map(digest, GOLDEN))"
-    assert told(asked, NPY_DISABLE_CPU_FEATURES=wide).split() == list(GOLDEN.values())
+    assert printed_by(asked, NPY_DISABLE_CPU_FEATURES=wide).split() == list(GOLDEN.values())
 
 
-def told(program: str, **environment: str) -> str:
+def printed_by(program: str, **environment: str) -> str:
     """What a new interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -47,15 +47,15 @@ def test_every_word_of_the_glossary_is_used() -> None:
 @pytest.mark.parametrize("place", sorted({place for _, _, place in ROWS}))
 def test_what_the_glossary_names_in_code_exists(place: str) -> None:
     names = place.split(".")
-    found: object = None
+    named: object = None
     for depth in range(1, len(names) + 1):
         try:
-            found = import_module(".".join(names[:depth]))
+            named = import_module(".".join(names[:depth]))
         except ModuleNotFoundError:
             for name in names[depth - 1 :]:
-                found = getattr(found, name)
+                named = getattr(named, name)
             break
-    assert found is not None
+    assert named is not None
 
 
 def test_the_glossary_has_words_of_both_kinds() -> None:

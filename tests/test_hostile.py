@@ -59,14 +59,14 @@ def batches(good: bytes) -> list[list[Value]]:
     """A hundred polls; every 50th record is good, and some polls hold the megabyte records too."""
     rng = np.random.default_rng(20_260)
     pool = [hostile(rng, good) for _ in range(20_000)]  # 10⁵ distinct ones over all formats
-    found: list[list[Value]] = []
+    polls: list[list[Value]] = []
     for poll in range(RECORDS // BATCH):
         batch = [pool[int(at)] for at in rng.integers(len(pool), size=BATCH)]
         batch[::50] = [good] * len(batch[::50])
         if poll % LARGE_EVERY == 0:
             batch[1 : 1 + len(HOSTILE)] = HOSTILE
-        found.append(batch)
-    return found
+        polls.append(batch)
+    return polls
 
 
 @pytest.mark.slow

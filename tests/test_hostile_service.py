@@ -70,9 +70,9 @@ def test_lose_hostile_records_no_slot(tmp_path: Path) -> None:
     log = Records(Partition("home", 0), 0, range(RECORDS), keys, values, RECORDS)
     batch, refused = decode(made.format, [log], most_key_bytes=made.most_key_bytes)
     charges = [decode_ledger(line) for line in lines]
-    found = [Published(0, at, _key(line), value) for at, (line, value) in
+    published = [Published(0, at, _key(line), value) for at, (line, value) in
              enumerate(zip(charges, lines, strict=True))]  # fmt: skip
-    evidence = Evidence(Partition("home", 0), [], found)
+    evidence = Evidence(Partition("home", 0), [], published)
     fold = replace(made, randomness=sd.SeededRandomness(7))
     assert refused == 0
     assert judge_fold(

@@ -69,11 +69,11 @@ def test_does_serve_answer_without_learning_and_the_client_keep_up(tmp_path: Pat
         until(place.ready)
         place.send(events(300))
         until(lambda: b'"published"' in place.get("/v1/streams/home/null-key/action")[1])
-    told: list[Change] = []
+    changes: list[Change] = []
     with (
         place.running("serve") as process,
         HttpActions(
-            place.url, {"home": "z"}, refresh=0.05, stale_after=60, on_change=told.append
+            place.url, {"home": "z"}, refresh=0.05, stale_after=60, on_change=changes.append
         ) as actions,
     ):
         assert actions.action("home", b"fr").why is Why.UNKNOWN_KEY
@@ -81,14 +81,14 @@ def test_does_serve_answer_without_learning_and_the_client_keep_up(tmp_path: Pat
         assert children(process) == []
         until(lambda: actions.action("home", b"fr").why is Why.PUBLISHED)
         fetched = actions.fetch("home", [b"fr", None, b"nobody"])
-        assert [each.why for each in fetched] == [Why.PUBLISHED, Why.PUBLISHED, Why.UNKNOWN_KEY]
+        assert [answer.why for answer in fetched] == [Why.PUBLISHED, Why.PUBLISHED, Why.UNKNOWN_KEY]
         assert fetched[0].action == actions.action("home", b"fr").action
         assert fetched[2].action == "c"
         status = json.loads(place.get("/v1/status")[1])
         assert (status["role"], status["streams"][0]["partitions"]) == ("serves", [])
     with pytest.raises(TransportLost):
         HttpActions(place.url, {"home": "z"}, timeout=1).fetch("home", [b"fr"])
-    assert told[0].key == b"fr"
+    assert changes[0].key == b"fr"
 
 
 def test_is_a_key_s_first_learned_action_served_everywhere(tmp_path: Path) -> None:

@@ -87,14 +87,14 @@ class Client:
         self, *places: TopicPartition, timeout_ms: int = 0, max_records: int = 500
     ) -> dict[TopicPartition, list[Record]]:
         """What is there at once; what happens then, happens before anybody sees it."""
-        found = [Record(offset) for offset in range(self.position, END)][:max_records]
-        if self.paused or not found:
-            found = []
+        records = [Record(offset) for offset in range(self.position, END)][:max_records]
+        if self.paused or not records:
+            records = []
         else:
-            self.position = found[-1].offset + 1
+            self.position = records[-1].offset + 1
         if self.happenings:
             self.happenings.pop(0)()
-        return {PLACE: found} if found else {}
+        return {PLACE: records} if records else {}
 
 
 @dataclass
@@ -173,7 +173,7 @@ def delivered(member: Membership, how: str) -> list[Records]:
         return await member.ready(4)
 
     async def all_of_them() -> list[Records]:
-        return [each for _ in range(12) for each in await ask()]
+        return [batch for _ in range(12) for batch in await ask()]
 
     return asyncio.run(all_of_them())
 
@@ -192,13 +192,13 @@ def test_is_nothing_left_out_or_delivered_twice(
     """Whenever it happens, what comes afterwards goes on from where it has to, without a gap."""
     client.happenings = [undecodable] if how == "hunted" else []
     client.happenings += [*[nothing] * moment, lambda: what(member)]
-    found = delivered(member, how)
-    first = next((at for at, each in enumerate(found) if each.start == begin), None)
+    batches = delivered(member, how)
+    first = next((at for at, batch in enumerate(batches) if batch.start == begin), None)
     assert first is not None
-    before, after = found[:first], found[first:]
+    before, after = batches[:first], batches[first:]
     assert _offsets(before) == list(range(10, 10 + len(_offsets(before))))
     assert _offsets(after) == list(range(begin, END))
-    assert [each.start for each in after] == [begin, *(each.next_offset for each in after[:-1])]
+    assert [batch.start for batch in after] == [begin, *(batch.next_offset for batch in after[:-1])]
 
 
 @pytest.mark.parametrize("waiting", [True, False])
@@ -241,20 +241,20 @@ def test_does_a_refused_member_say_so_and_come_back(
     monkeypatch.setattr(member._group, "_consumer", members[0])
 
     async def asks() -> list[str]:
-        told = []
+        errors = []
         for _ in range(12):
             try:
                 await member.ready(1)
             except StreamdpError as error:
-                told.append(str(error))
+                errors.append(str(error))
             await asyncio.sleep(0)
         await member._group.stop()
-        return told
+        return errors
 
-    told = asyncio.run(asks())
-    assert len(told) == 2
-    assert all("GroupAuthorizationFailedError" in each for each in told)
-    assert [each.joined for each in members] == [False, True]
+    errors = asyncio.run(asks())
+    assert len(errors) == 2
+    assert all("GroupAuthorizationFailedError" in error for error in errors)
+    assert [known.joined for known in members] == [False, True]
     assert not client.paused, "what was given stays given"
 
 
@@ -273,5 +273,5 @@ def test_does_what_is_told_after_the_end_reach_nobody() -> None:
     asyncio.run(told_late())
 
 
-def _offsets(found: Sequence[Records]) -> list[int]:
-    return [offset for each in found for offset in each.offsets]
+def _offsets(batches: Sequence[Records]) -> list[int]:
+    return [offset for batch in batches for offset in batch.offsets]

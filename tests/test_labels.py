@@ -37,17 +37,17 @@ INVENTED = {"simulate", "plan", "reproduce", "audit"}
 
 def commands(app: typer.Typer) -> dict[str, set[str]]:
     """Every command with the options that it takes."""
-    found: dict[str, set[str]] = {}
+    options_of: dict[str, set[str]] = {}
 
     def walk(command: object, words: tuple[str, ...]) -> None:
         inner = getattr(command, "commands", {})
-        options = {opt for each in getattr(command, "params", []) for opt in each.opts}
-        found[" ".join(words)] = options
-        for name, each in inner.items():
-            walk(each, (*words, name))
+        options = {opt for parameter in getattr(command, "params", []) for opt in parameter.opts}
+        options_of[" ".join(words)] = options
+        for name, inner_command in inner.items():
+            walk(inner_command, (*words, name))
 
     walk(typer.main.get_command(app), ())
-    return found
+    return options_of
 
 
 def test_is_every_command_with_json_known_to_be_exact_or_not() -> None:
@@ -70,8 +70,8 @@ def test_are_the_words_in_one_place() -> None:
 def _texts(node: ast.AST) -> Iterator[str]:
     """The literal texts of some code, without docstrings and help."""
     for child in ast.iter_child_nodes(node):
-        told = isinstance(child, ast.keyword) and child.arg in ("help", "description")
-        if told or (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+        is_help = isinstance(child, ast.keyword) and child.arg in ("help", "description")
+        if is_help or (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
             continue
         if isinstance(child, ast.Constant) and isinstance(child.value, str):
             yield child.value
@@ -80,7 +80,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 def test_comes_the_label_first() -> None:
     """Whoever reads the beginning of an object has read it."""
-    told = labelled({"sums": [1.0]})
-    assert list(told) == [MEMBER, "sums"]
-    assert str(told[MEMBER]).startswith(NOT_PRIVATE)
+    labelled_sums = labelled({"sums": [1.0]})
+    assert list(labelled_sums) == [MEMBER, "sums"]
+    assert str(labelled_sums[MEMBER]).startswith(NOT_PRIVATE)
     assert "leave the guarantee" in LABEL

@@ -24,11 +24,11 @@ def names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        told, first = node.func, node.args[0]
+        code, first = node.func, node.args[0]
         if not isinstance(first, ast.Constant) or not isinstance(first.value, str):
             continue
-        called = told.attr if isinstance(told, ast.Attribute) else getattr(told, "id", "")
-        of_a_log = isinstance(told, ast.Attribute) and ast.unparse(told.value).endswith("log")
+        called = code.attr if isinstance(code, ast.Attribute) else getattr(code, "id", "")
+        of_a_log = isinstance(code, ast.Attribute) and ast.unparse(code.value).endswith("log")
         if called in ("tell", "_teller") or (of_a_log and called in ("info", "warning", "error")):
             yield first.value
 
@@ -36,13 +36,13 @@ def names(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.slow
 def test_is_every_event_documented_and_every_documented_event_logged() -> None:
     """`EVENTS` is the whole list."""
-    found = {
+    events = {
         name
         for place in PLACES
         for path in place.rglob("*.py")
         for name in names(ast.parse(path.read_text()))
     }
-    assert found == set(logs.EVENTS)
+    assert events == set(logs.EVENTS)
 
 
 @pytest.fixture
@@ -92,10 +92,10 @@ def test_do_other_libraries_tell_nothing_from_content(stream: io.StringIO) -> No
         stranger.exception("it broke\nlosses 0.25")
     logging.getLogger("aiokafka.conn").warning("node %s is away", 3)
     assert "0.25" not in stream.getvalue()
-    told = lines(stream)
-    assert [line["event"] for line in told] == ["library"] * 3
-    assert [line["detail"] for line in told] == ["bad record %s", "it broke", "node 3 is away"]
-    assert (told[1]["exception"], told[1]["level"]) == ("ValueError", "error")
+    logged = lines(stream)
+    assert [line["event"] for line in logged] == ["library"] * 3
+    assert [line["detail"] for line in logged] == ["bad record %s", "it broke", "node 3 is away"]
+    assert (logged[1]["exception"], logged[1]["level"]) == ("ValueError", "error")
 
 
 def test_is_what_a_library_repeats_passed_on_once(stream: io.StringIO) -> None:

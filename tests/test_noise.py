@@ -101,14 +101,14 @@ def test_half_the_scale_is_caught() -> None:
 )
 def test_a_draw_is_a_function_of_the_bits(words: list[int], scale: Fraction, rest: int) -> None:
     """⌊scale·(−ln V)⌋ less the same for the second word, in 80 digits, whatever floats say."""
-    found = int(discrete_laplace(scale, Scripted([words], rest, 2**63))[0])
+    drawn = int(discrete_laplace(scale, Scripted([words], rest, 2**63))[0])
     with mp.workdps(80):
         size = 192
         parts = []
         for word in words:
             v = mp.mpf((word << 128) | (rest << 64) | 2**63) / (1 << size)
             parts.append(int(-mp.log(v) * scale.numerator / scale.denominator))
-    assert found == parts[0] - parts[1]
+    assert drawn == parts[0] - parts[1]
 
 
 def test_extreme_words_go_to_the_exact_path() -> None:

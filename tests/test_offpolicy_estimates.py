@@ -168,9 +168,9 @@ def test_hold_the_bounds_where_weights_are_heavy() -> None:
         error = np.sqrt(max(0.0, won / p**2 / n - mean**2) / n)
         wrong_normal += abs(mean - 0.6) > 1.96 * error
         guess = 0.5
-        squares = [each * (1 / p - guess) ** 2 + (n - each) * guess**2 for each in (won, one - won)]
-        told = bounds(n, (won / p, squares[0]), (weights - won / p, squares[1]))
-        wrong_bounds += not told.low <= 0.6 <= told.high
+        squares = [k * (1 / p - guess) ** 2 + (n - k) * guess**2 for k in (won, one - won)]
+        interval = bounds(n, (won / p, squares[0]), (weights - won / p, squares[1]))
+        wrong_bounds += not interval.low <= 0.6 <= interval.high
     assert wrong_normal > 0.2 * logs
     assert wrong_bounds <= scipy.stats.binom.isf(1e-6, logs, 0.05)
 
@@ -196,13 +196,13 @@ def test_hold_the_bounds_at_all_times_at_once() -> None:
 def test_are_single_actions_and_chance_valued() -> None:
     """The yardsticks: each action's own mean, uniform play's and the log's (false alarm 1e-6)."""
     log = made_up(20_000, seed=3)
-    told = fixed(log)
-    for value, mean in zip(told.always, MEANS.tolist(), strict=True):
+    yardsticks = fixed(log)
+    for value, mean in zip(yardsticks.always, MEANS.tolist(), strict=True):
         assert abs(value.ips.value - mean) < 5 * value.ips.error
         assert value.bounds.low < mean < value.bounds.high
-    assert abs(told.uniform.dr.value - MEANS.mean()) < 5 * told.uniform.dr.error
-    assert abs(told.logged.value - float(UNEVEN @ MEANS)) < 5 * told.logged.error
-    assert abs(told.uniform.mean_weight.value - 1) < 5 * told.uniform.mean_weight.error
+    assert abs(yardsticks.uniform.dr.value - MEANS.mean()) < 5 * yardsticks.uniform.dr.error
+    assert abs(yardsticks.logged.value - float(UNEVEN @ MEANS)) < 5 * yardsticks.logged.error
+    assert abs(yardsticks.uniform.mean_weight.value - 1) < 5 * yardsticks.uniform.mean_weight.error
 
 
 def test_is_a_bound_within_what_one_rate_allows() -> None:

@@ -96,12 +96,12 @@ def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
     keys = [[b"a", b"b", None][at] for at in chance.integers(0, 3, 900).tolist()]
     partitions = np.sort(chance.integers(0, 2, 900))
     cells = feedback_cells(TEXTS[:3], (HALF,), actions=("a", "b", "c", "d"))
-    found = []
+    regrets = []
     for step in (577, 13):
         crowd, answers = play(Pieces(losses, keys, partitions, step=step), cells, Bench((1, 2, 3)))
         assert crowd.slots == 900
-        found.append([answer.regret for answer in answers])
-    for whole, small in zip(*found, strict=True):
+        regrets.append([answer.regret for answer in answers])
+    for whole, small in zip(*regrets, strict=True):
         assert whole is not None
         assert np.allclose(whole, small, rtol=1e-12)
 
@@ -205,7 +205,7 @@ def test_says_a_log_without_propensities_what_was_released_all_the_same() -> Non
     """Policies need no propensities: those of the log are not looked at."""
     log = made_up(300, seed=1)
     bare = replace(log, pscore=np.full(log.slots, np.nan))
-    (with_, without) = (weigh(each, CELLS[:1], Bench((1,)))[0] for each in (log, bare))
+    (with_, without) = (weigh(either, CELLS[:1], Bench((1,)))[0] for either in (log, bare))
     assert (with_.shares.shares == without.shares.shares).all()
     assert without.estimate is None
     assert without.value is None

@@ -79,11 +79,11 @@ async def finding(records: Sequence[Published]) -> Finding:
 async def test_is_a_key_in_several_partitions_found() -> None:
     """By the published lines of one epoch: keys are public, and earlier places do not count."""
     once = [action(release(key, 0, partition=n)) for n, key in enumerate((b"fr", b"de", None))]
-    found = await finding(once)
-    assert (found.verdict, found.detail) == (Verdict.GOOD, "3, each in one partition")
+    result = await finding(once)
+    assert (result.verdict, result.detail) == (Verdict.GOOD, "3, each in one partition")
     again = [*once, action(release(b"fr", 1, partition=2)), action(release(None, 1, partition=0))]
-    found = await finding(again)
-    assert found.verdict is Verdict.WARNING
-    assert "2 of 3 have learners in several partitions, such as None in 0, 2" in found.detail
+    result = await finding(again)
+    assert result.verdict is Verdict.WARNING
+    assert "2 of 3 have learners in several partitions, such as None in 0, 2" in result.detail
     moved = [*once, action(release(b"fr", 1, partition=2, epoch=2))]
     assert (await finding(moved)).verdict is Verdict.GOOD

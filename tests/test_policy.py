@@ -21,12 +21,12 @@ def test_uniform_parts_add_up(actions: int) -> None:
 
 def test_what_is_no_policy_is_refused() -> None:
     """A wrong length or a wrong sum of parts is an error, never repaired."""
-    told = uniform_policy(3).astype("<u4").tobytes()
-    assert (policy_of(told, actions=3) == uniform_policy(3)).all()
+    parts = uniform_policy(3).astype("<u4").tobytes()
+    assert (policy_of(parts, actions=3) == uniform_policy(3)).all()
     with pytest.raises(InvalidConfig, match="policy: length; expected 8 bytes, got 12"):
-        policy_of(told, actions=2)
+        policy_of(parts, actions=2)
     with pytest.raises(InvalidConfig, match="policy: sum of parts"):
-        policy_of(told[:8] + bytes(4), actions=3)
+        policy_of(parts[:8] + bytes(4), actions=3)
 
 
 def test_gains_are_centred_losses_on_the_grid() -> None:

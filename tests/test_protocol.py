@@ -58,7 +58,7 @@ def test_does_the_judge_catch_publishing_before_it_is_durable() -> None:
         work.cut(now=0.0, pace=Pace())
         early = work.cut(now=0.0, pace=Pace())  # what the next commit publishes, sent too early
         store.send(early.commit)
-    assert any("two different releases" in found for found in judge(evidence(store)))
+    assert any("two different releases" in fault for fault in judge(evidence(store)))
 
 
 def test_does_the_judge_catch_a_skipped_record() -> None:

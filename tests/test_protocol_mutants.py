@@ -61,8 +61,8 @@ def published_by_what_records(patch: Patch) -> None:
 
     def early(work: PartitionWork, made: Cut) -> Cut:
         entries = work._waiting.entries
-        actions = [(each.key, each.action) for each in entries if each.action is not None]
-        ledger = [(each.key, each.ledger) for each in entries]
+        actions = [(entry.key, entry.action) for entry in entries if entry.action is not None]
+        ledger = [(entry.key, entry.ledger) for entry in entries]
         return replace(made, commit=replace(made.commit, actions=actions, ledger=ledger))
 
     recut(patch, early)
@@ -119,7 +119,7 @@ def redrawn(patch: Patch) -> None:
 
 
 def _without_rows(commit: Commit) -> Commit:
-    return replace(commit, state=[each for each in commit.state if b'"row"' not in each[0]])
+    return replace(commit, state=[entry for entry in commit.state if b'"row"' not in entry[0]])
 
 
 def published_again(patch: Patch) -> None:
@@ -133,7 +133,7 @@ def published_again(patch: Patch) -> None:
 def never_published(patch: Patch) -> None:
     """What the last commit recorded is forgotten by who takes the partition."""
 
-    def nothing(self: PartitionWork, found: opening.Opening, saved_at: object) -> None:
+    def nothing(self: PartitionWork, opened: opening.Opening, saved_at: object) -> None:
         return
 
     patch.setattr(PartitionWork, "_adopt", nothing)

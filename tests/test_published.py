@@ -36,8 +36,8 @@ def test_golden_files(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["opening", "action"])
 def test_a_lines_length_is_independent_of_the_action(kind: str, mode: Mode) -> None:
     drawn = [release(kind, value) for value in range(len(ACTIONS))]
-    assert len({len(LINES.ledger(each, mode=mode, ordinal=9)) for each in drawn}) == 1
-    assert len({len(LINES.action(each, mode=mode) or b"") for each in drawn}) == 1
+    assert len({len(LINES.ledger(one, mode=mode, ordinal=9)) for one in drawn}) == 1
+    assert len({len(LINES.action(one, mode=mode) or b"") for one in drawn}) == 1
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -47,8 +47,8 @@ def test_a_lines_length_is_independent_of_the_vote_and_of_what_is_in_force(mode:
     for lines in (REMEMBERING, many):
         places = range(len(lines.actions))
         drawn = [replace(release(value=a), in_force=b) for a in places for b in places]
-        assert len({len(lines.ledger(each, mode=mode, ordinal=9)) for each in drawn}) == 1
-        assert len({len(lines.action(each, mode=mode) or b"") for each in drawn}) == 1
+        assert len({len(lines.ledger(one, mode=mode, ordinal=9)) for one in drawn}) == 1
+        assert len({len(lines.action(one, mode=mode) or b"") for one in drawn}) == 1
 
 
 def test_with_a_memory_the_action_is_what_is_in_force_and_the_ledger_says_both() -> None:
@@ -67,7 +67,7 @@ def test_with_a_memory_the_action_is_what_is_in_force_and_the_ledger_says_both()
 def test_a_lines_length_is_independent_of_the_estimate(values: list[int]) -> None:
     for kind in ("block_regret", "mean_loss"):
         drawn = [release(kind, value) for value in (0, -(2**63), 3 * 10**15 + 1, *values)]
-        assert len({len(LINES.ledger(each, mode=Mode.LIVE, ordinal=9)) for each in drawn}) == 1
+        assert len({len(LINES.ledger(one, mode=Mode.LIVE, ordinal=9)) for one in drawn}) == 1
 
 
 def test_a_line_without_filling_shows_the_action_by_its_length() -> None:

@@ -28,28 +28,28 @@ HELD = ("slots", "block", "window", "sums", "totals", "nulls", "first_offset", "
 Seen = list[object]
 
 
-def engine(learner: sd.Leader, estimates: list[sd.Estimate], told: sd.NotPrivate) -> sd.Engine:
+def engine(learner: sd.Leader, estimates: list[sd.Estimate], operator: sd.NotPrivate) -> sd.Engine:
     """A seeded engine of four keys, watched by an operator."""
     return sd.Engine(
-        stream="home", partition=0, learner=learner, budget="5", limit=4, not_private=told,
+        stream="home", partition=0, learner=learner, budget="5", limit=4, not_private=operator,
         estimates=estimates, randomness=sd.SeededRandomness(7),
     )  # fmt: skip
 
 
 def alone(learner: sd.Leader, log: LossBatch, estimates: list[sd.Estimate], every: int) -> Seen:
     """All that an engine releases, holds, saves and tells when each slot is a batch."""
-    told = sd.NotPrivate(len(ACTIONS))
-    machine = engine(learner, estimates, told)
+    operator = sd.NotPrivate(len(ACTIONS))
+    machine = engine(learner, estimates, operator)
     seen: Seen = []
     for number, batch in enumerate(cut(log, range(len(log.offsets)))):
         seen += list(machine.apply_batch(batch))
-        seen += [machine.position, machine.low_water(), told.latest_nulls.tolist()]
+        seen += [machine.position, machine.low_water(), operator.latest_nulls.tolist()]
         seen += [getattr(machine._bank, name)[: len(machine)].tolist() for name in HELD]
         if number % every == 0:
             seen += machine.save(most=1)
     seen += [*machine.ledger.export(), *machine.save(), machine.slots_refused]
     if len(machine):
-        seen += [told.regrets().tolist(), [told.nulls(row) for row in range(len(machine))]]
+        seen += [operator.regrets().tolist(), [operator.nulls(row) for row in range(len(machine))]]
     return seen
 
 
@@ -128,7 +128,7 @@ def test_is_a_rebuild_slot_by_slot_the_engine_that_was(
     for name in sorted(known | ({"sums"} if learner.window != "random_prefix" else set())):
         if learner.resample == "none" or name != "sums":  # bits that nobody saw are drawn anew
             mine, theirs = (
-                getattr(each._bank, name)[: len(machine)] for each in (machine, rebuilt)
+                getattr(either._bank, name)[: len(machine)] for either in (machine, rebuilt)
             )
             np.testing.assert_array_equal(mine, theirs, err_msg=name)
 

@@ -183,8 +183,10 @@ def test_a_uniform_integer_is_the_floor_of_n_times_v(
 ) -> None:
     """Whatever n and the bits: exact arithmetic on 128 known digits never contradicts."""
     words, ns = zip(*draws, strict=True)
-    found = uniform_integers(Scripted([[word] for word in words], further), np.array(ns, np.int64))
-    for word, n, value in zip(words, ns, found.tolist(), strict=True):
+    integers = uniform_integers(
+        Scripted([[word] for word in words], further), np.array(ns, np.int64)
+    )
+    for word, n, value in zip(words, ns, integers.tolist(), strict=True):
         known = word << 64 | further
         assert (n * known) >> 128 <= value <= (n * (known + 1) - 1) >> 128
 
@@ -201,9 +203,9 @@ def test_uniform_integers_are_uniform(width: int) -> None:
     """χ² at 10⁻⁷, for words of any width, n that divides nothing and different n per row."""
     bits = CoarseBits(seeded(70_000, seed=3), width=width)
     n = np.where(np.arange(70_000) % 2 == 0, 7, 3)
-    found = uniform_integers(bits, n)
+    integers = uniform_integers(bits, n)
     for size in (7, 3):
-        assert chi_square(found[n == size], np.full(size, 1 / size)) > 1e-7
+        assert chi_square(integers[n == size], np.full(size, 1 / size)) > 1e-7
 
 
 @pytest.mark.parametrize("n", [0, -1, (1 << 62) + 1])
@@ -216,7 +218,7 @@ def test_seeded_draws_are_those_of_the_golden_file() -> None:
     """Words, winners and noise under a seed are what they always were, on every platform. To be
     made anew only for a reason that the commit states: `python -m tests.golden_draws`."""
     golden = json.loads(golden_draws.GOLDEN.read_text())
-    found = json.loads(json.dumps(golden_draws.current()))
-    assert found.keys() == golden.keys()
+    current = json.loads(json.dumps(golden_draws.current()))
+    assert current.keys() == golden.keys()
     for part, draws in golden.items():
-        assert found[part] == draws, part
+        assert current[part] == draws, part

@@ -46,12 +46,12 @@ def texts() -> dict[str, str]:
 
 def citations(text: str) -> set[str]:
     """The papers that a text cites, as `Author & Author 2020`."""
-    found = set()
+    cited = set()
     for year in YEAR.finditer(text):
         authors = AUTHORS.search(text[max(0, year.start() - 80) : year.start()])
         if authors and authors[1] not in NO_AUTHORS:
-            found.add(f"{authors[1]} {year[1]}")
-    return found
+            cited.add(f"{authors[1]} {year[1]}")
+    return cited
 
 
 def test_every_citation_has_an_entry_and_every_entry_is_cited() -> None:
@@ -71,11 +71,11 @@ def test_the_authors_of_a_paper_are_named_with_its_year() -> None:
     """`Hu et al., Algorithm 1` leads nowhere, and neither does the number of a file."""
     authors = {entry.rpartition(" ")[0] for entry in ENTRIES} - {"Thompson"}
     bare = re.compile(rf"\b({'|'.join(map(re.escape, authors))})(?![\w.]| \(?(?:19|20)\d\d)")
-    found = {
+    by_place = {
         where: [match[0] for match in [*bare.finditer(text), *NUMBERED.finditer(text)]]
         for where, text in texts().items()
     }
-    assert {where: lines for where, lines in found.items() if lines} == {}
+    assert {where: lines for where, lines in by_place.items() if lines} == {}
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ EVERY: Mapping[str, Callable[..., object]] = {
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_recipe_says_its_claim_its_arguments_and_its_paper(name: str) -> None:
-    told = inspect.getdoc(EVERY[name]) or ""
+    text = inspect.getdoc(EVERY[name]) or ""
     parts = dict(
-        re.findall(r"^(Privacy|Arguments|Reference): (.*?)(?=^[A-Z>]|\Z)", told, re.M | re.S)
+        re.findall(r"^(Privacy|Arguments|Reference): (.*?)(?=^[A-Z>]|\Z)", text, re.M | re.S)
     )
     assert parts.keys() == {"Privacy", "Arguments", "Reference"}
     assert re.search(r"ε-DP|2η-DP|none \(ε = ∞\)", parts["Privacy"])

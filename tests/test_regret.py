@@ -49,7 +49,7 @@ def leader(config: dict[str, str], *, epsilon: str = "1", actions: int = 2) -> L
 
 
 def chance_of_the_worse(
-    learner: Leader, n: int, means: tuple[float, float], told: CrowdPrior | None = None
+    learner: Leader, n: int, means: tuple[float, float], prior: CrowdPrior | None = None
 ) -> float:
     """The exact probability, over n pairs of independent Bernoulli losses, that action 1 wins."""
     total = 0.0
@@ -57,8 +57,8 @@ def chance_of_the_worse(
         for other in range(n + 1):
             sums = np.array([ones, other]) * UNIT
             law = learner.choose.log_probabilities(sums)
-            if told is not None:
-                law = learner.log_probabilities(sums, in_force=0, told=told)
+            if prior is not None:
+                law = learner.log_probabilities(sums, in_force=0, told=prior)
             weight = 1.0
             for k, mean in zip((ones, other), means, strict=True):
                 weight *= comb(n, k) * mean**k * (1 - mean) ** (n - k)
@@ -90,17 +90,18 @@ def test_our_bound_supposes_the_worst_prior_of_a_crowd() -> None:
     learner = crowded(leader({**LEADERS[0], "bonus": "0"}, epsilon="3"), Fraction(1, 10**9))
     floor = 0.5e-9
     bonuses = np.rint(np.log(2 * np.array([floor, 1 - floor])) * (1 << 20)).astype(np.int64)
-    told = CrowdPrior.of(1, after=1, gap=0, bonuses=bonuses)
+    prior = CrowdPrior.of(1, after=1, gap=0, bonuses=bonuses)
     regret = gap * learner.schedule.stop(0) - gap
     for block in range(1, learner.schedule.block_of(horizon) + 1):
         n = learner.schedule.stop(block - 1) - learner.schedule.start(block - 1)
-        wrong = chance_of_the_worse(learner, n, (0.25, 0.75), told)
+        wrong = chance_of_the_worse(learner, n, (0.25, 0.75), prior)
         played = min(learner.schedule.stop(block), horizon + 1) - learner.schedule.start(block)
         regret += gap * played * wrong
     alone = bound_of(replace(learner, crowd=None), horizon=horizon, gap=gap)
     assert alone.regret < regret <= bound_of(learner, horizon=horizon, gap=gap).regret
     long = [
-        bound_of(each, horizon=10**7, gap=gap) for each in (replace(learner, crowd=None), learner)
+        bound_of(either, horizon=10**7, gap=gap)
+        for either in (replace(learner, crowd=None), learner)
     ]
     assert long[0].regret < long[1].regret < 1000
     assert long[1].source == "Hoeffding and union, our blocks"

@@ -58,7 +58,7 @@ def _lists(path: Path, rows: Sequence[Sequence[float]]) -> None:
 
 def _columns(path: Path, rows: Sequence[Sequence[float]]) -> None:
     pq.write_table(
-        pa.table({str(at): list(each) for at, each in enumerate(zip(*rows, strict=True))}), path
+        pa.table({str(at): list(column) for at, column in enumerate(zip(*rows, strict=True))}), path
     )
 
 
@@ -81,12 +81,12 @@ def _replay(path: Path) -> Replay:
 def test_does_replay_clip_and_count_what_it_clips(tmp_path: Path, kind: str) -> None:
     """A wild log gives the figures of the clipped one, and says in how many slots it clipped."""
     name, write = WRITERS[kind]
-    found = []
+    figures = []
     for folder, rows in (("wild", WILD), ("tame", TAME)):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder / name, rows)
-        found.append(as_json(_replay(tmp_path / folder / name)))
-    wild, tame = found
+        figures.append(as_json(_replay(tmp_path / folder / name)))
+    wild, tame = figures
     assert (wild.pop("clipped_slots"), tame.pop("clipped_slots")) == (CLIPPED, 0)
     assert wild.pop("log") != tame.pop("log")
     assert wild == tame
@@ -108,8 +108,10 @@ def test_does_replay_of_a_topic_count_what_the_service_clips(tmp_path: Path) -> 
         await producer.close()
 
     asyncio.run(produce())
-    found = replay_log(open_log(f"sqlite:{path}#clicks", ReadOptions(actions=("a", "b"))), QUESTION)
-    assert (found.summed.clipped, found.slots) == (CLIPPED, len(WILD))
+    replay = replay_log(
+        open_log(f"sqlite:{path}#clicks", ReadOptions(actions=("a", "b"))), QUESTION
+    )
+    assert (replay.summed.clipped, replay.slots) == (CLIPPED, len(WILD))
 
 
 def test_is_a_row_without_usable_numbers_null_and_not_clipped(tmp_path: Path) -> None:
@@ -124,11 +126,13 @@ def test_does_the_report_say_what_was_repaired(tmp_path: Path) -> None:
     wild = replay_log(
         ArrayLog("wild", ("a", "b"), np.clip(WILD, -9, 9).astype(np.float32)), QUESTION
     )
-    (said,) = (each.says for each in summary(wild) if each.about == "What was repaired")
+    (said,) = (
+        statement.says for statement in summary(wild) if statement.about == "What was repaired"
+    )
     assert said.startswith("16 of 32 slots have losses outside [0, 1]: they were clipped")
     assert "16 slots clipped to [0, 1]" in page(wild)
     tame = replay_log(ArrayLog("tame", ("a", "b"), np.array(TAME, dtype=np.float32)), QUESTION)
-    assert "What was repaired" not in [each.about for each in summary(tame)]
+    assert "What was repaired" not in [statement.about for statement in summary(tame)]
 
 
 def test_does_send_refuse_what_replay_clips(tmp_path: Path) -> None:

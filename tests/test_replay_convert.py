@@ -82,9 +82,9 @@ def _struck(
     number: signal.Signals, *command: str, at: int = 3300
 ) -> subprocess.CompletedProcess[str]:
     """The command line, with a signal to itself after 3,300 slots."""
-    told = json.dumps([SMALL, number, 3300, *command])
+    arguments = json.dumps([SMALL, number, 3300, *command])
     return subprocess.run(
-        [sys.executable, "-c", VICTIM, told], capture_output=True, text=True, check=False
+        [sys.executable, "-c", VICTIM, arguments], capture_output=True, text=True, check=False
     )
 
 
@@ -125,10 +125,10 @@ def test_is_a_killed_conversion_gone_on_with(
     """The same command again; the file is the same, byte for byte, as without the interruption."""
     source = _log(tmp_path)
     target, whole = tmp_path / f"log{ending}", tmp_path / f"whole{ending}"
-    told = _struck(number, "convert", str(source), str(target))
-    assert told.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL), told.stderr
+    ended = _struck(number, "convert", str(source), str(target))
+    assert ended.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL), ended.stderr
     if number is signal.SIGINT:
-        assert "interrupted; the same command goes on\n" in told.stderr
+        assert "interrupted; the same command goes on\n" in ended.stderr
     assert not target.exists()
     left = tmp_path / f"log{ending}.part"
     with left.open("ab") as file:
@@ -245,8 +245,8 @@ def test_is_every_row_in_the_topic_once(tmp_path: Path, number: signal.Signals) 
     source, checkpoint = _log(tmp_path), tmp_path / "append.json"
     address, names = _address(tmp_path), ",".join(NAMED)
     command = ("convert", str(source), address, "--actions", names, "--checkpoint", str(checkpoint))
-    told = _struck(number, *command)
-    assert told.returncode in (130, -signal.SIGKILL), told.stderr
+    ended = _struck(number, *command)
+    assert ended.returncode in (130, -signal.SIGKILL), ended.stderr
     held = len(_sent(tmp_path))
     marked = json.loads(checkpoint.read_text())["slots"]
     assert marked < held < SLOTS

@@ -34,10 +34,10 @@ def _folder(tmp_path: Path, **changed: str) -> Path:
 
 def test_is_a_rating_a_slot_of_its_own(tmp_path: Path) -> None:
     """In the order of time; a genre hits if the film has it and at least four stars."""
-    found = load("movielens", folder=_folder(tmp_path))
-    assert found.actions == ("unknown", "Action", "Comedy")
-    assert found.losses.tolist() == [[1, 0, 0], [1, 1, 1], [0, 1, 1], [1, 1, 0]]
-    assert "no redistribution" in found.licence
+    data = load("movielens", folder=_folder(tmp_path))
+    assert data.actions == ("unknown", "Action", "Comedy")
+    assert data.losses.tolist() == [[1, 0, 0], [1, 1, 1], [0, 1, 1], [1, 1, 0]]
+    assert "no redistribution" in data.licence
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_are_flights_hours_of_their_own(
     name: str, column: str, actions: tuple[str, ...], gap: float
 ) -> None:
     """Against the rows of single hours; an hour without a flight of an action is 1/2."""
-    found = load(name)
-    assert found.losses.shape == (6936, len(actions))
-    assert found.actions == actions
-    assert "CC0" in found.licence
-    means = np.sort(found.losses.mean(axis=0))
+    data = load(name)
+    assert data.losses.shape == (6936, len(actions))
+    assert data.actions == actions
+    assert "CC0" in data.licence
+    means = np.sort(data.losses.mean(axis=0))
     assert means[1] - means[0] == pytest.approx(gap, rel=0.01)
     hours = _hours(column)
     order = sorted(hours)
     for at in (0, 1, 100, 3000, 6935):
         late = hours[order[at]]
-        told = [np.mean(late[name]) if late.get(name) else 0.5 for name in actions]
-        assert found.losses[at].tolist() == pytest.approx(told)
+        shares = [np.mean(late[name]) if late.get(name) else 0.5 for name in actions]
+        assert data.losses[at].tolist() == pytest.approx(shares)
 
 
 def test_are_carriers_those_with_many_flights() -> None:
     """All that have over 10,000 flights in the year, and no others."""
     flights: dict[str, int] = {}
     for late in _hours("carrier").values():
-        for name, each in late.items():
-            flights[name] = flights.get(name, 0) + len(each)
+        for name, flags in late.items():
+            flights[name] = flights.get(name, 0) + len(flags)
     many = sorted(name for name, count in flights.items() if count > 10_000)
     assert load("carriers").actions == tuple(many)
 
@@ -100,7 +100,7 @@ def _hours(column: str) -> dict[tuple[int, ...], dict[str, list[bool]]]:
     assert spec.origin is not None
     hours: dict[tuple[int, ...], dict[str, list[bool]]] = {}
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
-        (name,) = (each for each in archive.namelist() if each.endswith("flights.csv"))
+        (name,) = (member for member in archive.namelist() if member.endswith("flights.csv"))
         with archive.open(name) as file:
             rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
             head = next(rows)
@@ -115,10 +115,10 @@ def _hours(column: str) -> dict[tuple[int, ...], dict[str, list[bool]]]:
 
 
 def test_are_digits_the_errors_of_frozen_models() -> None:
-    found = load("digits")
-    assert found.losses.shape == (1497, 11)
-    assert set(np.unique(found.losses)) == {0.0, 1.0}
-    means = dict(zip(found.actions, found.losses.mean(axis=0).tolist(), strict=True))
+    data = load("digits")
+    assert data.losses.shape == (1497, 11)
+    assert set(np.unique(data.losses)) == {0.0, 1.0}
+    means = dict(zip(data.actions, data.losses.mean(axis=0).tolist(), strict=True))
     assert means["majority"] > 0.8
     assert means["nearest neighbour"] < 0.15
 

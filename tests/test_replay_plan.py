@@ -36,15 +36,15 @@ def test_is_a_walk_by_blocks_a_simulation_by_sums(learner: str) -> None:
     chance once in 10⁷ runs of other seeds."""
     means, epsilon = (0.4, 0.5, 0.6), Fraction(1, 2)
     leader = parse_candidate(learner).at(epsilon, actions=["a", "b", "c"])
-    found = walk(leader, Bernoulli(np.array(means)), horizon=2000, runs=1500, seed=3).regret
+    regrets = walk(leader, Bernoulli(np.array(means)), horizon=2000, runs=1500, seed=3).regret
     (other,) = simulate(
         [parse_candidate(learner)],
         [epsilon],
         instances=[Instance("graded", means)],
         bench=SimulationSize(runs=1500, horizon=2000, seed=4),
     )
-    error = np.hypot(found.std(ddof=1) / np.sqrt(1500), other.error)
-    assert abs(found.mean() - other.mean) < 5.3 * error
+    error = np.hypot(regrets.std(ddof=1) / np.sqrt(1500), other.error)
+    assert abs(regrets.mean() - other.mean) < 5.3 * error
 
 
 def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
@@ -54,9 +54,9 @@ def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
     final = replay_log(ArrayLog("constant", ("a", "b", "c"), losses), question).answers[0].final
     leader = parse_candidate("incumbent_leader").at(Fraction(1, 4), actions=["a", "b", "c"])
     world = Constant(np.array([0.0, 0.25, 1.0]))
-    found = walk(leader, world, horizon=500, runs=400, seed=1).regret
-    error = np.hypot(found.std(ddof=1), final.std(ddof=1)) / np.sqrt(400)
-    assert abs(found.mean() - final.mean()) < 5.3 * error
+    regrets = walk(leader, world, horizon=500, runs=400, seed=1).regret
+    error = np.hypot(regrets.std(ddof=1), final.std(ddof=1)) / np.sqrt(400)
+    assert abs(regrets.mean() - final.mean()) < 5.3 * error
 
 
 def test_do_rare_losses_and_keys_change_a_plan() -> None:
@@ -74,14 +74,14 @@ def test_do_rare_losses_and_keys_change_a_plan() -> None:
         Wish(candidate, 2, 0.5, 10, 1, 0.6)
     with pytest.raises(InvalidConfig, match="--keys: count"):
         Wish(candidate, 2, 0.5, 10, 1, None, 0)
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         application(),
         ["plan", "--actions", "5", "--epsilon", "1", "--gap", "0.1", "--base", "0.8", "--keys",
          "300", "--horizon", "2000"],
     )  # fmt: skip
-    assert told.exit_code == 0, told.output
-    assert "the best action's mean is 0.8, all others' 0.9" in " ".join(told.stdout.split())
-    assert "300 keys learn apart" in told.stdout
+    assert result.exit_code == 0, result.output
+    assert "the best action's mean is 0.8, all others' 0.9" in " ".join(result.stdout.split())
+    assert "300 keys learn apart" in result.stdout
 
 
 def test_does_a_plan_hang_together() -> None:
@@ -102,10 +102,10 @@ def test_does_a_plan_hang_together() -> None:
 
 def test_is_the_least_epsilon_enough_and_needed() -> None:
     wish = Wish(parse_candidate("incumbent_leader"), 10, 0.2, 5000)
-    found = least_epsilon(wish, regret=100.0)
-    assert found is not None
-    assert found.epsilon is not None
-    assert found.regret <= 100 < plan_for(wish, found.epsilon * Fraction(9, 10)).regret
+    plan = least_epsilon(wish, regret=100.0)
+    assert plan is not None
+    assert plan.epsilon is not None
+    assert plan.regret <= 100 < plan_for(wish, plan.epsilon * Fraction(9, 10)).regret
     assert least_epsilon(wish, regret=0.5) is None
     assert least_epsilon(wish, slots=2) is None
 
@@ -131,14 +131,14 @@ def test_is_an_interval_of_a_ratio_right() -> None:
 
 def test_do_claims_find_what_does_not_hold() -> None:
     """The printed example is the wrong way round; its mirror image and the lemma hold."""
-    found = dict(claims())["example"](Effort(runs=2000))
-    assert [each.verdict for each in found.findings] == [
+    measured = dict(claims())["example"](Effort(runs=2000))
+    assert [finding.verdict for finding in measured.findings] == [
         "not reproduced",
         "reproduced",
         "reproduced",
         "reproduced",
     ]
-    assert found.findings[0].low < 0.2 < found.findings[0].high
+    assert measured.findings[0].low < 0.2 < measured.findings[0].high
 
 
 def test_would_a_learner_that_grows_with_the_horizon_be_caught(
@@ -148,30 +148,30 @@ def test_would_a_learner_that_grows_with_the_horizon_be_caught(
     capped = tuple(f"{name}:schedule=capped 512" for name in SHOWN)
     monkeypatch.setattr("streamdp.replay.claims.growth.SHOWN", capped)
     monkeypatch.setattr("streamdp.replay.claims.growth.LONG", 18)
-    found = dict(claims())["horizon"](Effort(runs=100))
-    assert {each.verdict for each in found.findings} == {"not reproduced"}
+    measured = dict(claims())["horizon"](Effort(runs=100))
+    assert {finding.verdict for finding in measured.findings} == {"not reproduced"}
 
 
 def test_is_every_claim_a_row_with_an_interval() -> None:
     names = ["horizon", "monotonicity"]
-    found = [(name, claim(Effort(runs=100))) for name, claim in claims() if name in names]
-    rows = as_json(found)
+    measured = [(name, claim(Effort(runs=100))) for name, claim in claims() if name in names]
+    rows = as_json(measured)
     assert {row["name"] for row in rows} == set(names)
     assert all(row["interval"][0] <= row["interval"][1] and row["runs"] >= 100 for row in rows)
-    text = page(found, Effort(runs=100))
+    text = page(measured, Effort(runs=100))
     assert all(row["claim"].replace("'", "&#x27;") in text for row in rows)
 
 
 def test_do_the_commands_print() -> None:
     run = CliRunner()
     asked = ["plan", "--actions", "5", "--epsilon", "0.5", "--gap", "0.2", "--horizon", "5000"]
-    found = run.invoke(application(), [*asked, "--target-regret", "100"])
-    assert found.exit_code == 0, found.output
-    assert "The least ε for a regret of 100 is about" in found.stdout
-    told = json.loads(run.invoke(application(), [*asked, "--json"]).stdout)
-    assert told["blocks"][-1]["last"] == 5000
-    found = run.invoke(application(), ["reproduce", "example", "--runs", "100", "--json"])
-    assert json.loads(found.stdout)[0]["verdict"] == "not reproduced"
+    result = run.invoke(application(), [*asked, "--target-regret", "100"])
+    assert result.exit_code == 0, result.output
+    assert "The least ε for a regret of 100 is about" in result.stdout
+    figures = json.loads(run.invoke(application(), [*asked, "--json"]).stdout)
+    assert figures["blocks"][-1]["last"] == 5000
+    result = run.invoke(application(), ["reproduce", "example", "--runs", "100", "--json"])
+    assert json.loads(result.stdout)[0]["verdict"] == "not reproduced"
 
 
 def changing(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> ChangePlan:
@@ -195,10 +195,10 @@ def test_does_a_plan_know_how_often_the_best_action_changes() -> None:
 
 def test_are_a_changing_plan_s_units_right() -> None:
     """Losses above the best action of each moment; a slot's mean loss; all keys together."""
-    told = changes_as_json(changing(8000, keys=300))
-    rows = {row["kind"]: row for row in told["learners"]}
-    assert told["recommended"] == told["learners"][0]["learner"]
-    assert told["learners"][0]["behind_recommended"] == 0
+    figures = changes_as_json(changing(8000, keys=300))
+    rows = {row["kind"]: row for row in figures["learners"]}
+    assert figures["recommended"] == figures["learners"][0]["learner"]
+    assert figures["learners"][0]["behind_recommended"] == 0
     for row in rows.values():
         assert row["regret_of_all_keys"] == pytest.approx(300 * row["regret"])
         assert row["mean_loss"] == pytest.approx(0.3 + row["regret"] / (1 << 16))
@@ -209,9 +209,9 @@ def test_are_a_changing_plan_s_units_right() -> None:
 
 def test_does_the_command_recommend() -> None:
     usual = ["plan", "--actions", "3", "--epsilon", "1", "--gap", "0.2", "--horizon", "65536"]
-    told = CliRunner().invoke(application(), [*usual, "--changes-every", "8000", "--keys", "7"])
-    assert told.exit_code == 0, told.output
-    words = " ".join(told.stdout.split())
+    result = CliRunner().invoke(application(), [*usual, "--changes-every", "8000", "--keys", "7"])
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.stdout.split())
     assert "the best action changes every 8,000 slots" in words
     assert "Recommended: incumbent_leader:schedule=geometric 5/2 to 512, about" in words
     assert "of 7 keys" in words
@@ -234,10 +234,10 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
     ask = ["plan", "--gap", "0.2", "--horizon", "20000", "--changes-every", "9000", "--json"]
     configured = [*ask, "--config", str(written(tmp_path))]
     plain = [*ask, "--actions", "3", "--epsilon", "1/2"]
-    told = [CliRunner().invoke(application(), words) for words in (configured, plain)]
-    assert [each.exit_code for each in told] == [0, 0]
-    assert told[0].stdout == told[1].stdout
-    assert json.loads(told[0].stdout)["epsilon"] == "0.5"
+    results = [CliRunner().invoke(application(), words) for words in (configured, plain)]
+    assert [result.exit_code for result in results] == [0, 0]
+    assert results[0].stdout == results[1].stdout
+    assert json.loads(results[0].stdout)["epsilon"] == "0.5"
 
 
 @pytest.mark.slow
@@ -245,12 +245,12 @@ def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch
     """The flaw is exact; a figure's rows name their ε, and its page says who loses."""
     monkeypatch.setattr("streamdp.replay.claims.bandits.HORIZON", 20_000)
     known = dict(claims())
-    assert [each.verdict for each in known["hybrid"](Effort(runs=100)).findings] == [
+    assert [finding.verdict for finding in known["hybrid"](Effort(runs=100)).findings] == [
         "not reproduced",
         "reproduced",
     ]
     figure = known["figure-1"](Effort(runs=400))
-    assert {each.learner for each in figure.findings} == {"ε = 0.25", "ε = 0.5", "ε = 1"}
+    assert {finding.learner for finding in figure.findings} == {"ε = 0.25", "ε = 0.5", "ε = 1"}
     assert "loses no more than DP-SE" in page([("figure-1", figure)], Effort(runs=400))
 
 
@@ -270,9 +270,9 @@ def test_are_the_longer_versions_panels_and_comparators_judged(
 
     known, size = dict(claims()), Effort(runs=100, watch=watch)
     panels = known["panels"](size)
-    of_the_text = [each for each in panels.findings if "competitive" in each.claim]
+    of_the_text = [finding for finding in panels.findings if "competitive" in finding.claim]
     assert len(of_the_text) == 21
-    assert {each.learner for each in of_the_text if "a plot" not in each.source} == {
+    assert {finding.learner for finding in of_the_text if "a plot" not in finding.source} == {
         "ε = 0.5",
         "ε = 1",
     }
@@ -280,4 +280,4 @@ def test_are_the_longer_versions_panels_and_comparators_judged(
     text = page([("panels", panels), ("adap", known["adap"](size))], size)
     assert "AdaP-KLUCB loses no more than AdaP-UCB" in text
     advised = known["experts-long"](size)
-    assert [each.learner for each in advised.findings][-1] == "batched_exp4:noise=cell"
+    assert [finding.learner for finding in advised.findings][-1] == "batched_exp4:noise=cell"

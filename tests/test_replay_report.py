@@ -58,17 +58,17 @@ def drifting() -> Replay:
 
 
 def _said(replay: Replay, about: str) -> str:
-    (found,) = (each.says for each in summary(replay) if each.about == about)
-    return found
+    (says,) = (statement.says for statement in summary(replay) if statement.about == about)
+    return says
 
 
 def test_does_the_summary_agree_with_the_figures(still: Replay) -> None:
     """Its numbers are those of the cells."""
     middle = [answer for answer in still.answers if str(answer.cell.epsilon) == "2"]
     best = min(middle, key=lambda answer: answer.mean)
-    told = _said(still, "Which learner")
-    assert f"{best.cell.name} has the least regret at ε = 2: {number(best.mean)} ±" in told
-    assert number(float(still.base.uniform_regret[-1])) in told
+    said = _said(still, "Which learner")
+    assert f"{best.cell.name} has the least regret at ε = 2: {number(best.mean)} ±" in said
+    assert number(float(still.base.uniform_regret[-1])) in said
     for answer in still.answers[:3]:
         at = settled_at(answer, still.base.points)
         assert at is not None
@@ -86,7 +86,7 @@ def test_is_a_drift_noticed(still: Replay, drifting: Replay) -> None:
     assert changed is not None
     assert changed.mean < 0.8 * drifting.answers[0].mean
     stretches = timeline(changed, slots=6000)
-    assert {each.action for each in stretches} == {0, 1, 2}
+    assert {stretch.action for stretch in stretches} == {0, 1, 2}
     assert stretches[0].start == 1
     assert stretches[-1].stop == 6001
     assert all(a.stop == b.start for a, b in pairwise(stretches))
@@ -94,12 +94,12 @@ def test_is_a_drift_noticed(still: Replay, drifting: Replay) -> None:
 
 def test_is_regret_below_the_bound(still: Replay) -> None:
     for answer in still.answers:
-        told = bounds(still, answer.cell)
+        bound = bounds(still, answer.cell)
         if answer.cell.epsilon is None:
-            assert told is None
+            assert bound is None
         else:
-            assert told is not None
-            assert answer.mean < told[1][-1]
+            assert bound is not None
+            assert answer.mean < bound[1][-1]
 
 
 def test_is_the_ledger_the_schedules(still: Replay) -> None:
@@ -122,8 +122,8 @@ def test_is_the_page_complete_and_alone(still: Replay, drifting: Replay) -> None
         assert not re.search(r"https?:|<script|<link|src=|@import|url\(", text)
         assert text.count("<section>") == text.count("</section>") >= 7
         assert "nan" not in re.findall(r'd="([^"]*)"', text)
-        for each in summary(replay):
-            assert each.about in text
+        for statement in summary(replay):
+            assert statement.about in text
 
 
 def _keyed(slots: int = 900) -> Pieces:
@@ -188,8 +188,8 @@ def test_are_actions_keys_and_open_blocks_told() -> None:
     shown = middle(replay)
     assert sum(shown.curves.by_row.mean(axis=1)) == pytest.approx(shown.mean)
     assert shown.charged is not None
-    told = f"{shown.charged.open_slots:,} of 900 slots"
-    assert told in _said(replay, "What is still open")
+    open_slots = f"{shown.charged.open_slots:,} of 900 slots"
+    assert open_slots in _said(replay, "What is still open")
     text = page(replay)
     assert "<h2>Keys</h2>" in text
     assert "<h2>Loss by action</h2>" in text
@@ -200,11 +200,11 @@ def test_are_actions_keys_and_open_blocks_told() -> None:
 
 
 def test_are_all_figures_in_the_json(still: Replay) -> None:
-    told = json.loads(json.dumps(as_json(still)))
-    names = {(cell["learner"], cell["epsilon"]) for cell in told["cells"]}
+    figures = json.loads(json.dumps(as_json(still)))
+    names = {(cell["learner"], cell["epsilon"]) for cell in figures["cells"]}
     assert {("incumbent_leader", "0.5"), ("prefix_softmax", "inf")} <= names
-    assert "not_private" in told
-    first = told["cells"][0]
+    assert "not_private" in figures
+    first = figures["cells"][0]
     assert first["regret"] == pytest.approx(np.mean(first["regret_by_seed"]))
     assert first["regret_over_time"][-1] == pytest.approx(first["regret"])
 
@@ -213,9 +213,9 @@ def test_are_costs_told_before_a_long_run() -> None:
     losses = np.broadcast_to(np.zeros((1, 10), np.float32), (10**7, 10))
     log = ArrayLog("long", tuple("abcdefghij"), losses)
     learners = "noisy_leader:noise=gumbel:resample=bernoulli,follow_the_leader:window=running"
-    told = costs(log, Question(parse_candidates(learners), QUESTION.epsilons, seeds_of(100)))
-    assert [line.split(":")[0] for line in told] == ["noisy_leader", "follow_the_leader"]
-    assert "draws every event anew for each of 100 seeds" in told[0]
+    costs_told = costs(log, Question(parse_candidates(learners), QUESTION.epsilons, seeds_of(100)))
+    assert [line.split(":")[0] for line in costs_told] == ["noisy_leader", "follow_the_leader"]
+    assert "draws every event anew for each of 100 seeds" in costs_told[0]
     assert not costs(log, Question(QUESTION.candidates, QUESTION.epsilons, seeds_of(100)))
 
 
@@ -225,19 +225,19 @@ def test_do_the_commands_work_together(tmp_path: Path) -> None:
     convert(_still(600), tmp_path / "log.npz")
     run = CliRunner()
     parquet, html = tmp_path / "log.parquet", tmp_path / "log.html"
-    found = run.invoke(application(), ["convert", str(tmp_path / "log.npz"), str(parquet)])
-    assert found.exit_code == 0, found.output
+    result = run.invoke(application(), ["convert", str(tmp_path / "log.npz"), str(parquet)])
+    assert result.exit_code == 0, result.output
     asked = ["replay", str(parquet), "--seeds", "5", "--report", str(html), "--json", "-"]
-    found = run.invoke(application(), asked)
-    assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout.strip().splitlines()[-1])
-    assert (told["slots"], next(iter(told.items()))) == (600, (MEMBER, LABEL))
+    result = run.invoke(application(), asked)
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout.strip().splitlines()[-1])
+    assert (figures["slots"], next(iter(figures.items()))) == (600, (MEMBER, LABEL))
     assert "Replay of log.parquet" in html.read_text()
-    found = run.invoke(application(), ["replay", str(parquet), "--seeds", "5"])
-    assert found.exit_code == 0, found.output
-    assert "NOT PRIVATE" in found.stdout
-    found = run.invoke(application(), ["datasets"])
-    assert "flights" in found.stdout
+    result = run.invoke(application(), ["replay", str(parquet), "--seeds", "5"])
+    assert result.exit_code == 0, result.output
+    assert "NOT PRIVATE" in result.stdout
+    result = run.invoke(application(), ["datasets"])
+    assert "flights" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_does_the_report_lead_with_the_winner_of_memory_growing_and_capped(
         assert _kinds(result)[-1] == "growing blocks"
         assert not result.placed[-1].alike
     for result in still.followed:
-        (growing,) = (each for each in result.placed if each.kind.value == "growing blocks")
+        (growing,) = (placed for placed in result.placed if placed.kind.value == "growing blocks")
         assert growing is result.winner or growing.alike
     first = summary(drifting)[0]
     assert first.about == "Memory, growing or capped blocks"
@@ -288,11 +288,11 @@ def test_is_regret_by_stretch_what_was_lost_above_each_stretch_s_best(drifting: 
     parts = np.split(losses, ends[:-1])
     best = sum(float(part.sum(axis=0).min()) for part in parts)
     assert min(len(part) for part in parts) >= 80
-    told = as_json(drifting)["following"]
-    assert isinstance(told, dict)
+    comparison = as_json(drifting)["following"]
+    assert isinstance(comparison, dict)
     fixed = float(losses.sum(axis=0).min())
-    assert told["best_fixed_above_best_by_stretch"] == pytest.approx(fixed - best)
-    rows = told["contests"][0]["learners"]
+    assert comparison["best_fixed_above_best_by_stretch"] == pytest.approx(fixed - best)
+    rows = comparison["contests"][0]["learners"]
     assert [row["kind"] for row in rows] == _kinds(drifting.followed[0])
     for row in rows:
         assert row["regret_by_stretch"] == pytest.approx(row["regret"] + fixed - best)

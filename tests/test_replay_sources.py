@@ -213,9 +213,9 @@ def test_is_a_mistake_named_in_one_line(tmp_path: Path, mistake: str) -> None:
     """File, row or column, and what was expected."""
     name, make, expected = MISTAKES[mistake]
     make(tmp_path / name)
-    with pytest.raises(InvalidConfig, match=expected) as found:
+    with pytest.raises(InvalidConfig, match=expected) as refusal:
         logged(open_log(tmp_path / name))
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(

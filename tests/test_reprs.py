@@ -22,13 +22,13 @@ HIDDEN = {
 def dataclasses() -> list[type]:
     """Every dataclass that is defined in the core."""
     modules = [
-        import_module(found.name) for found in walk_packages(core.__path__, "streamdp.core.")
+        import_module(module.name) for module in walk_packages(core.__path__, "streamdp.core.")
     ]
-    named = [(module.__name__, found) for module in modules for found in vars(module).values()]
+    named = [(module.__name__, member) for module in modules for member in vars(module).values()]
     return [
-        found
-        for name, found in named
-        if isinstance(found, type) and is_dataclass(found) and found.__module__ == name
+        member
+        for name, member in named
+        if isinstance(member, type) and is_dataclass(member) and member.__module__ == name
     ]
 
 

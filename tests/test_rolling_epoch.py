@@ -73,10 +73,10 @@ def test_does_a_rolling_change_of_epoch_halt_nothing() -> None:
         for worker in workers:
             assert worker.log.of("partition_halted") == []
         assert await new_2.ended() is None
-        told = [*old_1.log.of("partition_waiting"), *old_2.log.of("partition_waiting")]
-        assert {line["partition"] for line in told} >= {str(each) for each in waited}
+        waiting_lines = [*old_1.log.of("partition_waiting"), *old_2.log.of("partition_waiting")]
+        assert {line["partition"] for line in waiting_lines} >= {str(place) for place in waited}
         for number in range(PARTITIONS):
-            lines = [decode_ledger(each.value) for each in room.evidence(_at(number)).ledger]
+            lines = [decode_ledger(record.value) for record in room.evidence(_at(number)).ledger]
             assert sum(isinstance(line, EpochMark) for line in lines) == 1, number
 
     asyncio.run(run())

@@ -34,9 +34,9 @@ def rows() -> list[tuple[list[str], str]]:
 
 def remedy(message: str) -> str:
     """What to do about a halt that says this, by the first row that quotes something of it."""
-    found = [todo for said, todo in rows() if any(quote in message for quote in said)]
-    assert found, message
-    return found[0]
+    remedies = [todo for said, todo in rows() if any(quote in message for quote in said)]
+    assert remedies, message
+    return remedies[0]
 
 
 def words(path: str) -> Iterator[str]:
@@ -46,12 +46,12 @@ def words(path: str) -> Iterator[str]:
             continue
         if node.func.id == "StateMismatch":
             (inner,) = node.args
-            told = inner.args if isinstance(inner, ast.Call) else []
+            arguments = inner.args if isinstance(inner, ast.Call) else []
         else:
-            told = node.args if node.func.id in ("_halt", "_differs") else []
-        if len(told) > 1 and isinstance(told[1], ast.Constant):
-            assert isinstance(told[1].value, str)
-            yield told[1].value
+            arguments = node.args if node.func.id in ("_halt", "_differs") else []
+        if len(arguments) > 1 and isinstance(arguments[1], ast.Constant):
+            assert isinstance(arguments[1].value, str)
+            yield arguments[1].value
 
 
 ADAPTERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "adapters").rglob("*.py"))
@@ -66,7 +66,7 @@ def test_does_the_runbook_know_every_halt(path: str) -> None:
     at_start = RUNBOOK.partition("### Exit code 4")[2].partition("\n### ")[0]
     quotes = [quote for said, _ in rows() for quote in said]
     quotes += re.findall(r'"([^"]+)"', at_start.replace("\n", " "))
-    assert [each for each in words(path) if not any(quote in each for quote in quotes)] == []
+    assert [said for said in words(path) if not any(quote in said for quote in quotes)] == []
 
 
 def test_are_there_halts_to_know() -> None:

@@ -159,7 +159,7 @@ def test_is_another_input_of_feedback_known_by_headers_and_timestamps(
     restore(store, CLICKS)
     if what == "headers":
         named, others = list(store.headers), [[("streamdp-action", name)] for name in (b"a", b"b")]
-        named[39] = next(each for each in others if list(named[39]) != each)
+        named[39] = next(header for header in others if list(named[39]) != header)
         store.headers = named
     else:
         store.made_at += 1
@@ -260,8 +260,8 @@ def test_is_the_id_in_the_first_line_alone() -> None:
     store.input_id, store.state, store.ledger = "two", {}, []
     store.group = None
     finish(store, restore(store, CLICKS))
-    told = [input_id_of(decode_ledger(line.value)) for line in store.ledger]
-    assert told == ["two", *[UNSET] * (len(told) - 1)]
+    ids = [input_id_of(decode_ledger(line.value)) for line in store.ledger]
+    assert ids == ["two", *[UNSET] * (len(ids) - 1)]
 
 
 @pytest.mark.parametrize(("then", "now"), [("one", "one"), (None, "two"), ("one", None)])

@@ -438,11 +438,11 @@ async def test_is_everything_public_after_a_drain() -> None:
     room.send("home", events(1, keys=[b"new"]))
     lazy = replace(QUICK, idle_commit_seconds=1000.0)
     async with room.worker(settings=lazy) as worker:
-        await room.until(lambda: all(applied(worker, each) == room.end(each) for each in
+        await room.until(lambda: all(applied(worker, place) == room.end(place) for place in
                                      room.partitions))  # fmt: skip
         await room.until(room.is_read)
         room.send("home", events(1, keys=[b"new"]))  # ends no block
-        await room.until(lambda: all(applied(worker, each) == room.end(each) for each in
+        await room.until(lambda: all(applied(worker, place) == room.end(place) for place in
                                      room.partitions))  # fmt: skip
         assert not room.is_read()
         assert await worker.drained() is None
@@ -546,7 +546,7 @@ async def test_does_a_mode_count_from_the_next_draw_on() -> None:
         await room.until(room.is_read)
     assert len(worker.log.of("mode_changed")) == 1
     assert worker.view.streams["home"].mode is Mode.SHADOW
-    lines = [decode_ledger(each.value) for each in room.log.ledger(room.specs["home"].topics)]
+    lines = [decode_ledger(record.value) for record in room.log.ledger(room.specs["home"].topics)]
     withheld = {
         (line.last_offset >= edge, line.withheld is True)
         for line in lines

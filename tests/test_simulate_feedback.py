@@ -105,9 +105,9 @@ def test_late_feedback_drift_and_beta_rewards_arrive() -> None:
 def test_the_command_prints_tables() -> None:
     """Mean regret and the worst runs, for people, as Markdown and as JSON; baselines told once."""
     asked = ["simulate", "--observes", "feedback", "--runs", "2", "--slots", "300"]
-    told = CliRunner().invoke(application(), [*asked, "--json", "--epsilon", "1"])
-    table = json.loads(told.stdout)
-    assert told.exit_code == 0
+    ran = CliRunner().invoke(application(), [*asked, "--json", "--epsilon", "1"])
+    table = json.loads(ran.stdout)
+    assert ran.exit_code == 0
     assert len(table) == 4 * len(ENVIRONMENTS)
     assert table[0]["learner"] == "policy_blocks"
     assert {"mean_regret", "standard_error", "worst_percent", "epsilon"} <= table[0].keys()
@@ -150,10 +150,10 @@ def test_draws_a_page_of_learners_side_by_side(tmp_path: Path) -> None:
     """Regret and policies over time; nothing of it is anybody's, so it has no label."""
     report = tmp_path / "page.html"
     asked = ["simulate", "--observes", "feedback", "--runs", "2", "--slots", "300"]
-    told = CliRunner().invoke(
+    ran = CliRunner().invoke(
         application(), [*asked, "--world", "graded", "--report", str(report), "--json"]
     )
-    assert {each["instance"] for each in json.loads(told.stdout)} == {
+    assert {row["instance"] for row in json.loads(ran.stdout)} == {
         "graded, K = 5", "graded, beta rewards", "graded, a tenth late"
     }  # fmt: skip
     text = report.read_text()
@@ -166,12 +166,12 @@ def test_draws_a_page_of_learners_side_by_side(tmp_path: Path) -> None:
 def test_stand_the_papers_learners_on_the_page_beside_policies() -> None:
     """Their regret over time; a policy they have none."""
     learners = ["policy_blocks", "lazy_thompson"]
-    found = list(simulate_feedback(learners, [HALF], environments=[SMALL], runs=3, horizon=1000))
-    assert found[1].shares is None
-    assert found[1].course.mean[-1] == pytest.approx(found[1].mean)
-    text = simulation_page(found)
+    outcomes = list(simulate_feedback(learners, [HALF], environments=[SMALL], runs=3, horizon=1000))
+    assert outcomes[1].shares is None
+    assert outcomes[1].course.mean[-1] == pytest.approx(outcomes[1].mean)
+    text = simulation_page(outcomes)
     assert "lazy_thompson" in text
-    assert simulation_page(found[1:]).count('class="plot"') == 1
+    assert simulation_page(outcomes[1:]).count('class="plot"') == 1
 
 
 def test_add_curves_up_to_the_regret() -> None:
@@ -216,9 +216,9 @@ def test_do_outcomes_of_any_delay_come_about_once() -> None:
     last = schedule.stop(schedule.block_of(slots)) - 1
     for delay in (0, 1, 37, 5_000):
         generator = np.random.default_rng(1)
-        found = steps(SMALL, learner, 1, horizon=slots, generator=generator, delay=delay)
+        stepped = steps(SMALL, learner, 1, horizon=slots, generator=generator, delay=delay)
         seen = 0
-        for step in found:
+        for step in stepped:
             seen += int(step.shown.sum())
             end = schedule.stop(step.block) - 1
             assert seen == max(0, min(slots, end - delay))
@@ -240,7 +240,7 @@ def test_is_an_adversary_held_against_the_best_fixed_arm() -> None:
 
 @pytest.mark.slow
 def test_takes_the_command_a_delay() -> None:
-    told = [
+    results = [
         CliRunner().invoke(
             application(),
             ["simulate", "--observes", "feedback", "--runs", "20", "--slots", "2000", "--json",
@@ -249,5 +249,5 @@ def test_takes_the_command_a_delay() -> None:
         )
         for delay in ("0", "1000")
     ]  # fmt: skip
-    soon, late = ([each["mean_regret"] for each in json.loads(one.stdout)] for one in told)
+    soon, late = ([row["mean_regret"] for row in json.loads(one.stdout)] for one in results)
     assert all(np.array(late) > np.array(soon))

@@ -57,10 +57,10 @@ def refused(folder: Path) -> str:
 
     async def run() -> str:
         transport = SqliteTransport(settings(folder), worker="second")
-        with pytest.raises(TransportLost) as told:
+        with pytest.raises(TransportLost) as refusal:
             await transport.join([TOPICS], Ears())
         await transport.close()
-        return str(told.value)
+        return str(refusal.value)
 
     return asyncio.run(run())
 
@@ -81,8 +81,8 @@ def test_is_a_second_process_refused_until_the_first_is_killed(tmp_path: Path) -
     """At once, by name; the kernel forgets the dead one."""
     first = holding(tmp_path)
     try:
-        told = refused(tmp_path)
-        assert told == (
+        message = refused(tmp_path)
+        assert message == (
             f"{tmp_path}/trusted.db: another process is at work on it: stop that one first;"
             f" expected a free file, got one locked by worker first, process {first.pid}"
         )

@@ -128,9 +128,9 @@ class AdvancesEarly(MemoryTransport):
     """Moves its position before it can be sure that the caller gets the records."""
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        found = await super().poll(max_records=max_records, timeout=timeout)
+        batches = await super().poll(max_records=max_records, timeout=timeout)
         await asyncio.sleep(0)
-        return found
+        return batches
 
 
 class Boundless(MemoryTransport):
@@ -142,16 +142,16 @@ class Stutters(MemoryTransport):
     """Delivers the last record of a poll again."""
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        found = await super().poll(max_records=max_records, timeout=timeout)
-        for records in found:
+        batches = await super().poll(max_records=max_records, timeout=timeout)
+        for records in batches:
             self.resume(records.partition, max(records.offsets[-1], 1))
-        return found
+        return batches
 
 
 class EmptiesTombstones(MemoryTransport):
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        found = await super().poll(max_records=max_records, timeout=timeout)
-        return [replace(r, values=[value or b"" for value in r.values]) for r in found]
+        batches = await super().poll(max_records=max_records, timeout=timeout)
+        return [replace(r, values=[value or b"" for value in r.values]) for r in batches]
 
 
 class ReadsOneMore(MemoryTransport):
@@ -182,7 +182,7 @@ class KnowsTheConfigured(MemoryPublications):
     """Lists one ledger alone, as if no stream had ever been renamed."""
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
-        return [each for each in await super().ledgers(app) if each.stream == "home"]
+        return [topics for topics in await super().ledgers(app) if topics.stream == "home"]
 
 
 class RemembersTooLittle(MemoryAdministrator):

@@ -307,10 +307,10 @@ def test_looking_makes_nothing(tmp_path: Path, gone: tuple[str, ...]) -> None:
             (tmp_path / name).unlink()
         before = sorted(tmp_path.iterdir())
         administrator = Sqlite(chosen).administrator()
-        told = rf"{gone[0]}: is missing; `streamdp run`, .* make it; .* got no file"
-        with pytest.raises(InvalidConfig, match=told):
+        message = rf"{gone[0]}: is missing; `streamdp run`, .* make it; .* got no file"
+        with pytest.raises(InvalidConfig, match=message):
             await administrator.peek(TOPICS, 0)
-        with pytest.raises(InvalidConfig, match=told):
+        with pytest.raises(InvalidConfig, match=message):
             await administrator.newest(TOPICS, count=1)
         (finding,) = await administrator.check([TOPICS])
         assert finding.verdict is Verdict.PROBLEM
@@ -325,10 +325,10 @@ def test_a_partition_or_an_input_that_is_not_there_is_named(tmp_path: Path) -> N
         chosen = settings(tmp_path)
         await send(chosen, [(b"k", b"v")])
         administrator, producer = Sqlite(chosen).administrator(), Sqlite(chosen).producer()
-        told = "no such partition; expected below 1, got 99"
-        with pytest.raises(InvalidConfig, match=told):
+        message = "no such partition; expected below 1, got 99"
+        with pytest.raises(InvalidConfig, match=message):
             await administrator.peek(TOPICS, 99)
-        with pytest.raises(InvalidConfig, match=told):
+        with pytest.raises(InvalidConfig, match=message):
             await producer.send("events", [(b"k", b"v")], partition=99)
         with pytest.raises(InvalidConfig, match="topic visits: missing; expected `streamdp topics"):
             await administrator.peek(StreamTopics("shop", "home", "visits"), 0)

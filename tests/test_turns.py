@@ -25,10 +25,10 @@ class OneByOne(Between):
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """What comes of the other one is kept until then."""
         self.seconds += 1.0
-        found = await super().poll(max_records=1, timeout=timeout)
-        self.kept += [records for records in found if records.partition == HOME0]
-        passed_on = [records for records in found if records.partition != HOME0]
-        if found and not passed_on:
+        batches = await super().poll(max_records=1, timeout=timeout)
+        self.kept += [records for records in batches if records.partition == HOME0]
+        passed_on = [records for records in batches if records.partition != HOME0]
+        if batches and not passed_on:
             return await self.poll(max_records=max_records, timeout=timeout)
         if not passed_on:
             passed_on, self.kept = self.kept, []

@@ -167,9 +167,9 @@ def test_says_nothing_what_was_drawn_and_is_not_public() -> None:
     work = restore(store, stream)
     work.absorb([store.records(0, 10)], mode=Mode.SHADOW)
     cut = work.cut(now=0, pace=Pace())
-    told = repr([work, work._waiting, work._waiting.entries, cut, cut.commit, store.taken()])
-    assert "secret" not in told
-    assert '"value"' not in told
+    shown = repr([work, work._waiting, work._waiting.entries, cut, cut.commit, store.taken()])
+    assert "secret" not in shown
+    assert '"value"' not in shown
 
 
 def test_does_the_largest_value_count_the_longest_key() -> None:

@@ -139,12 +139,9 @@ class KeptRequests:
         before, back = None, 0
         if name is None:
             row[1] = key
-            row += [header_value for _, header_value in headers]
+            row += [value for _, value in headers]
         else:
-            row += [
-                None if header == REQUEST_HEADER else header_value
-                for header, header_value in headers
-            ]
+            row += [None if header == REQUEST_HEADER else value for header, value in headers]
             content += name
             slot = hash(name) & self._mask
             newest = self._slots[slot]

@@ -36,10 +36,8 @@ def scaled(words: Words, many: Ints) -> Ints:
     """⌊n·w/2^64⌋ for n < 2^31: a uniform integer below n, but for a chance of n·2^-64."""
     wide = many.astype(np.uint64)
     high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
-    integers: Ints = ((high * wide + (low * wide >> np.uint64(32))) >> np.uint64(32)).astype(
-        np.int64
-    )
-    return integers
+    whole: Ints = ((high * wide + (low * wide >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+    return whole
 
 
 def windows_of(learner: Leader, words: Words) -> Ints:

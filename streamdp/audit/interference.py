@@ -37,11 +37,9 @@ def leaks(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[str]:
     """The names of observables that differ between neighbouring inputs; none, if all is well."""
     leaking: set[str] = set()
     for place in _places():
-        observed = [observe(learner, estimates, place, content) for content in _contents(learner)]
-        leaking.update(
-            name for other in observed for name in other if other[name] != observed[0].get(name)
-        )
-        leaking.update(name for other in observed for name in observed[0] if name not in other)
+        seen = [observe(learner, estimates, place, content) for content in _contents(learner)]
+        leaking.update(name for other in seen for name in other if other[name] != seen[0].get(name))
+        leaking.update(name for other in seen for name in seen[0] if name not in other)
     return sorted(leaking)
 
 

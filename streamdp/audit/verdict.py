@@ -228,9 +228,7 @@ class _Findings:
 def _on_short_blocks(learner: Leader, estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
     """Estimates that are due from the second block on, or as early as they were."""
     second = learner.schedule.stop(1) - learner.schedule.start(1)
-    return tuple(
-        replace(estimate, min_length=min(estimate.min_length, second)) for estimate in estimates
-    )
+    return tuple(replace(e, min_length=min(e.min_length, second)) for e in estimates)
 
 
 def _first(learner: Leader, most: int) -> Leader:

@@ -98,9 +98,7 @@ async def _look(
             return list(findings.values())
         findings |= {finding.subject: finding for finding in await tools.check(streams)}
         for finding in await tools.probe(there(streams, findings)):
-            findings.setdefault(
-                finding.subject, finding
-            )  # a problem that the check has found stays one
+            findings.setdefault(finding.subject, finding)  # a problem of the check stays one
         if not are_good(findings.values()):
             return list(findings.values())
         looked = list(findings.values())

@@ -145,25 +145,19 @@ def verify(
     configurations = [load(path) for path in config]
     _check_once(configurations)
     verification = Verification()
-    configured = [
-        topics for configuration in configurations for topics in everything(configuration)
-    ]
+    configured = [topics for app in configurations for topics in everything(app)]
     read: set[str] = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
     unread: list[str] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
-        unread += wait_for(
-            partial(_read_published, technology, configuration.topics(), verification)
-        )
+        unread += wait_for(partial(_read_shown, technology, configuration.topics(), verification))
         wait_for(partial(_read, technology, everything(configuration), verification))
         others = wait_for(partial(_others, technology, configuration.app, read))
         wait_for(partial(_read, technology, others, verification))
         read |= {topics.ledger for topics in others}
         retired += others
-    foreign = {topics.app for topics in retired} - {
-        configuration.app for configuration in configurations
-    }
+    foreign = {topics.app for topics in retired} - {own.app for own in configurations}
     verification.finish()
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = shortened(verification.violations)
@@ -194,7 +188,7 @@ async def _read(
         await publications.close()
 
 
-async def _read_published(
+async def _read_shown(
     technology: Technology, streams: Sequence[StreamTopics], verification: Verification
 ) -> list[str]:
     """What the actions topics of one application still have; why some could not be read.
@@ -251,9 +245,7 @@ def _budgets(
     readers: dict[str, set[str]] = {}
     elsewhere: dict[str, Fraction] = {}
     for configuration in configurations:
-        ends = [
-            end for topics in everything(configuration) for end in (topics.input, topics.beside)
-        ]
+        ends = [end for t in everything(configuration) for end in (t.input, t.beside)]
         for topic in dict.fromkeys(end for end in ends if end in configuration.tables.topics):
             table = configuration.tables.topics[topic]
             budgets[topic] = min(table.budget, budgets.get(topic, table.budget))

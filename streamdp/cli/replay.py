@@ -171,12 +171,10 @@ def reading(
     if on_bad not in ("refuse", "null"):
         raise InvalidConfig(complaint("--on-bad", "unknown", expected="refuse | null", got=on_bad))
     settings: dict[str, object] = {}
-    for assignment in setting or ():
-        name, equals, value = assignment.partition("=")
+    for setting_ in setting or ():
+        name, equals, value = setting_.partition("=")
         if not equals:
-            raise InvalidConfig(
-                complaint("--set", "no value", expected="name=value", got=assignment)
-            )
+            raise InvalidConfig(complaint("--set", "no value", expected="name=value", got=setting_))
         settings[name] = value
     names = tuple(name.strip() for name in actions.split(",")) if actions else None
     return ReadOptions(

@@ -113,9 +113,7 @@ class Schedule:
         (3, 3)
         """
         once = (*self.prefix, *self.tail)
-        return once.index(
-            next((block_length for block_length in once if block_length >= length), max(once))
-        )
+        return once.index(next((slots for slots in once if slots >= length), max(once)))
 
     @property
     def longest(self) -> int | None:

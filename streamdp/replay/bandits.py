@@ -222,9 +222,7 @@ def simulate_experts(
 
     `advice[contexts[t]]` is slot t's; regret is against the best fixed expert.
     """
-    experts = sum(
-        expert @ losses[contexts == at].sum(axis=0) for at, expert in enumerate(advice)
-    ).min()
+    experts = sum(row @ losses[contexts == at].sum(axis=0) for at, row in enumerate(advice)).min()
     regrets = np.empty((runs, 1))
     for run in range(runs):
         generator = default_rng((seed, run))

@@ -63,11 +63,9 @@ class Candidate:
         return self.recipe != BASELINE
 
     def with_schedule(self, schedule: str) -> Candidate:
-        """The same with other blocks, of keys that learn alone."""
+        """The same candidate with another schedule and without a crowd."""
         options = [
-            option
-            for option in self.options
-            if option[0] not in ("schedule", CROWD, GROUPS, DONATE)
+            pair for pair in self.options if pair[0] not in ("schedule", CROWD, GROUPS, DONATE)
         ]
         return _candidate(self.recipe, [*options, ("schedule", schedule)])
 
@@ -152,16 +150,16 @@ def parse_candidate(text: str) -> Candidate:
     return _candidate(name, options)
 
 
-def _check_crowd(name: str, told: Mapping[str, str]) -> None:
-    """Refuse what is said of a crowd that there is not, and what says nothing."""
-    beside = [each for each in (GROUPS, DONATE) if each in told]
-    if beside and told.get(CROWD, "off") == "off":
+def _check_crowd(name: str, options: Mapping[str, str]) -> None:
+    """Refuse options of a crowd without one, and values that are unknown."""
+    beside = [option for option in (GROUPS, DONATE) if option in options]
+    if beside and options.get(CROWD, "off") == "off":
         where, what = f"learners: {name}", f"{beside[0]} of no crowd"
         raise InvalidConfig(complaint(where, what, expected="crowd=partition", got="none"))
-    if told.get(DONATE, "false") not in ("true", "false"):
-        where, got = f"learners: {name}: {DONATE}", told[DONATE]
+    if options.get(DONATE, "false") not in ("true", "false"):
+        where, got = f"learners: {name}: {DONATE}", options[DONATE]
         raise InvalidConfig(complaint(where, "unknown", expected="true or false", got=got))
-    _groups(told.get(GROUPS, ""))
+    _groups(options.get(GROUPS, ""))
 
 
 def _groups(text: str) -> Groups:
@@ -172,7 +170,7 @@ def _groups(text: str) -> Groups:
     """
     listed = text.split("|") if text else []
     return Groups(
-        tuple(tuple(unquote(prefix).encode() for prefix in each.split("+")) for each in listed)
+        tuple(tuple(unquote(prefix).encode() for prefix in group.split("+")) for group in listed)
     )
 
 

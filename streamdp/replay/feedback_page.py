@@ -36,10 +36,7 @@ def simulation_page(outcomes: Sequence[FeedbackOutcome]) -> str:
 def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
     """One world: regret over time, policies over time, the table."""
     shown = _by_epsilon(outcomes)
-    courses = {
-        epsilon: [(outcome.learner, outcome.course) for outcome in some]
-        for epsilon, some in shown.items()
-    }
+    courses = {epsilon: [(o.learner, o.course) for o in some] for epsilon, some in shown.items()}
     epsilon = middle(list(shown))
     policies = [(e.learner, e.shares) for e in shown[epsilon] if e.shares is not None]
     longest = int(outcomes[0].course.slots[-1])
@@ -69,16 +66,14 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
 
 def _experiment(outcomes: Sequence[FeedbackOutcome], names: Sequence[str]) -> str:
     """The first learner's releases for each arm."""
-    private = [
-        outcome for outcome in outcomes if outcome.epsilon is not None and outcome.arms is not None
-    ]
+    private = [o for o in outcomes if o.epsilon is not None and o.arms is not None]
     if not private or len(outcomes[0].environment.stretches) > 1:
         return ""
     first = private[0].learner
     arms = [
-        (f"ε = {epsilon_text(outcome.epsilon)}", outcome.arms)
-        for outcome in private
-        if outcome.learner == first and outcome.arms is not None
+        (f"ε = {epsilon_text(o.epsilon)}", o.arms)
+        for o in private
+        if o.learner == first and o.arms is not None
     ]
     return (
         f"<p>The private experiment of one run of {escape(first)}: each arm's mean reward, with an"
@@ -89,11 +84,9 @@ def _experiment(outcomes: Sequence[FeedbackOutcome], names: Sequence[str]) -> st
 
 def _by_epsilon(outcomes: Sequence[FeedbackOutcome]) -> Mapping[Epsilon, list[FeedbackOutcome]]:
     """The outcomes of each budget; a baseline stands beside every one."""
-    private: list[Epsilon] = [
-        outcome.epsilon for outcome in outcomes if outcome.epsilon is not None
-    ]
+    private: list[Epsilon] = [o.epsilon for o in outcomes if o.epsilon is not None]
     return {
-        budget: [outcome for outcome in outcomes if outcome.epsilon in (budget, None)]
+        budget: [o for o in outcomes if o.epsilon in (budget, None)]
         for budget in dict.fromkeys(private or [None])
     }
 

@@ -64,11 +64,11 @@ def contests(
     """The comparisons: at every private ε, or only at the middle one where all would take long."""
     finite = [epsilon for epsilon in epsilons if epsilon is not None]
     comparisons = [_contest(epsilon, actions) for epsilon in finite]
-    draws_a_block = seeds * len(actions)
-    if sum(_blocks(contest, slots) for contest in comparisons) * draws_a_block > _ALL_DRAWS:
+    draws = seeds * len(actions)
+    if sum(_blocks(contest, slots) for contest in comparisons) * draws > _ALL_DRAWS:
         comparisons = comparisons[len(comparisons) // 2 :][:1]
     return tuple(
-        contest for contest in comparisons if _blocks(contest, slots) * draws_a_block <= _MOST_DRAWS
+        contest for contest in comparisons if _blocks(contest, slots) * draws <= _MOST_DRAWS
     )
 
 

@@ -39,8 +39,8 @@ class Instance:
     @cached_property
     def table(self) -> Floats:
         """The mean loss of each action in each phase."""
-        weights = np.array([self.means, *(means for _, means in self.later)])
-        return weights @ np.array(self.outcomes) if self.outcomes else weights
+        means = np.array([self.means, *(later for _, later in self.later)])
+        return means @ np.array(self.outcomes) if self.outcomes else means
 
     @property
     def actions(self) -> int:
@@ -67,13 +67,11 @@ class Instance:
 
     def sums(self, lengths: Ints, phases: Ints, generator: Generator) -> Ints:
         """Exact sums, on the grid, over the given numbers of slots of these phases."""
-        weights = np.array([self.means, *(means for _, means in self.later)])[phases]
+        means = np.array([self.means, *(later for _, later in self.later)])[phases]
         if not self.outcomes:
-            return np.asarray(
-                generator.binomial(lengths[..., None], weights) * UNIT, dtype=np.int64
-            )
+            return np.asarray(generator.binomial(lengths[..., None], means) * UNIT, dtype=np.int64)
         units = np.rint(np.array(self.outcomes) * UNIT).astype(np.int64)
-        return np.asarray(generator.multinomial(lengths, weights) @ units, dtype=np.int64)
+        return np.asarray(generator.multinomial(lengths, means) @ units, dtype=np.int64)
 
 
 def _switches(name: str, count: int, *, actions: int, gap: float) -> Instance:

@@ -201,10 +201,7 @@ def _timeline(replay: Replay) -> str:
         return ""
     slots = replay.summed.longest
     capped = helping_cap(replay, middle(replay))
-    runs = [
-        (f"ε = {epsilon_text(answer.cell.epsilon)}", timeline(answer, slots=slots))
-        for answer in shown
-    ]
+    runs = [(f"ε = {epsilon_text(a.cell.epsilon)}", timeline(a, slots=slots)) for a in shown]
     if capped is not None:
         cap = capped.cell.leader.schedule.parameter
         text = f"capped {cap}, ε = {epsilon_text(capped.cell.epsilon)}"

@@ -220,9 +220,7 @@ def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
     if not histories:
         return newest.action is None
     born = newest.release.identity.born
-    return any(
-        recorded.action is None and recorded.release.identity.born == born for recorded in releases
-    )
+    return any(r.action is None and r.release.identity.born == born for r in releases)
 
 
 def _layout(epoch: int, learner: EpochLearner) -> snapshot.Layout:

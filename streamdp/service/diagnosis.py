@@ -138,9 +138,7 @@ def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding
     text = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
     heritage, saved = heritage_at(spec, partition, opening), opening.saved
     epochs = [saved.now, *saved.older.values()]
-    keys = {
-        key for epoch in epochs for key in (*epoch.rows, *(name.key for name in epoch.releases))
-    }
+    keys = {key for e in epochs for key in (*e.rows, *(name.key for name in e.releases))}
     if opening.carries:
         text += f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
         if len(heritage.carried) < len(keys):

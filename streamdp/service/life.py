@@ -198,9 +198,7 @@ class Life:
 
     def _halt(self, error: Exception) -> None:
         """Stop this partition and say why; an unexpected error's text may quote content."""
-        reason = next(
-            (cause for kind, cause in _REASONS if isinstance(error, kind)), Reason.INTERNAL
-        )
+        reason = next((why for kind, why in _REASONS if isinstance(error, kind)), Reason.INTERNAL)
         message = str(error) if reason is not Reason.INTERNAL else type(error).__name__
         self._around.view.halt(self.partition, reason, message)
         self._around.log.error(

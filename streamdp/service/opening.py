@@ -91,9 +91,9 @@ class Opening:
 
         A slot is charged by a vote of its key or of the pool: both are one kind.
         """
-        releases = [each.release for each in self.saved.releases.values() if self.waits(each)]
-        charging = [each for each in releases if each.stop > each.start]
-        pooled = [each for each in self.saved.now.pooled.values() if self.waits(each)]
+        releases = [r.release for r in self.saved.releases.values() if self.waits(r)]
+        charging = [release for release in releases if release.stop > release.start]
+        pooled = [vote for vote in self.saved.now.pooled.values() if self.waits(vote)]
         return [
             *((release.kind, release.first_offset, release.epsilon) for release in charging),
             *((ACTION, vote.first_offset, vote.epsilon) for vote in pooled),
@@ -128,8 +128,8 @@ def heritage_at(spec: StreamSpec, partition: Partition, opening: Opening) -> Her
     saved = opening.saved
     waiting = {
         release_entry(identity)
-        for identity, recorded in saved.releases.items()
-        if opening.waits(recorded)
+        for identity, drawn in saved.releases.items()
+        if opening.waits(drawn)
     }
     return heritage(spec, partition.number, saved, begins=begins, waiting=waiting)
 
@@ -382,18 +382,20 @@ def _check_reaches(partition: Partition, taken: Taken, position: int, past: Past
         )
 
 
-def check_alone(partition: Partition, position: int, past: Past) -> None:
-    """What streams since gone have charged must not be charged again beyond the budget (P11).
+_OTHERS = "streams that are not configured any more have read on"
 
-    `position`: the oldest record that this stream may charge from now on.
+
+def check_alone(partition: Partition, position: int, past: Past, others: str = _OTHERS) -> None:
+    """What others have charged must not be charged again beyond the budget (P11).
+
+    `position`: the oldest record that this stream or assembly may charge from now on.
     """
     if past.begin(partition.number, position) > position:
         ledgers = ", ".join(past.ahead(partition.number, position))
         raise _halt(
             partition,
-            "streams that are not configured any more have read on, and the budget does not cover"
-            " their charges beside this stream's; going on needs a new epoch, which begins behind"
-            " them",
+            f"{others}, and the budget does not cover their charges beside its own; going on needs"
+            " a new epoch, which begins behind them",
             f"others to charge at most {past.room} from record {position} on",
             f"{past.charged(partition.number, position)}: {ledgers}",
         )

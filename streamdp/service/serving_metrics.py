@@ -52,10 +52,7 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
         "How long the answer to a request took, by what was asked for.",
         ["kind"],
         SECONDS,
-        (
-            ((kind,), histogram.counts, histogram.seconds)
-            for kind, histogram in traffic.durations.items()
-        ),
+        (((kind,), took.counts, took.seconds) for kind, took in traffic.durations.items()),
     )
     yield counter(
         "streamdp_http_connections_refused",

@@ -362,12 +362,12 @@ class Verification:
 
     def _given_last(self, topic: str) -> dict[tuple[int, Key], list[_OfApp]]:
         """What keys donate behind their newest lines."""
-        found: defaultdict[tuple[int, Key], list[_OfApp]] = defaultdict(list)
+        given_last: defaultdict[tuple[int, Key], list[_OfApp]] = defaultdict(list)
         for (app, _, number), part in self._parts.items():
             for key, given in part.given.items():
                 if given.topic == topic:
-                    found[number, key].append((app, given))
-        return found
+                    given_last[number, key].append((app, given))
+        return given_last
 
     def _tell(self, where: str, what: str) -> None:
         self.violations.append(f"{where}: {what}")
@@ -406,10 +406,10 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
 
 def _longest(line: LedgerLine) -> int:
     """How many characters an ε of the line has at most."""
-    told = [line.epsilon] if isinstance(line, Charge | PoolLine) else []
+    charges = [line.epsilon] if isinstance(line, Charge | PoolLine) else []
     if isinstance(line, Charge) and isinstance(line.donates, Donates):
-        told.append(line.donates.epsilon)
-    return max(map(len, told), default=0)
+        charges.append(line.donates.epsilon)
+    return max(map(len, charges), default=0)
 
 
 def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:

@@ -98,8 +98,8 @@ def judge_fold(
         releases = engine.apply_batch(batch)
         between = releases.between()
         for place in range(len(releases) + 1):
-            for _, each, last in (found for found in between if found[0] == place):
-                charged.append(_between(lines, each, releases, last, ordinal=len(charged) + 1))
+            for _, drawn, last in (entry for entry in between if entry[0] == place):
+                charged.append(_between(lines, drawn, releases, last, ordinal=len(charged) + 1))
             if place == len(releases):
                 break
             words, ordinal = lines if charged else beginning, len(charged) + 1
@@ -118,13 +118,13 @@ def judge_fold(
 
 
 def _between(
-    lines: Lines, told: Release | CrowdPrior, releases: Releases, last: int, *, ordinal: int
+    lines: Lines, drawn: Release | CrowdPrior, releases: Releases, last: int, *, ordinal: int
 ) -> bytes:
     """The ledger's line of a vote of the pool, or of a prior that was made behind a record."""
-    if isinstance(told, Release):
-        return lines.pool(told, ordinal=ordinal)
+    if isinstance(drawn, Release):
+        return lines.pool(drawn, ordinal=ordinal)
     partition, epoch = releases.partition, releases.epoch
-    return lines.prior(told, partition=partition, epoch=epoch, last_offset=last, ordinal=ordinal)
+    return lines.prior(drawn, partition=partition, epoch=epoch, last_offset=last, ordinal=ordinal)
 
 
 def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: str) -> list[int]:

@@ -140,9 +140,7 @@ class Lines:
         widths = [_width(index) + _width(name) for index, name in enumerate(self.actions)]
         fill = tuple(max(widths) - width for width in widths)
         object.__setattr__(self, "_fill", fill)
-        object.__setattr__(
-            self, "_estimates", {estimate.name: estimate for estimate in self.estimates}
-        )
+        object.__setattr__(self, "_estimates", {e.name: e for e in self.estimates})
 
     @property
     def kinds(self) -> tuple[str, ...]:

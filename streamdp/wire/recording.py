@@ -85,8 +85,8 @@ def record_all(
     rows = zip(_named(releases), *(column.tolist() for column in columns), strict=True)
     entries: list[Entry] = []
     for at, ((key, code, *numbers), value, in_force, prior) in enumerate(rows):
-        for each, last in between.get(at, ()):
-            entries.append(_between(each, releases, last, lines, ordinal + len(entries)))
+        for extra, last in between.get(at, ()):
+            entries.append(_between(extra, releases, last, lines, ordinal + len(entries)))
         place = ordinal + len(entries)
         carried = releases.carried is not None and releases.kinds[code] == OPENING
         if carried or releases.kinds[code] not in (OPENING, ACTION):
@@ -99,25 +99,25 @@ def record_all(
         if same not in kinds:
             kinds[same] = _Kind(releases, *same, lines=lines, mode=mode)
         entries.append(kinds[same].entry(key, value, in_force, (*numbers, place), prior))
-    for each, last in between.get(len(releases), ()):
-        entries.append(_between(each, releases, last, lines, ordinal + len(entries)))
+    for extra, last in between.get(len(releases), ()):
+        entries.append(_between(extra, releases, last, lines, ordinal + len(entries)))
     return entries
 
 
 def _between(
-    told: Release | CrowdPrior, releases: Releases, last_offset: int, lines: Lines, ordinal: int
+    drawn: Release | CrowdPrior, releases: Releases, last_offset: int, lines: Lines, ordinal: int
 ) -> Entry:
     """The line of a vote of the pool, or of a prior before a draw is told it."""
     partition, epoch = releases.partition, releases.epoch
     entries = Entries(releases.stream, partition)
-    if isinstance(told, Release):
-        line = lines.pool(told, ordinal=ordinal)
-        at = entries.pooled(told.identity.block, epoch=epoch)
+    if isinstance(drawn, Release):
+        line = lines.pool(drawn, ordinal=ordinal)
+        at = entries.pooled(drawn.identity.block, epoch=epoch)
         return Entry(None, at, line, line, None, lasts=Lasts.UNTIL_PUBLISHED)
     line = lines.prior(
-        told, partition=partition, epoch=epoch, last_offset=last_offset, ordinal=ordinal
+        drawn, partition=partition, epoch=epoch, last_offset=last_offset, ordinal=ordinal
     )
-    at = entries.prior(told.number, epoch=epoch)
+    at = entries.prior(drawn.number, epoch=epoch)
     return Entry(None, at, line, line, None, lasts=Lasts.FOR_THE_EPOCH)
 
 
@@ -324,9 +324,7 @@ def _templates(
     named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
     read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
     ordinal = (b"%d" % _ORDINAL, b"%d")
-    of_arms = (
-        () if sums is None else tuple(_written(numbers) for numbers in (sums.gains, sums.shown))
-    )
+    of_arms = () if sums is None else tuple(map(_written, (sums.gains, sums.shown)))
     withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
     of_crowd = ((b"%d" % _PRIOR, b"%d"),) if lines.crowd else ()
     in_force = () if policy is None else (_written(policy),)

@@ -118,11 +118,11 @@ class Bench:
             runs.append(("Quix Streams", theirs, quix, sizes.quix))
         if len(runs) > 1:
             await theirs.fill(round(1.05 * sizes.kafka_streams))
-        found: dict[str, list[Measured]] = {who: [] for who, *_ in runs}
+        measured: dict[str, list[Measured]] = {who: [] for who, *_ in runs}
         for _ in range(sizes.turns):
             for who, logs, make, count in runs:
-                found[who].append(await self._measured(await make(logs), logs, count))
-        self._compare({who: median(turns) for who, turns in found.items()})
+                measured[who].append(await self._measured(await make(logs), logs, count))
+        self._compare({who: median(turns) for who, turns in measured.items()})
 
     def _kafka_streams(self, times: Times, stores: str, heap: str) -> Make:
         return partial(
@@ -134,18 +134,18 @@ class Bench:
             candidate, self.folder, bootstrap=self.bootstrap, topic=logs.requests, records=count
         )
 
-    def _compare(self, found: dict[str, Measured]) -> None:
+    def _compare(self, measured: dict[str, Measured]) -> None:
         """Requests and outcomes for each second of processor time."""
         records = 1 + 1 / CLICKED
-        per_cpu = {who: records * 1e6 / each.cpu for who, each in found.items()}
-        for who, each in found.items():
+        per_cpu = {who: records * 1e6 / side.cpu for who, side in measured.items()}
+        for who, side in measured.items():
             self._tell("throughput", who, {
-                "records/s": round(records * each.rate), "records/CPU s": round(per_cpu[who]),
-                "MiB": round(each.memory),
+                "records/s": round(records * side.rate), "records/CPU s": round(per_cpu[who]),
+                "MiB": round(side.memory),
             })  # fmt: skip
         for peer, least in PER_CPU.items():
             best = max(
-                (each for who, each in per_cpu.items() if who.startswith(peer)), default=None
+                (rate for who, rate in per_cpu.items() if who.startswith(peer)), default=None
             )
             if best is not None:
                 ratio = per_cpu["streamdp"] / best
@@ -157,7 +157,7 @@ class Bench:
         await ours.fill(self.sizes.open)
         port = free_port()
         candidate = await joining.assemble(ours, _ALL_OPEN, self.folder, port=port)
-        found = {"streamdp": await self._resident(candidate, partial(_open_requests, port))}
+        resident = {"streamdp": await self._resident(candidate, partial(_open_requests, port))}
         if self.with_kafka_streams:
             await theirs.fill(self.sizes.open)
             for stores, heap in _HEAPS:
@@ -169,12 +169,12 @@ class Bench:
                         return sum(await positions())
 
                     who = f"Kafka Streams, {stores} {heap}".strip()
-                    found[who] = await self._resident(candidate, read)
-        for who, mebibytes in found.items():
+                    resident[who] = await self._resident(candidate, read)
+        for who, mebibytes in resident.items():
             row = {"open": self.sizes.open, "MiB": round(mebibytes)}
             self._tell("memory", who, row)
             if who != "streamdp":
-                ratio = found["streamdp"] / mebibytes
+                ratio = resident["streamdp"] / mebibytes
                 self._judge("memory", f"of {who}", ratio, ratio <= MEMORY, f"≤ {MEMORY:g}")
 
     async def _resident(self, candidate: Candidate, read: Callable[[], Awaitable[int]]) -> float:
@@ -220,8 +220,8 @@ class Bench:
     def _tell(self, table: str, who: str, row: dict[str, Any]) -> None:
         """Print a line of a table, and keep it."""
         self.rows.append({"table": table, "who": who, **row})
-        told = "  ".join(f"{key} {value}" for key, value in row.items())
-        print(f"{table:11}{who:26}{told}", flush=True)
+        text = "  ".join(f"{key} {value}" for key, value in row.items())
+        print(f"{table:11}{who:26}{text}", flush=True)
 
 
 async def _open_requests(port: int) -> int:
@@ -233,8 +233,8 @@ async def _open_requests(port: int) -> int:
                 lines = answer.read().decode().splitlines()
         except OSError:
             return 0
-        found = [line for line in lines if line.startswith("streamdp_requests_open{")]
-        return round(sum(float(line.rpartition(" ")[2]) for line in found))
+        lines_open = [line for line in lines if line.startswith("streamdp_requests_open{")]
+        return round(sum(float(line.rpartition(" ")[2]) for line in lines_open))
 
     return await asyncio.to_thread(ask)
 
@@ -249,9 +249,9 @@ async def _seen(bootstrap: str, topic: str, count: int) -> dict[int, list[tuple[
         consumer.assign(places)
         await consumer.seek_to_beginning()
         while sum(map(len, seen.values())) < count:
-            found = await consumer.getmany(timeout_ms=200)
+            batches = await consumer.getmany(timeout_ms=200)
             now = time.time() * 1000
-            for place, records in found.items():
+            for place, records in batches.items():
                 seen[place.partition] += [(now, record.timestamp) for record in records]
     finally:
         await consumer.stop()

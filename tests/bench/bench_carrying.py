@@ -88,8 +88,8 @@ def in_force(machine: sd.Engine, events: NDArray[np.int64]) -> NDArray[np.int64]
     """The action that each event's key has; -1 where it has no learner."""
     numbers = {name: at for at, name in enumerate(machine.learner.actions)}
     names = {key: machine.action(b"%d" % key) for key in np.unique(events).tolist()}
-    found = {key: -1 if name is None else numbers[name] for key, name in names.items()}
-    return np.array([found[key] for key in events.tolist()])
+    action_of = {key: -1 if name is None else numbers[name] for key, name in names.items()}
+    return np.array([action_of[key] for key in events.tolist()])
 
 
 def regret(world: World, machine: sd.Engine, before: sd.Engine, count: int) -> tuple[float, int]:
@@ -110,7 +110,7 @@ def compared(world: World, *, events: int, following: int) -> dict[str, float]:
     """Regret of the next events, each way, relative to not having changed anything."""
     more = (*ACTIONS, "new")
     ways = {"carried over": "carried", "begun anew": "anew", "unchanged": "same"}
-    found: dict[str, float] = {}
+    regrets: dict[str, float] = {}
     for name, way in ways.items():
         before = learned(world, events)
         machine = before
@@ -119,14 +119,14 @@ def compared(world: World, *, events: int, following: int) -> dict[str, float]:
             heritage = heritage_of(before, now.learner) if way == "carried" else {}
             machine = engine(more, epoch=2, heritage=heritage)
             machine.skip_to(before.position)
-        found[name], shown = regret(world, machine, before, following)
-        found[f"{name}: new action shown"] = shown
+        regrets[name], shown = regret(world, machine, before, following)
+        regrets[f"{name}: new action shown"] = shown
     return {
-        "carried over": found["carried over"] / found["unchanged"],
-        "begun anew": found["begun anew"] / found["unchanged"],
-        "unchanged, a thousand events": 1000 * found["unchanged"] / following,
-        "new action shown, carried": found["carried over: new action shown"] / following,
-        "new action shown, anew": found["begun anew: new action shown"] / following,
+        "carried over": regrets["carried over"] / regrets["unchanged"],
+        "begun anew": regrets["begun anew"] / regrets["unchanged"],
+        "unchanged, a thousand events": 1000 * regrets["unchanged"] / following,
+        "new action shown, carried": regrets["carried over: new action shown"] / following,
+        "new action shown, anew": regrets["begun anew: new action shown"] / following,
     }
 
 
@@ -138,14 +138,14 @@ def main() -> None:
     reading.add_argument("--next", type=int, default=100_000)
     reading.add_argument("--json", type=Path)
     asked = reading.parse_args()
-    told = {
+    tables = {
         traffic: compared(World(asked.keys, traffic), events=asked.events, following=asked.next)
         for traffic in ("uniform", "power law")
     }
-    for traffic, figures in told.items():
+    for traffic, figures in tables.items():
         print(traffic, ", ".join(f"{name}: {value:.3f}" for name, value in figures.items()))
     if asked.json is not None:
-        asked.json.write_text(json.dumps(told, indent=1))
+        asked.json.write_text(json.dumps(tables, indent=1))
 
 
 if __name__ == "__main__":

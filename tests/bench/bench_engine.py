@@ -96,7 +96,7 @@ def batches(rounds: int) -> list[dict[str, Any]]:
     losses = generator.random((ROWS, ACTIONS), dtype=np.float32)
     among = generator.integers(0, MANY_KEYS, ROWS)
     frames = np.repeat(generator.integers(0, MANY_KEYS, ROWS // 256), 256)
-    found = medians(
+    seconds_of = medians(
         {
             "np.add.reduce": lambda: np.add.reduce(losses, axis=0),
             "one key": applying(losses, np.zeros(ROWS, np.int64)),
@@ -111,10 +111,10 @@ def batches(rounds: int) -> list[dict[str, Any]]:
         {
             "run": name,
             "milliseconds": round(seconds * 1e3, 2),
-            "ratio": round(seconds / found["np.add.reduce"], 2),
+            "ratio": round(seconds / seconds_of["np.add.reduce"], 2),
             "target": targets.get(name),
         }
-        for name, seconds in found.items()
+        for name, seconds in seconds_of.items()
     ]
 
 
@@ -167,10 +167,10 @@ def singles(rounds: int) -> list[dict[str, Any]]:
     for _ in range(5):  # blocks have become long
         alive()
     runs: dict[str, Run] = {"an event of a living key": alive, "the first 100 of a new key": new}
-    found = medians(runs, rounds=rounds)
+    seconds_of = medians(runs, rounds=rounds)
     return [
         {"run": run, "microseconds_of_processor": round(seconds * 1e6 / len(events), 1)}
-        for run, seconds in found.items()
+        for run, seconds in seconds_of.items()
     ]
 
 
@@ -227,8 +227,8 @@ def main() -> None:
     for name, table in tables.items():
         print(name)
         for row in table:
-            told = ", ".join(f"{key} {value}" for key, value in row.items() if key != "run")
-            print(f"  {row['run']:44} {told}")
+            text = ", ".join(f"{key} {value}" for key, value in row.items() if key != "run")
+            print(f"  {row['run']:44} {text}")
     if options.json:
         options.json.write_text(json.dumps({"engine": tables}, indent=1) + "\n")
 

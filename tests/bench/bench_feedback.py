@@ -109,9 +109,9 @@ class Bench:
                 places[side.input] = place
                 needed = round(self.sizes.records * _SPARE)
                 await preload(self.bootstrap, place.topic, side.input, records=needed)
-        found: list[list[Measured]] = [[] for _ in sides]
+        results: list[list[Measured]] = [[] for _ in sides]
         for _ in range(self.sizes.turns):
-            for side, turns in zip(sides, found, strict=True):
+            for side, turns in zip(sides, results, strict=True):
                 place = places[side.input]
                 turns.append(
                     await measure(
@@ -123,7 +123,7 @@ class Bench:
                     )
                 )
         await delete(self.bootstrap, *(place.topic for place in places.values()))
-        medians = [median(turns) for turns in found]
+        medians = [median(turns) for turns in results]
         for side, measured in zip(sides, medians, strict=True):
             self._tell(side.input.name, {"who": side.who, **measured.as_row()})
         return medians
@@ -136,18 +136,18 @@ class Bench:
     def _tell(self, name: str, row: Mapping[str, Any]) -> None:
         """Print a line, and keep it."""
         self.rows.append({"input": name, **row})
-        told = "  ".join(f"{key} {value}" for key, value in row.items())
-        print(f"{name:36}{told}", flush=True)
+        text = "  ".join(f"{key} {value}" for key, value in row.items())
+        print(f"{name:36}{text}", flush=True)
 
 
 def judged(table: str, actions: int, ratio: float) -> dict[str, Any]:
     """Whether a ratio is as wanted; of many keys and of memory nothing is wanted for K = 100."""
-    told: dict[str, Any] = {"ratio": round(ratio, 2)}
+    row: dict[str, Any] = {"ratio": round(ratio, 2)}
     if table == "throughput":
-        return {**told, "target": f"≥ {TARGETS[table]:g}", "met": ratio >= TARGETS[table]}
+        return {**row, "target": f"≥ {TARGETS[table]:g}", "met": ratio >= TARGETS[table]}
     if actions == ACTIONS[0]:
-        return {**told, "target": f"≤ {TARGETS[table]:g}", "met": ratio <= TARGETS[table]}
-    return told
+        return {**row, "target": f"≤ {TARGETS[table]:g}", "met": ratio <= TARGETS[table]}
+    return row
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -200,12 +200,12 @@ def memory() -> list[dict[str, Any]]:
     """Bytes a key of both kinds of streams."""
     rows = []
     for actions in ACTIONS:
-        found: dict[str, tuple[float, int]] = {}
+        bytes_of: dict[str, tuple[float, int]] = {}
         for observes in ("feedback", "losses"):
             with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-                found[observes] = pool.apply(_bytes_of_a_key, (observes, actions))
+                bytes_of[observes] = pool.apply(_bytes_of_a_key, (observes, actions))
         for at, where in enumerate(("in memory", "saved")):
-            ours, full = found["feedback"][at], found["losses"][at]
+            ours, full = bytes_of["feedback"][at], bytes_of["losses"][at]
             row = {
                 "table": "memory",
                 "input": f"bytes a key {where}, K = {actions}",

@@ -87,8 +87,8 @@ def raw_rows(rounds: int) -> list[dict[str, Any]]:
                         "streamdp": partial(format_.decode, poll),
                     }
                     case = f"{scalar} × {rows}, prefix {prefix}, K = {K}"
-                    found = medians(runs, rounds=5 * rounds)
-                    table += _rows(case, found, records * rows, sum(map(len, poll)))
+                    seconds_of = medians(runs, rounds=5 * rounds)
+                    table += _rows(case, seconds_of, records * rows, sum(map(len, poll)))
     return table
 
 
@@ -120,24 +120,24 @@ def releases(rounds: int) -> list[dict[str, Any]]:
         first_offset=numbers,
         last_offset=numbers + 9,
     )
-    recorded = [state.record(each, lines=lines, mode=Mode.LIVE, ordinal=9) for each in drawn]
-    values = [(each.release.identity, state.encode_recorded(each)) for each in recorded]
+    recorded = [state.record(release, lines=lines, mode=Mode.LIVE, ordinal=9) for release in drawn]
+    values = [(entry.release.identity, state.encode_recorded(entry)) for entry in recorded]
     runs: dict[str, Callable[[], object]] = {
         "record one by one": lambda: [
-            state.encode_recorded(state.record(each, lines=lines, mode=Mode.LIVE, ordinal=9))
-            for each in drawn
+            state.encode_recorded(state.record(release, lines=lines, mode=Mode.LIVE, ordinal=9))
+            for release in drawn
         ],
         "record all": lambda: record_all(drawn, lines=lines, mode=Mode.LIVE, ordinal=9),
-        "read back": lambda: [state.decode_recorded(*each) for each in values],
-        "read a ledger": lambda: [decode_ledger(each.ledger) for each in recorded],
+        "read back": lambda: [state.decode_recorded(*pair) for pair in values],
+        "read a ledger": lambda: [decode_ledger(entry.ledger) for entry in recorded],
     }
     size = sum(len(value) for _, value in values)
     return _rows("releases", medians(runs, rounds=rounds), POLL, size)
 
 
-def _rows(case: str, found: dict[str, float], slots: int, size: int) -> list[dict[str, Any]]:
+def _rows(case: str, seconds_of: dict[str, float], slots: int, size: int) -> list[dict[str, Any]]:
     """One line per run: its rates, and its rate in relation to the first run's."""
-    first = next(iter(found.values()))
+    first = next(iter(seconds_of.values()))
     return [
         {
             "case": case,
@@ -146,7 +146,7 @@ def _rows(case: str, found: dict[str, float], slots: int, size: int) -> list[dic
             "gigabytes_per_second": round(size / seconds / 1e9, 3),
             "ratio": round(first / seconds, 3),
         }
-        for name, seconds in found.items()
+        for name, seconds in seconds_of.items()
     ]
 
 

@@ -162,12 +162,12 @@ class Bench:
             await asyncio.sleep(self.sizes.quiet_seconds)
             marks.append(time.monotonic())
             processes += [start("second"), start("third")]
-            await _until(lambda: min(len(_owned(each)) for each in processes[1:]) == 2)
+            await _until(lambda: min(len(_owned(process)) for process in processes[1:]) == 2)
             await asyncio.sleep(_SETTLE_SECONDS)
             kept = set(range(partitions)) - set().union(*map(_owned, processes[1:]))
             marks.append(time.monotonic())
             await asyncio.gather(
-                *(asyncio.to_thread(each.kill, signal.SIGTERM) for each in processes[1:])
+                *(asyncio.to_thread(process.kill, signal.SIGTERM) for process in processes[1:])
             )
             await _until(lambda: progress.moved_since(time.monotonic() - 1, partitions))
             await asyncio.sleep(_SETTLE_SECONDS)
@@ -433,7 +433,7 @@ async def fill(bootstrap: str, topic: str, partitions: int, records: int) -> Non
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The targets, by medians."""
-    found: list[dict[str, Any]] = []
+    rated: list[dict[str, Any]] = []
     for table, column, target, wanted in (
         ("restart", "ratio", "restart after SIGKILL ÷ bare start-up", 1.5),
         ("pause", "1→3", "pause of a kept partition, 1 → 3, s", 0.5),
@@ -444,8 +444,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for who in dict.fromkeys(row["who"] for row in of):
             got = statistics.median(row[column] for row in of if row["who"] == who)
             met = got <= wanted
-            found.append({"target": target, "who": who, "wanted": wanted, "got": got, "met": met})
-    return found
+            rated.append({"target": target, "who": who, "wanted": wanted, "got": got, "met": met})
+    return rated
 
 
 def main() -> None:
@@ -466,9 +466,9 @@ def main() -> None:
         stack.callback(bench.end)
         asyncio.run(bench.run(options.only))
     targets = summary(bench.rows)
-    for each in targets:
-        met = "met" if each["met"] else "MISSED"
-        print(f"{each['target']:40}{each['who']:17}≤ {each['wanted']:<6}{each['got']:<8}{met}")
+    for row in targets:
+        met = "met" if row["met"] else "MISSED"
+        print(f"{row['target']:40}{row['who']:17}≤ {row['wanted']:<6}{row['got']:<8}{met}")
     if options.json:
         options.json.write_text(json.dumps({"group": {"rows": bench.rows, "targets": targets}}))
 

@@ -89,8 +89,8 @@ def written(folder: Path, **tables: object) -> Path:
     """A configuration of one stream."""
     path = folder / "streamdp.toml"
     topics = {"losses": {"budget": "1"}}
-    told = {"app": "shop", "topics": topics, "streams": {"home": dict(STREAM)}, **tables}
-    path.write_text(tomli_w.dumps(told), "utf-8")
+    config = {"app": "shop", "topics": topics, "streams": {"home": dict(STREAM)}, **tables}
+    path.write_text(tomli_w.dumps(config), "utf-8")
     return path
 
 
@@ -240,13 +240,13 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 def compared(name: str, pythons: Mapping[str, str], folder: Path) -> dict[str, Any]:
     """One measurement of both versions, by turns."""
     what, turns, measure = ALONE[name]
-    found: dict[str, list[float]] = {who: [] for who in pythons}
+    measured: dict[str, list[float]] = {who: [] for who in pythons}
     for _ in range(turns):
         for who, python in pythons.items():
             own = folder / who
             own.mkdir(exist_ok=True)
-            found[who].append(measure(python, own))
-    row = {who: round(statistics.median(values), 2) for who, values in found.items()}
+            measured[who].append(measure(python, own))
+    row = {who: round(statistics.median(values), 2) for who, values in measured.items()}
     print(f"{name:12} {what:34}" + "".join(f"{who} {value:<12g}" for who, value in row.items()))
     sys.stdout.flush()
     return {"measurement": name, "what": what, **row}
@@ -263,7 +263,7 @@ def main() -> None:
     pythons = {**before, NOW: sys.executable}
     rows = []
     with tempfile.TemporaryDirectory(prefix="streamdp-bench-") as name:
-        rows = [compared(each, pythons, Path(name)) for each in ALONE if each in options.only]
+        rows = [compared(what, pythons, Path(name)) for what in ALONE if what in options.only]
     for table, (file, *arguments) in TABLES.items():
         if table in options.only:
             beside = ["--before", options.before] if options.before else []

@@ -64,9 +64,9 @@ def grid(path: Path) -> tuple[float, float]:
         pass
     summed = one_pass.finish()
     between = process_time()
-    found = curves(summed, cells, bench, baselines(summed, plan.points))
-    assert len(found) == len(cells)
-    assert all(len(each.regret) == SEEDS for each in found)
+    played = curves(summed, cells, bench, baselines(summed, plan.points))
+    assert len(played) == len(cells)
+    assert all(len(curve.regret) == SEEDS for curve in played)
     return between - start, process_time() - between
 
 
@@ -147,13 +147,13 @@ def memory(folder: Path, *, size: int) -> list[dict[str, Any]]:
         [sys.executable, __file__, "--child", str(path)], check=True, capture_output=True, text=True
     )
     path.unlink()
-    told = json.loads(answer.stdout)
+    report = json.loads(answer.stdout)
     return [
         {
             "case": f"log of {size / 1e9:.0f} GB, sparse",
             "run": "largest resident set",
-            "megabytes": round(told["megabytes"]),
-            "seconds": round(told["seconds"], 2),
+            "megabytes": round(report["megabytes"]),
+            "seconds": round(report["seconds"], 2),
             "target": 500,
         }
     ]
@@ -213,8 +213,8 @@ def main() -> None:
             print(f"{row['case']:52} {row['run']:48} {row['megabytes']:8} MB  ≤ {row['target']}")
             continue
         target = "" if row["target"] is None else f"≤ {row['target']}"
-        told = f"{row['seconds']:12.3f} s {row['ratio']:10.2f}"
-        print(f"{row['case']:52} {row['run']:48} {told} {target}")
+        text = f"{row['seconds']:12.3f} s {row['ratio']:10.2f}"
+        print(f"{row['case']:52} {row['run']:48} {text} {target}")
     if options.json:
         options.json.write_text(json.dumps({"replay": table}, indent=1) + "\n")
 

@@ -92,8 +92,8 @@ def one_row(rounds: int) -> list[dict[str, Any]]:
         runs: dict[str, Run] = {"softmax": partial(softmax, sums[0], generator)}
         for mechanism in MECHANISMS:
             runs[mechanism.name] = drawn(mechanism, sums, system)
-        found = medians(runs, rounds=rounds)
-        table += _rows(f"K = {size}", found, "softmax", target)
+        seconds_of = medians(runs, rounds=rounds)
+        table += _rows(f"K = {size}", seconds_of, "softmax", target)
     return table
 
 
@@ -121,8 +121,8 @@ def shapes(rounds: int) -> list[dict[str, Any]]:
     }
     for mechanism in MECHANISMS:
         runs = {name: drawn(mechanism, sums, system) for name, sums in shaped.items()}
-        found = medians(runs, rounds=rounds)
-        table += _rows(f"{mechanism.name}, K = {size}", found, "spread", 1.2)
+        seconds_of = medians(runs, rounds=rounds)
+        table += _rows(f"{mechanism.name}, K = {size}", seconds_of, "spread", 1.2)
     return table
 
 
@@ -156,13 +156,13 @@ def opendp(rounds: int) -> list[dict[str, Any]]:
             "OpenDP, public call": partial(peer, values),
             "OpenDP, core alone": partial(core, argument),
         }
-        found = medians(runs, rounds=rounds)
-        table += _rows(f"permute-and-flip, {shape}, K = {size}", found, "ours", None)
+        seconds_of = medians(runs, rounds=rounds)
+        table += _rows(f"permute-and-flip, {shape}, K = {size}", seconds_of, "ours", None)
     return table
 
 
 def _rows(
-    case: str, found: dict[str, float], baseline: str, target: float | None
+    case: str, seconds_of: dict[str, float], baseline: str, target: float | None
 ) -> list[dict[str, Any]]:
     """One line per run: its time and its ratio to the baseline."""
     return [
@@ -170,10 +170,10 @@ def _rows(
             "case": case,
             "run": name,
             "microseconds": round(seconds * 1e6, 2),
-            "ratio": round(seconds / found[baseline], 3),
+            "ratio": round(seconds / seconds_of[baseline], 3),
             "target": None if name == baseline else target,
         }
-        for name, seconds in found.items()
+        for name, seconds in seconds_of.items()
     ]
 
 

@@ -152,11 +152,11 @@ class Bench:
         for input_ in self.sizes.inputs:
             place = Place(self.bootstrap, f"{new_name()}-{input_.name}", input_, self.folder)
             runs = self._runs(input_)
-            peers = max(each.records for each in runs) * _SPARE_OF_PEERS
+            peers = max(planned.records for planned in runs) * _SPARE_OF_PEERS
             needed = round(max(runs[0].records * _SPARE, peers))
             size = await preload(self.bootstrap, place.topic, input_, records=needed)
-            for each in runs:
-                await self._measure(each, place, record_bytes=size)
+            for planned in runs:
+                await self._measure(planned, place, record_bytes=size)
             if input_ == MANY_FLOATS:
                 await self._rebuild(place)
             await delete(self.bootstrap, place.topic)
@@ -191,10 +191,10 @@ class Bench:
     async def _measure(self, run: Run, place: Place, *, record_bytes: int) -> None:
         """One candidate on one input: the median of its turns."""
         case = Case(run.who, place.input, run.processes)
-        found: list[Measured] = []
+        measured: list[Measured] = []
         for _ in range(run.turns):
             candidate = await run.make(place)
-            found.append(
+            measured.append(
                 await measure(
                     candidate,
                     self.folder,
@@ -204,7 +204,7 @@ class Bench:
                     partitions=place.input.partitions,
                 )
             )
-        result = self.results[case] = median(found)
+        result = self.results[case] = median(measured)
         self._tell(
             "throughput",
             {"input": case.input.name, "who": case.who, "processes": case.processes}
@@ -214,14 +214,14 @@ class Bench:
 
     async def _rebuild(self, place: Place) -> None:
         """kill -9 and back, with many keys."""
-        found = await rebuild(
+        rebuilt = await rebuild(
             await streamdp(place),
             self.folder,
             bootstrap=self.bootstrap,
             topic=place.topic,
             records=self.sizes.ours,
         )
-        self._tell("rebuild", {"input": place.input.name} | found.as_row())
+        self._tell("rebuild", {"input": place.input.name} | rebuilt.as_row())
 
     async def delays(self) -> dict[str, float]:
         """From a block's last record to its visible action, each at half its highest load."""
@@ -238,7 +238,7 @@ class Bench:
         await create(self.bootstrap, place.topic)
         candidate = await make(place)
         rate = self.results[Case(who, FLOATS, 1)].rate / 2
-        found = await delay(
+        delays = await delay(
             candidate,
             place,
             outputs=outputs(candidate),
@@ -246,8 +246,8 @@ class Bench:
             rate=rate,
             seconds=self.sizes.delay_seconds,
         )
-        self._tell("delay", {"who": who, "records/s": round(rate)} | found.as_row())
-        return found
+        self._tell("delay", {"who": who, "records/s": round(rate)} | delays.as_row())
+        return delays
 
     def _tell(self, table: str, row: Mapping[str, Any]) -> None:
         """Print a line of a table, and keep it."""
@@ -283,13 +283,13 @@ async def run(sizes: Sizes) -> dict[str, Any]:
                 print(f"{name} is not there: left out", file=sys.stderr)
         await bench.throughput()
         delays = await bench.delays()
-    found = verdicts(bench.results, delays)
-    for verdict in found:
+    judged = verdicts(bench.results, delays)
+    for verdict in judged:
         print(
             f"{verdict['target']:58} {verdict['wanted']:>10} {verdict['got']:>10}  "
             f"{'met' if verdict['met'] else 'MISSED'}"
         )
-    return {"rows": bench.rows, "targets": found}
+    return {"rows": bench.rows, "targets": judged}
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ async def compare(
     """One input and one learner: all pairs, printed as they come."""
     cpu: dict[str, list[float]] = {version: [] for version in programs}
     for _ in range(pairs):
-        candidates = [await candidate_of(place, each, learner) for each in programs.values()]
+        candidates = [await candidate_of(place, program, learner) for program in programs.values()]
         at_once = (
             measure(
                 candidate,
@@ -66,8 +66,8 @@ async def compare(
             )
             for candidate in candidates
         )
-        for version, found in zip(programs, await asyncio.gather(*at_once), strict=True):
-            cpu[version].append(found.cpu)
+        for version, measured in zip(programs, await asyncio.gather(*at_once), strict=True):
+            cpu[version].append(measured.cpu)
     ratios = np.log(np.array(cpu["other"]) / np.array(cpu["this"]))
     row = {
         "input": place.input.name,

@@ -29,19 +29,19 @@ def selection(rows: Rows) -> Lines:
     ours = {(row["case"], row["run"]): row for row in rows}
     for K in ("100", "10000", "1000000"):
         row = ours[f"K = {K}", "permute_and_flip"]
-        told = f"{row['microseconds']:,.0f} µs, {row['ratio']:.1f} × an unsafe numpy softmax"
-        yield f"one exact private choice among {int(K):,} actions", told
+        text = f"{row['microseconds']:,.0f} µs, {row['ratio']:.1f} × an unsafe numpy softmax"
+        yield f"one exact private choice among {int(K):,} actions", text
     peers = [row["ratio"] for row in rows if row["run"] == "OpenDP, public call"]
     if peers:
-        told = f"{min(peers):,.0f} to {max(peers):,.0f} × our time"
-        yield "the same by OpenDP's exact permute-and-flip, K = 10,000", told
+        text = f"{min(peers):,.0f} to {max(peers):,.0f} × our time"
+        yield "the same by OpenDP's exact permute-and-flip, K = 10,000", text
 
 
 def engine(tables: Mapping[str, Rows]) -> Lines:
     """Learning at array speed."""
     batches = {row["run"]: row["ratio"] for row in tables["batches"]}
-    told = f"{batches['one key']:.1f} × the time of a bare `np.add.reduce`"
-    yield "learning from a batch of one key, K = 100", told
+    text = f"{batches['one key']:.1f} × the time of a bare `np.add.reduce`"
+    yield "learning from a batch of one key, K = 100", text
     yield "the same with 1,000 keys", f"{batches['1000 keys']:.1f} ×"
     alive, new = (f"{row['microseconds_of_processor']:.0f} µs" for row in tables["singles"])
     yield "one event by `apply`, K = 10; the mean of a new key's first 100", f"{alive}; {new}"
@@ -76,11 +76,11 @@ def http(rows: Rows) -> Lines:
     """Look-ups while the service learns at full speed, and in memory."""
     ours = {row["run"]: row for row in rows}
     look_up, batch = ours["look-up"], ours["batch of 1,000 keys"]
-    told = f"{look_up['per_second']:,}/s, {look_up['ratio']:.2f} × starlette's smallest route"
-    yield "look-ups over HTTP while the service learns at full speed", told
+    text = f"{look_up['per_second']:,}/s, {look_up['ratio']:.2f} × starlette's smallest route"
+    yield "look-ups over HTTP while the service learns at full speed", text
     yield "one of them", f"p50 {look_up['p50_ms']:.1f} ms, p99 {look_up['p99_ms']:.1f} ms"
-    told = f"p50 {batch['p50_ms']:.1f} ms, p99 {batch['p99_ms']:.1f} ms"
-    yield "1,000 keys in one request, meanwhile", told
+    text = f"p50 {batch['p50_ms']:.1f} ms, p99 {batch['p99_ms']:.1f} ms"
+    yield "1,000 keys in one request, meanwhile", text
     in_memory = ours["client's look-up"]
     yield "a look-up in the client's cache", f"{in_memory['microseconds']:.2f} µs"
 
@@ -89,36 +89,36 @@ def service(rows: Rows) -> Lines:
     """How late, and how soon again."""
     for row in rows:
         if row["table"] == "delay":
-            told = f"p50 {row['p50 ms']} ms, p99 {row['p99 ms']} ms"
+            text = f"p50 {row['p50 ms']} ms, p99 {row['p99 ms']} ms"
             name = f"last record of a block to its visible action, {row['who']}"
-            yield f"{name}, {row['records/s']:,} records/s", told
+            yield f"{name}, {row['records/s']:,} records/s", text
         elif row["table"] == "rebuild":
-            told = f"{row['s rebuilding']} s, {row['read again']:,} records read again"
-            yield f"rebuilding {row['keys']:,} learners after kill -9", told
+            text = f"{row['s rebuilding']} s, {row['read again']:,} records read again"
+            yield f"rebuilding {row['keys']:,} learners after kill -9", text
 
 
 def assemble(rows: Rows) -> Lines:
     """Requests and outcomes to events, beside joins of others."""
-    told = {(row["table"], row["who"]): row for row in rows}
-    rate = told.get(("throughput", "streamdp"))
+    by_who = {(row["table"], row["who"]): row for row in rows}
+    rate = by_who.get(("throughput", "streamdp"))
     if rate is not None:
         what = "requests and outcomes that `assemble` joins in one second of processor time"
         beside = [
-            f"{told['throughput', f'{peer} per CPU']['ratio']:.1f} × {peer}"
+            f"{by_who['throughput', f'{peer} per CPU']['ratio']:.1f} × {peer}"
             for peer in ("Kafka Streams", "Quix Streams")
-            if ("throughput", f"{peer} per CPU") in told
+            if ("throughput", f"{peer} per CPU") in by_who
         ]
         yield what, ", ".join([f"{rate['records/CPU s']:,}", *beside])
-    memory = told.get(("memory", "streamdp"))
+    memory = by_who.get(("memory", "streamdp"))
     if memory is not None:
         beside = [
             f"{row['ratio']:.2f} × {who.removeprefix('of ')}"
-            for (table, who), row in told.items()
+            for (table, who), row in by_who.items()
             if table == "memory" and who.startswith("of ")
         ]
         what = f"memory with {memory['open']:,} open requests"
         yield what, ", ".join([f"{memory['MiB']} MiB", *beside])
-    delay = told.get(("delay", "streamdp"))
+    delay = by_who.get(("delay", "streamdp"))
     if delay is not None:
         what = f"deadline of a request to its event, {delay['requests/s']:,} requests/s"
         yield what, f"p50 {delay['p50 ms']} ms, p99 {delay['p99 ms']} ms"
@@ -140,7 +140,7 @@ def peers(rows: Rows) -> Iterator[str]:
 
 
 TABLES: dict[str, Callable[[Any], Lines]] = {
-    "service": lambda told: service(told["rows"]),
+    "service": lambda table: service(table["rows"]),
     "assemble": assemble,
     "formats": formats,
     "engine": engine,
@@ -152,23 +152,23 @@ TABLES: dict[str, Callable[[Any], Lines]] = {
 
 def results(names: Iterable[str]) -> dict[str, Any]:
     """What these benchmarks wrote, of those that were run."""
-    found = {name: RESULTS / f"bench_{name}.json" for name in names}
+    paths = {name: RESULTS / f"bench_{name}.json" for name in names}
     return {
-        name: json.loads(path.read_text())[name] for name, path in found.items() if path.is_file()
+        name: json.loads(path.read_text())[name] for name, path in paths.items() if path.is_file()
     }
 
 
 def tables() -> Iterator[str]:
     """The two tables of docs/speed.md as Markdown, line by line."""
-    told = results(TABLES)
-    if not told:
+    measured_tables = results(TABLES)
+    if not measured_tables:
         return
-    if "service" in told:
-        yield from peers(told["service"]["rows"])
+    if "service" in measured_tables:
+        yield from peers(measured_tables["service"]["rows"])
     yield "| what | measured | by |"
     yield "|---|---|---|"
-    for name in told:
-        for what, measured in TABLES[name](told[name]):
+    for name in measured_tables:
+        for what, measured in TABLES[name](measured_tables[name]):
             yield f"| {what} | {measured} | `tests/bench/bench_{name}.py` |"
 
 

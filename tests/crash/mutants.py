@@ -26,8 +26,8 @@ def publish_before_durable() -> None:
         entries = self._waiting.entries
         commit = replace(
             made.commit,
-            actions=[(each.key, each.action) for each in entries if each.action is not None],
-            ledger=[(each.key, each.ledger) for each in entries],
+            actions=[(entry.key, entry.action) for entry in entries if entry.action is not None],
+            ledger=[(entry.key, entry.ledger) for entry in entries],
         )
         return replace(made, commit=commit)
 
@@ -40,13 +40,13 @@ def redraw() -> None:
     opened = protocol.open_partition  # type: ignore[attr-defined]
 
     def forgetful(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
-        found = opened(spec, partition, taken, past=past)
+        opening = opened(spec, partition, taken, past=past)
         releases = {
-            identity: _drawn_anew(spec, each) if found.waits(each) else each
-            for identity, each in found.saved.releases.items()
+            identity: _drawn_anew(spec, release) if opening.waits(release) else release
+            for identity, release in opening.saved.releases.items()
         }
-        now = replace(found.saved.now, releases=releases)
-        return replace(found, saved=replace(found.saved, now=now))
+        now = replace(opening.saved.now, releases=releases)
+        return replace(opening, saved=replace(opening.saved, now=now))
 
     protocol.open_partition = forgetful  # type: ignore[attr-defined]
 
@@ -57,7 +57,7 @@ def skip_a_record() -> None:
     chance = random.Random(1)
 
     def lossy(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
-        absorb(self, [_thinned(each, chance) for each in records], mode=mode)
+        absorb(self, [_thinned(batch, chance) for batch in records], mode=mode)
 
     PartitionWork.absorb = lossy  # type: ignore[method-assign]
 

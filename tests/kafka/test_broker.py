@@ -147,10 +147,10 @@ def test_is_what_quickens_a_start_used_where_it_is_and_missed_by_nobody(
     file.write_bytes(b"no such thing")
     option, *_ = kafka_jars.quick_start(QUICK_START)
     assert option == f"-XX:AOTCache={file}"
-    told = subprocess.run(
+    started = subprocess.run(
         [kafka_jars.java(), *QUICK_START, *kafka_jars.quick_start(QUICK_START), "-version"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
+    assert started.returncode == 0, started.stderr

@@ -74,8 +74,8 @@ async def test_each_mechanism_connects(secure: Broker, tmp_path: Path, mechanism
         token.write_text(_unsigned(sub="alice"))
         change |= {"token_file": str(token), "username": None, "password": None}
     technology = KafkaTechnology(_settings(secure, **change))
-    found = await technology.administrator().probe([])
-    assert [(finding.subject, finding.verdict) for finding in found] == [
+    findings = await technology.administrator().probe([])
+    assert [(finding.subject, finding.verdict) for finding in findings] == [
         ("connection", Verdict.GOOD)
     ]
 
@@ -133,8 +133,8 @@ async def test_a_refused_token_is_named_and_not_quoted(
     change = {"sasl_mechanism": "OAUTHBEARER", "username": None, "password": None}
     settings = _settings(secure, **change, token_file=str(path))
     technology = KafkaTechnology(settings)
-    (found,) = await technology.administrator().probe([])
-    assert (found.subject, found.verdict) == ("connection", Verdict.PROBLEM)
+    (finding,) = await technology.administrator().probe([])
+    assert (finding.subject, finding.verdict) == ("connection", Verdict.PROBLEM)
     topics = StreamTopics("kit", "home", "kit.input")
     for step in (
         technology.transport(worker="w").join([topics], Heard()),
@@ -172,8 +172,8 @@ async def test_the_doctor_finds_the_missing_rights(secure: Broker) -> None:
     alice = await KafkaTechnology(_settings(secure)).administrator().probe([topics])
     assert {finding.verdict for finding in alice} == {Verdict.GOOD}
     as_bob = _settings(secure, username="bob", password="xyzzy-b")
-    found = await KafkaTechnology(as_bob).administrator().probe([topics])
-    problems = [finding.subject for finding in found if finding.verdict is Verdict.PROBLEM]
+    findings = await KafkaTechnology(as_bob).administrator().probe([topics])
+    problems = [finding.subject for finding in findings if finding.verdict is Verdict.PROBLEM]
     assert problems == [
         "topic kit.doctor.state: write in a transaction",
         "topic kit.doctor.actions: write in a transaction",
@@ -194,14 +194,19 @@ async def test_a_topic_that_may_not_be_looked_at_hides_no_other(secure: Broker) 
     await KafkaTechnology(_settings(secure)).administrator().create([topics], partitions=1)
     as_carol = KafkaTechnology(_settings(secure, username="carol", password="xyzzy-c"))
     checked = await as_carol.administrator().check([topics])
-    assert {each.subject: each.detail for each in checked if each.verdict is Verdict.PROBLEM} == {
+    assert {
+        finding.subject: finding.detail for finding in checked if finding.verdict is Verdict.PROBLEM
+    } == {
         "topic kit.blind.actions: DescribeConfigs": "no right to DescribeConfigs: grant it to this "
         "user, so that the topic can be checked",
         "topic kit.blind.state: Describe": "no right to Describe: grant it to this user, so that "
         "the topic can be checked",
     }
-    assert "topic kit.blind.ledger: retention.ms" in {each.subject for each in checked}
-    tried = {each.subject: each.detail for each in await as_carol.administrator().probe([topics])}
+    assert "topic kit.blind.ledger: retention.ms" in {finding.subject for finding in checked}
+    tried = {
+        finding.subject: finding.detail
+        for finding in await as_carol.administrator().probe([topics])
+    }
     assert tried["topic kit.blind.ledger: read"] == "may read"
     assert tried["topic kit.blind.state: read"] == "refused: no right to Read, nor to see it"
     identity = tried["transactional id kit.blind.0"]
@@ -220,12 +225,12 @@ async def _poll_on(transport: Transport) -> None:
 async def test_the_doctor_does_not_wait_for_what_is_not_there(secure: Broker) -> None:
     """A client asks for a missing topic until its time is up; `check` says that it is missing."""
     tools = KafkaTechnology(_settings(secure)).administrator()
-    found = await tools.probe([StreamTopics("kit", "missing", "kit.missing.input")])
-    assert [finding.subject for finding in found] == [
+    findings = await tools.probe([StreamTopics("kit", "missing", "kit.missing.input")])
+    assert [finding.subject for finding in findings] == [
         "connection",
         "transactional id kit.missing.0",
     ]
-    assert {finding.verdict for finding in found} == {Verdict.GOOD}
+    assert {finding.verdict for finding in findings} == {Verdict.GOOD}
 
 
 async def test_a_lone_broker_is_told_of_by_the_way_to_try_it(secure: Broker) -> None:

@@ -52,13 +52,13 @@ async def _read(
         consumer.assign([place])
         consumer.seek(place, 0)
         end = (await consumer.end_offsets([place]))[place]
-        found: list[Made] = []
+        rows: list[Made] = []
         classes: set[bool] = set()
         while await consumer.position(place) < end:
             records = (await consumer.getmany(timeout_ms=100, max_records=7)).get(place, [])
-            found += [(record.offset, record.key, record.value) for record in records]
+            rows += [(record.offset, record.key, record.value) for record in records]
             classes |= {isinstance(record, ConsumerRecord) for record in records}
-        return found, classes
+        return rows, classes
     finally:
         await consumer.stop()
 
@@ -68,9 +68,9 @@ async def test_are_lean_records_the_same(broker: Borrowed, fresh_app: Callable[[
     topic = fresh_app()
     await _write(broker.bootstrap, topic)
     usual = await _read(broker.bootstrap, topic, change=lambda consumer: None)
-    found = await _read(broker.bootstrap, topic, change=lean)
+    lean_read = await _read(broker.bootstrap, topic, change=lean)
     assert isinstance(usual, tuple)
-    assert isinstance(found, tuple)
-    assert usual[0] == found[0]
-    assert len(found[0]) == 100
-    assert (usual[1], found[1]) == ({True}, {False})
+    assert isinstance(lean_read, tuple)
+    assert usual[0] == lean_read[0]
+    assert len(lean_read[0]) == 100
+    assert (usual[1], lean_read[1]) == ({True}, {False})

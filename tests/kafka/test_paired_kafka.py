@@ -49,9 +49,9 @@ async def test_inputs_that_go_together_have_the_brokers_time(
     await technology.administrator().create(
         [StreamTopics(topics.app, "earlier", input=topics.beside)], partitions=1
     )
-    found = await technology.administrator().create([topics], partitions=1)
+    findings = await technology.administrator().create([topics], partitions=1)
     subject = f"topic {topics.beside}: message.timestamp.type"
-    assert [f.subject for f in found if f.verdict is Verdict.PROBLEM] == [subject]
+    assert [f.subject for f in findings if f.verdict is Verdict.PROBLEM] == [subject]
     transport = technology.transport(worker="lone")
     with pytest.raises(InvalidConfig, match=r"message\.timestamp\.type: expected LogAppendTime"):
         await transport.join([topics], Heard())

@@ -71,21 +71,21 @@ class Upgraded(Scenario):
         """What was published that the version before would not have published, or not yet."""
         (spec,) = self.place.specs()
         (evidence,) = self.evidence(spec)
-        lines = [told(record.value) for record in evidence.ledger[len(GOLDEN["ledger"]) :]]
-        found = judge(evidence)
+        lines = [fields(record.value) for record in evidence.ledger[len(GOLDEN["ledger"]) :]]
+        wrong = judge(evidence)
         if [record.value.decode() for record in evidence.ledger][: len(GOLDEN["ledger"])] != [
             line for _, line in GOLDEN["ledger"]
         ]:
-            found.append("what was published before has changed")
+            wrong.append("what was published before has changed")
         if lines != GOLDEN["later"]:
             same = sum(
                 1 for one, other in zip(lines, GOLDEN["later"], strict=False) if one == other
             )
-            found.append(f"{len(lines)} lines, {same} as they should be of {len(GOLDEN['later'])}")
-        return found
+            wrong.append(f"{len(lines)} lines, {same} as they should be of {len(GOLDEN['later'])}")
+        return wrong
 
 
-def told(value: bytes) -> list[Any]:
+def fields(value: bytes) -> list[Any]:
     """What a line says of a release, whatever the version of its form."""
     line = decode_ledger(value)
     assert isinstance(line, Charge)

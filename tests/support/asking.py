@@ -118,8 +118,8 @@ class Face:
             sent.append(message)
 
         await self.gate(scope, receive, send)
-        told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], told, sent[1]["body"])
+        fields = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], fields, sent[1]["body"])
 
 
 @asynccontextmanager

@@ -101,7 +101,7 @@ def _loss(logs: Logs, at: int, time: int, rules: Rules) -> float:
         if other == key and _one(pairs, "streamdp-request") == name
         if after < stamp <= time + rules.window
     ]
-    rewards = [each for each in taken if each is not None]
+    rewards = [reward for reward in taken if reward is not None]
     if not rewards:
         return rules.default
     together = {
@@ -247,7 +247,7 @@ def random_logs(seed: int, *, requests: int = 60, gap: int = 1) -> Logs:
             other = b"k3" if random_.random() < 0.05 else key
             stamp = max(0, at) + random_.randrange(GRACE // 2)
             outcomes.append((at, (stamp, other, _of(headers), content)))
-    outcomes.sort(key=lambda each: each[0])
+    outcomes.sort(key=lambda row: row[0])
     logs.outcomes = [record for _, record in outcomes]
     return logs
 

@@ -109,9 +109,9 @@ class TellsThePerson(Join):
     """Writes the person into the event."""
 
     def _event(self, number: int) -> Event:
-        told = self._kept.record(number).headers
+        headers = self._kept.record(number).headers
         key, value, _ = super()._event(number)
-        return key, value, told
+        return key, value, headers
 
 
 class TellsByItsLength(Seeing):
@@ -260,7 +260,7 @@ class SlidingDay(Persons):
 
     def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
         seen = self._seen.setdefault(key, [])
-        seen[:] = [each for each in seen if each[1] > timestamp - DAY]
+        seen[:] = [visit for visit in seen if visit[1] > timestamp - DAY]
         counts = person is not None and [p for p, _ in seen].count(person) < self._cap.most
         if counts:
             seen.append((person, timestamp))

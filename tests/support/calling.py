@@ -66,8 +66,8 @@ def streamdp(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
             main()
         code = ended.value.code
         assert isinstance(code, int | None)
-        told = capsys.readouterr()
-        return Ran(int(code or 0), told.out, told.err)
+        captured = capsys.readouterr()
+        return Ran(int(code or 0), captured.out, captured.err)
 
     return call
 

@@ -94,7 +94,7 @@ def verified(store: Store, of: StreamSpec) -> list[str]:
 
 def charges(store: Store) -> list[Charge]:
     """The ledger without its marks."""
-    lines = [decode_ledger(each.value) for each in store.ledger]
+    lines = [decode_ledger(record.value) for record in store.ledger]
     return [line for line in lines if isinstance(line, Charge)]
 
 
@@ -109,11 +109,11 @@ def openings(store: Store, epoch: int) -> dict[Key, Charge]:
 
 def in_force(store: Store, epoch: int) -> dict[Key, str]:
     """The action that readers were told last, of an epoch."""
-    told: dict[Key, str] = {}
-    for each in store.actions:
-        if f'"epoch":{epoch},'.encode() in each.value:
-            told[each.key] = each.value.split(b'"action":"')[1].split(b'"')[0].decode()
-    return told
+    newest: dict[Key, str] = {}
+    for record in store.actions:
+        if f'"epoch":{epoch},'.encode() in record.value:
+            newest[record.key] = record.value.split(b'"action":"')[1].split(b'"')[0].decode()
+    return newest
 
 
 LEADERS = [leader, remembers]

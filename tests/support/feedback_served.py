@@ -113,8 +113,8 @@ def _owned(of: _Serving) -> int:
 def _reached(services: Sequence[_Serving], position: int) -> bool:
     """Whether every partition was read up to there by one of them."""
     positions = [0] * PARTITIONS
-    for each in services:
-        for number, part in _parts(each).items():
+    for service in services:
+        for number, part in _parts(service).items():
             positions[number] = max(positions[number], part.position)
     return min(positions) >= position
 
@@ -155,18 +155,18 @@ async def _wrong(technology: Technology, made: StreamSpec, sent: Sequence[_Sent]
 async def _seen(technology: Technology, made: StreamSpec, sent: Sequence[_Sent]) -> list[str]:
     """What is wrong with that which can be read now."""
     reader = technology.publications()
-    actions = [each async for batch in reader.actions(made.topics, follow=False) for each in batch]
-    ledger = [each async for batch in reader.ledger(made.topics, follow=False) for each in batch]
+    actions = [r async for batch in reader.actions(made.topics, follow=False) for r in batch]
+    ledger = [r async for batch in reader.ledger(made.topics, follow=False) for r in batch]
     await reader.close()
-    found = []
-    for number, each in enumerate(sent):
+    wrong = []
+    for number, records in enumerate(sent):
         evidence = Evidence(
             Partition(made.name, number),
-            [record for record in actions if record.partition == number],
-            [record for record in ledger if record.partition == number],
+            [r for r in actions if r.partition == number],
+            [r for r in ledger if r.partition == number],
         )
-        found += [*judge(evidence), *_fold(made, number, each, evidence)]
-    return found
+        wrong += [*judge(evidence), *_fold(made, number, records, evidence)]
+    return wrong
 
 
 async def _served(technology: Technology, made: StreamSpec, *, until: int) -> None:
@@ -177,7 +177,7 @@ async def _served(technology: Technology, made: StreamSpec, *, until: int) -> No
     running = asyncio.create_task(service.run())
     parts = [Partition(made.name, number) for number in range(PARTITIONS)]
     async with asyncio.timeout(60):
-        while any(view.part(each).position < until for each in parts):
+        while any(view.part(part).position < until for part in parts):
             assert not running.done()
             await asyncio.sleep(0.02)
     service.drain()

@@ -92,15 +92,15 @@ class Life:
     async def ledger(self) -> list[Published]:
         """What was published."""
         reader = self.technology.publications()
-        found = [e async for batch in reader.ledger(self.spec.topics, follow=False) for e in batch]
+        lines = [e async for batch in reader.ledger(self.spec.topics, follow=False) for e in batch]
         await reader.close()
-        return found
+        return lines
 
     async def wrong(self) -> list[str]:
         """What the judge, the fold and `ledger verify` have against it."""
         reader, ledger = self.technology.publications(), await self.ledger()
         shown = reader.actions(self.spec.topics, follow=False)
-        actions = [each async for batch in shown for each in batch]
+        actions = [record async for batch in shown for record in batch]
         await reader.close()
         evidence = Evidence(HOME, actions, ledger)
         offsets = sorted(self.read)
@@ -133,7 +133,7 @@ async def leave_and_return(technology: Technology, app: str) -> None:
         await life.send([b"fr"] * 3, seed=cuts)
         await life.go_on(cuts=cuts)
     assert await life.wrong() == []
-    lines = [decode_ledger(each.value) for each in await life.ledger()]
+    lines = [decode_ledger(record.value) for record in await life.ledger()]
     openings = [
         line.mechanism
         for line in lines

@@ -81,9 +81,9 @@ class LeftOut:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Worker, error: object) -> None:
         """Take over what a worker found; one that died has handed over nothing."""
-        found = getattr(node, "workeroutput", {})
-        self.found.update(found.get(HANDED_OVER, ()))
-        self.reasons = {**found.get(f"{HANDED_OVER} reasons", {}), **self.reasons}
+        handed_over = getattr(node, "workeroutput", {})
+        self.found.update(handed_over.get(HANDED_OVER, ()))
+        self.reasons = {**handed_over.get(f"{HANDED_OVER} reasons", {}), **self.reasons}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
@@ -95,12 +95,12 @@ class LeftOut:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        told = self.names() if is_strict() else [n for n in self.names() if self.is_a_gap(n)]
-        if not told:
+        missing = self.names() if is_strict() else [n for n in self.names() if self.is_a_gap(n)]
+        if not missing:
             return
         verdict = ", AND THAT IS A FAILURE HERE" if is_strict() else ""
         terminalreporter.section(f"TESTS THAT DID NOT RUN{verdict}", red=True)
-        for name in told:
+        for name in missing:
             terminalreporter.line(f"{name}: {self.reasons.get(name, 'never reached')}")
 
     def is_a_gap(self, name: str) -> bool:

@@ -69,12 +69,12 @@ class _Selector(selectors.DefaultSelector):
     loop: Clockwork
 
     def select(self, timeout: float | None = None) -> Any:
-        found = super().select(0)
-        if not found and timeout is None:
+        ready = super().select(0)
+        if not ready and timeout is None:
             raise RuntimeError("nothing will ever happen again")
-        if not found and timeout:
+        if not ready and timeout:
             self.loop.now += timeout
-        return found
+        return ready
 
 
 class Clockwork(asyncio.SelectorEventLoop):
@@ -143,9 +143,9 @@ class Course:
     def records(self, *, at: int, content: Value) -> list[tuple[Key, Value]]:
         """Many records, of which one is the neighbours' own; the null key and a long one too."""
         rows = (np.arange(4 * RECORDS * len(ACTIONS)) * 37 % 101 / 100).astype(np.float32)
-        each = rows.reshape(RECORDS, 4, len(ACTIONS))
+        frames_of = rows.reshape(RECORDS, 4, len(ACTIONS))
         frames = 1 if self.format == "json" else 4
-        values: list[Value] = [self.layout.encode(row[:frames]) for row in each]
+        values: list[Value] = [self.layout.encode(row[:frames]) for row in frames_of]
         values[at] = content
         return [(key_at(number), value) for number, value in enumerate(values)]
 
@@ -283,9 +283,9 @@ class Life:
         service.drain()
         self.seen[f"{name}: ended by"] = await running
         self.seen[f"{name}: steps"] = (looks, [(step, seconds) for step, seconds, _ in steps])
-        self.seen[f"{name}: view"] = [told for *_, told in steps] + [shown(view)]
-        told = (view, service, service.halted, made.charge, made.digest, transport)
-        self.seen[f"{name}: reprs"] = re.sub(" at 0x[0-9a-f]+", "", repr(told))
+        self.seen[f"{name}: view"] = [snapshot for *_, snapshot in steps] + [shown(view)]
+        shown_objects = (view, service, service.halted, made.charge, made.digest, transport)
+        self.seen[f"{name}: reprs"] = re.sub(" at 0x[0-9a-f]+", "", repr(shown_objects))
         tools = self.technology.administrator()
         peeked = await tools.peek(made.topics, 0)
         await tools.close()
@@ -304,7 +304,7 @@ def _run(work: Callable[[], Any]) -> Observed:
         warnings.simplefilter("always")
         with asyncio.Runner(loop_factory=Clockwork) as runner:
             seen: Observed = runner.run(work())
-        return seen | {"warnings": [str(each.message) for each in caught]}
+        return seen | {"warnings": [str(warning.message) for warning in caught]}
 
 
 @contextmanager

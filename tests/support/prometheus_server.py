@@ -34,8 +34,8 @@ class PrometheusServer:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The series that an expression has now."""
-        found: list[dict[str, Any]] = self.ask("query", query=expression)["result"]
-        return found
+        series: list[dict[str, Any]] = self.ask("query", query=expression)["result"]
+        return series
 
     def firing(self) -> set[str]:
         """The names of the alerts that are firing."""

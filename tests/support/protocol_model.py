@@ -182,7 +182,7 @@ class Story:
 
     def wrong(self) -> Sequence[str]:
         """All that the judge holds against it."""
-        found = judge(evidence(self.store))
+        faults = judge(evidence(self.store))
         if self.stream.randomness.seeded:
-            found += fold(self.store, self.stream, whole="whole")
-        return found
+            faults += fold(self.store, self.stream, whole="whole")
+        return faults

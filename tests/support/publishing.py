@@ -70,7 +70,7 @@ class Topic:
     def publish(self, *records: Published) -> None:
         """Append, and wake readers."""
         self.records += [
-            replace(each, offset=len(self.records) + at) for at, each in enumerate(records)
+            replace(record, offset=len(self.records) + at) for at, record in enumerate(records)
         ]
         self._ring()
 
@@ -86,7 +86,7 @@ class Topic:
     async def follow(self, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
         """What there is, an empty batch, what comes."""
         self.readers += 1
-        seen, told = 0, False
+        seen, caught_up = 0, False
         while True:
             changed = self.changed
             if self.error is not None:
@@ -94,8 +94,8 @@ class Topic:
             if seen < len(self.records):
                 batch, seen = self.records[seen:], len(self.records)
                 yield batch
-            elif not told:
-                told = True
+            elif not caught_up:
+                caught_up = True
                 if not follow:
                     return
                 yield ()

@@ -154,7 +154,7 @@ class Room:
     def is_read(self, *partitions: Partition) -> bool:
         """Whether everything is durable up to the last record, here or everywhere."""
         return all(
-            self.position(each) >= self._last(each) for each in partitions or self.partitions
+            self.position(place) >= self._last(place) for place in partitions or self.partitions
         )
 
     def _last(self, partition: Partition) -> int:
@@ -166,18 +166,18 @@ class Room:
         topics, number = self.specs[partition.stream].topics, partition.number
         return Evidence(
             partition,
-            [each for each in self.log.actions(topics) if each.partition == number],
-            [each for each in self.log.ledger(topics) if each.partition == number],
+            [record for record in self.log.actions(topics) if record.partition == number],
+            [record for record in self.log.ledger(topics) if record.partition == number],
             [
-                each.value
-                for each in self.log.ledger(topics, Isolation.UNCOMMITTED)
-                if each.partition == number
+                record.value
+                for record in self.log.ledger(topics, Isolation.UNCOMMITTED)
+                if record.partition == number
             ],
         )
 
     def wrong(self, *partitions: Partition, whole: str = "whole") -> list[str]:
         """What the judge finds, here or everywhere."""
-        found: list[str] = []
+        faults: list[str] = []
         for partition in partitions or self.partitions:
             spec = self.specs[partition.stream]
             source = self.log.input(spec.topics.input, partition.number)
@@ -188,15 +188,15 @@ class Room:
                 spec.format, [records], most_key_bytes=spec.most_key_bytes, idle=spec.idle
             )
             evidence = self.evidence(partition)
-            found += judge(evidence)
-            found += judge_fold(
+            faults += judge(evidence)
+            faults += judge_fold(
                 evidence,
                 engine=spec.engine(partition.number),
                 lines=spec.lines,
                 log=[batch],
                 whole=whole,
             )
-        return found
+        return faults
 
 
 class Between:

@@ -114,10 +114,10 @@ def break_promise(name: str) -> None:
 
 def drawn(taken: Taken) -> dict[str, Any]:
     """What the checkpoint says: the next block, and what was drawn and not yet published."""
-    found: dict[str, Any] = json.loads(
+    checkpoint: dict[str, Any] = json.loads(
         taken.state.get(b"checkpoint", b'{"block": 0, "pending": []}')
     )
-    return found
+    return checkpoint
 
 
 def unlocked(path: Path, worker: str) -> Release:

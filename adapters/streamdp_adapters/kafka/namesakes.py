@@ -107,10 +107,8 @@ class Name:
         self._removed = False
         node, _, members = await self._look(client)
         here = await _own_address(client, node) if members and self._hold is not None else None
-        self._elsewhere = [
-            member for member in members if here is None or _address(member.host) != here
-        ]
-        await self._remove(client, [member for member in members if member not in self._elsewhere])
+        self._elsewhere = [one for one in members if here is None or _address(one.host) != here]
+        await self._remove(client, [one for one in members if one not in self._elsewhere])
 
     async def watch(self, client: AIOKafkaClient) -> None:
         """After joining: remove the dead elsewhere, then raise if a live one is among us."""

@@ -107,9 +107,7 @@ def plan(
     carried = heritage([batch.keys[key] for key in new.tolist()], born) if len(new) else {}
     if carried:
         begun = np.zeros(len(new), dtype=np.int64)
-        begun[list(carried)] = [
-            schedule.start(inherited.block) - 1 for inherited in carried.values()
-        ]
+        begun[list(carried)] = [schedule.start(known.block) - 1 for known in carried.values()]
         fresh = touched >= len(bank)
         taken[fresh] = begun[touched[fresh] - len(bank)]
     if len(taken) and (last := int((taken + grouped.counts).max())) > LAST_SLOT:

@@ -153,9 +153,7 @@ class Applier:
         wave = born.wave(OPENING_CODE, openings, openings, feedback, prior)
         if not plan.carried:
             return wave
-        carried = {
-            (keys[at], int(plan.born[at])): inherited for at, inherited in plan.carried.items()
-        }
+        carried = {(keys[at], int(plan.born[at])): known for at, known in plan.carried.items()}
         return replace(wave, carried=carried)
 
     def _advance(self, plan: Plan, which: Ints, added: Added, draws: Draws) -> Iterator[Wave]:

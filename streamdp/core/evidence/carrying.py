@@ -107,16 +107,16 @@ def moved(
     >>> moved(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, -1]), actions=3).tolist()
     [[0.0, 1.0, 0.0], [0.0, 3.0, 0.0]]
     """
-    found = np.zeros((KEPT_PER_ARM, actions))
+    renumbered = np.zeros((KEPT_PER_ARM, actions))
     stays = moves != STAYS_AWAY
-    found[:, moves[stays]] = history[:, stays]
-    return found
+    renumbered[:, moves[stays]] = history[:, stays]
+    return renumbered
 
 
 def history_of(carried: Mapping[int, Carried], *, rows: int, actions: int) -> NDArray[np.float64]:
     """The histories (R × 2 × K) that new rows begin with: zeros where nothing is carried."""
     histories = np.zeros((rows, KEPT_PER_ARM, actions))
-    for row, each in carried.items():
-        assert each.history is not None, "what a feedback stream carries over is a history"
-        histories[row] = np.frombuffer(each.history, "<f8").reshape(KEPT_PER_ARM, actions)
+    for row, known in carried.items():
+        assert known.history is not None, "what a feedback stream carries over is a history"
+        histories[row] = np.frombuffer(known.history, "<f8").reshape(KEPT_PER_ARM, actions)
     return histories

@@ -31,8 +31,8 @@ def uniform_policy(actions: int) -> Policy:
     >>> uniform_policy(3)
     array([5592406, 5592405, 5592405], dtype=uint32)
     """
-    each, rest = divmod(PARTS, actions)
-    parts = np.full(actions, each, dtype=np.uint32)
+    share, rest = divmod(PARTS, actions)
+    parts = np.full(actions, share, dtype=np.uint32)
     parts[:rest] += np.uint32(1)
     return parts
 

@@ -44,7 +44,7 @@ def chances_of_best(means: Floats, deviations: Floats) -> Floats:
     chances = np.empty((rows, arms))
     for first in range(0, rows, at_once):
         some = slice(first, first + at_once)
-        laws = (np.ascontiguousarray(each[some].T) for each in (means, deviations))
+        laws = (np.ascontiguousarray(numbers[some].T) for numbers in (means, deviations))
         chances[some] = _chances(*laws).T
     return chances
 

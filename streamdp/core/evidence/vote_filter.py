@@ -143,19 +143,19 @@ class VoteFilter:
 
     def _weighed(self, remembered: Ints, in_force: Ints, votes: Ints) -> tuple[Ints, Ints]:
         """The action in force and the memory after one more vote of each row."""
-        each, end = np.arange(len(votes)), _HEAD + self.actions
+        rows, end = np.arange(len(votes)), _HEAD + self.actions
         shares = remembered[:, end:].copy()
         weights = self._drifted(remembered[:, _HEAD:end])
-        weights[each, votes] = weights[each, votes] * _factors(shares) >> _FACTOR
+        weights[rows, votes] = weights[rows, votes] * _factors(shares) >> _FACTOR
         weights = (weights << _POINT) // weights.sum(axis=1, keepdims=True)
         best = weights.argmax(axis=1)
-        now = np.where(weights[each, in_force] == weights[each, best], in_force, best)
+        now = np.where(weights[rows, in_force] == weights[rows, best], in_force, best)
         shares -= shares // _VOTES
-        shares[each, votes] += _ONE // _VOTES
+        shares[rows, votes] += _ONE // _VOTES
         before = remembered[:, _PAIR] - 1
         pair = np.where(remembered[:, _LATEST] == votes + 1, votes, before)
-        of_before, of_pair = shares[each, before], shares[each, pair]
-        shares[each, before], shares[each, pair] = of_pair, of_before
+        of_before, of_pair = shares[rows, before], shares[rows, pair]
+        shares[rows, before], shares[rows, pair] = of_pair, of_before
         head = np.stack([votes + 1, pair + 1], axis=1)
         return now, np.concatenate([head, weights, shares], axis=1)
 
@@ -169,10 +169,10 @@ class VoteFilter:
 
 def _factors(shares: Ints) -> Ints:
     """f of each row, in parts of 2**8."""
-    each, best = np.arange(len(shares)), shares.argmax(axis=1)
+    rows, best = np.arange(len(shares)), shares.argmax(axis=1)
     others = shares.copy()
-    others[each, best] = 0
-    factors: Ints = (shares[each, best] << _FACTOR) // np.maximum(others.max(axis=1), 1)
+    others[rows, best] = 0
+    factors: Ints = (shares[rows, best] << _FACTOR) // np.maximum(others.max(axis=1), 1)
     return factors.clip(_LEAST, _MOST)
 
 
@@ -182,10 +182,10 @@ def named(name: str) -> VoteFilter:
     >>> named(VoteFilter(3, 512, Fraction(1, 300)).name) == VoteFilter(3, 512, Fraction(1, 300))
     True
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise InvalidConfig(
             complaint("memory", "unknown", expected="a name that this version writes", got=name)
         )
-    numerator, _, denominator = found[3].partition("/")
-    return VoteFilter(int(found[1]), int(found[2]), Fraction(int(numerator), int(denominator)))
+    numerator, _, denominator = match[3].partition("/")
+    return VoteFilter(int(match[1]), int(match[2]), Fraction(int(numerator), int(denominator)))

@@ -112,9 +112,7 @@ def verdict(
 def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:
     """The ratio of the means of two independent samples, with its interval (delta method)."""
     value = float(top.mean() / bottom.mean())
-    spread = sum(
-        (sample.std(ddof=1) / sample.mean()) ** 2 / len(sample) for sample in (top, bottom)
-    )
+    spread = sum((x.std(ddof=1) / x.mean()) ** 2 / len(x) for x in (top, bottom))
     half = Z * value * float(np.sqrt(spread))
     return value, value - half, value + half
 

@@ -72,9 +72,7 @@ def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
         marks=marks_of(horizon),
         progress=size.watch(f"{HYBRID.name}, every ε, slots", horizon),
     )
-    outcomes |= {
-        (HYBRID.name, epsilon): outcome for epsilon, outcome in zip(BUDGETS, hybrids, strict=True)
-    }
+    outcomes |= {(HYBRID.name, epsilon): run for epsilon, run in zip(BUDGETS, hybrids, strict=True)}
     return outcomes
 
 

@@ -85,9 +85,7 @@ def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str
     if how.actions is not None:
         return how.actions
     named = {name for name in shown if isinstance(name, str)}
-    numbers = {
-        number for number in shown if isinstance(number, int) and not isinstance(number, bool)
-    }
+    numbers = {arm for arm in shown if isinstance(arm, int) and not isinstance(arm, bool)}
     if named and numbers:
         raise wrong(where.file, "action", expected="names or numbers", got=_both(named, numbers))
     actions = tuple(sorted(named)) if named else numbered_actions(1 + max(numbers, default=-1))

@@ -74,10 +74,7 @@ def _facts(replay: FeedbackReplay) -> str:
 
 
 def _summary(replay: FeedbackReplay) -> str:
-    items = "".join(
-        f"<dt>{escape(statement.about)}</dt><dd>{escape(statement.says)}</dd>"
-        for statement in summary(replay)
-    )
+    items = "".join(f"<dt>{escape(s.about)}</dt><dd>{escape(s.says)}</dd>" for s in summary(replay))
     return f'<section><h2>In short</h2><dl class="summary">{items}</dl></section>'
 
 

@@ -93,12 +93,7 @@ def answer_of(
 ) -> FeedbackAnswer:
     """The mean rewards of the records that were taken."""
     rewards = [log.reward[np.sort(np.concatenate(run.places))] for run in met]
-    means = np.array(
-        [
-            float(rewards_of_seed.mean()) if len(rewards_of_seed) else np.nan
-            for rewards_of_seed in rewards
-        ]
-    )
+    means = np.array([float(seen.mean()) if len(seen) else np.nan for seen in rewards])
     errors = [standard_error(reward, alone=np.inf) for reward in rewards]
     return FeedbackAnswer(
         cell=cell,
@@ -108,7 +103,7 @@ def answer_of(
         shares=shares,
         arms=arms,
         charge=charge,
-        accepted=np.array([len(rewards_of_seed) for rewards_of_seed in rewards]),
+        accepted=np.array([len(seen) for seen in rewards]),
     )
 
 
@@ -139,16 +134,16 @@ def _one(
 
 def _course(rewards: list[Floats]) -> Trajectory:
     """The mean reward so far, over the records that were met."""
-    fewest = min(len(rewards_of_seed) for rewards_of_seed in rewards)
+    fewest = min(len(seen) for seen in rewards)
     slots = np.unique(np.geomspace(1, max(1, fewest), POINTS).astype(np.int64))
     if not fewest:
         nothing = np.full(1, np.nan)
         return Trajectory(slots, nothing, nothing, nothing)
     means, errors = [], []
-    for rewards_of_seed in rewards:
+    for seen in rewards:
         total, squares = (
-            np.cumsum(rewards_of_seed)[slots - 1],
-            np.cumsum(rewards_of_seed**2)[slots - 1],
+            np.cumsum(seen)[slots - 1],
+            np.cumsum(seen**2)[slots - 1],
         )
         mean = total / slots
         variance = np.maximum(0, squares / slots - mean**2) / np.maximum(1, slots - 1)

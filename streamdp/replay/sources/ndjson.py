@@ -146,9 +146,7 @@ class LinesLog:
                 members.append(_Beside())
         keyed = any(member.key is not None for member in members)
         return Columns(
-            [None if member.key is None else member.key.encode() for member in members]
-            if keyed
-            else None,
+            [None if m.key is None else m.key.encode() for m in members] if keyed else None,
             self._whole("offset", [member.offset for member in members], numbers),
             self._whole("partition", [member.partition for member in members], numbers),
         )

@@ -30,6 +30,7 @@ from streamdp.assembly.join import Positions
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
 from streamdp.ports import Key, Partition, Taken
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.opening import check_alone
 from streamdp.service.past import ALONE, Past
 from streamdp.service.settings import Start
 from streamdp.wire.lines import Assembled
@@ -105,7 +106,8 @@ def open_assembly(
     """Check what is durable, and say how the partition goes on; or halt."""
     opened = _open(spec, partition, taken, past)
     if not opened.begins:
-        _check_alone(partition, opened.positions.requests, past)
+        others = "others have assembled, or read, these requests meanwhile"
+        check_alone(partition, opened.positions.requests, past, others)
     return opened
 
 
@@ -247,20 +249,6 @@ def _check_ledger(partition: Partition, point: _Point, line: Assembled | None) -
             "the ledger has lost lines; put it back: without it nobody can tell what was assembled",
             f"line {point.lines}",
             f"line {newest}" if newest else "an empty ledger",
-        )
-
-
-def _check_alone(partition: Partition, position: int, past: Past) -> None:
-    """What others have assembled must not be charged again beyond the budget (P11)."""
-    if past.begin(partition.number, position) > position:
-        ledgers = ", ".join(past.ahead(partition.number, position))
-        raise _halt(
-            partition,
-            "others have assembled, or read, these requests meanwhile, and the budget does not"
-            " cover their charges beside this assembly's; going on needs a new epoch, which begins"
-            " behind them",
-            f"others to charge at most {past.room} from request {position} on",
-            ledgers,
         )
 
 

@@ -108,7 +108,5 @@ def _plain(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return _plain(
-            next(member for member in get_args(annotation) if member is not types.NoneType)
-        )
+        return _plain(next(kind for kind in get_args(annotation) if kind is not types.NoneType))
     return annotation

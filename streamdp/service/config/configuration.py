@@ -301,9 +301,7 @@ class Configuration:
         """Refuse derived names that are not distinct; brokers take `.` and `_` for the same."""
         own = [(f"streams.{topics.stream}", topics) for topics in self.topics()]
         own += [(f"assemblies.{topics.stream}", topics) for topics in self.assembly_topics()]
-        read = [topics.input for _, topics in own] + [
-            topics.beside for _, topics in own if topics.beside
-        ]
+        read = [t.input for _, t in own] + [t.beside for _, t in own if t.beside]
         inputs = {_plain(name): name for name in read}
         derived: dict[str, str] = {}
         for place, topics in own:

@@ -266,9 +266,7 @@ def _banners_of(knowledge: Knowledge) -> list[screen.Banner]:
     """The published banners: the policy, and each one's private share of clicks."""
     held = knowledge.cache.answer(BANNER_STREAM, PAGE).held
     learners = knowledge.histories[BANNER_STREAM].shown.of_key(PAGE).values()
-    experiment = next(
-        (learner.experiment for learner in learners if learner.experiment is not None), None
-    )
+    experiment = next((key.experiment for key in learners if key.experiment is not None), None)
     arms = None if experiment is None or experiment.blocks == 0 else experiment.arms()
     banners = []
     for arm, name in enumerate(BANNERS):

@@ -56,9 +56,7 @@ def shown_status(knowledge: Knowledge) -> dict[str, Any]:
         "transport_up": None if process is None else is_up(process),
         "topics": _topics(knowledge),
         "streams": [_stream(knowledge, about) for about in knowledge.about.values()],
-        "assemblies": []
-        if process is None
-        else [_assembly(assembly) for assembly in process.assemblies],
+        "assemblies": [] if process is None else [_assembly(a) for a in process.assemblies],
     }
 
 

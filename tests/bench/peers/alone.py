@@ -54,16 +54,16 @@ async def consume(bootstrap: str, group: str, topic: str, kind: str, partitions:
     )
     await consumer.start()
     consumer.assign([TopicPartition(topic, number) for number in partitions])
-    told = time.monotonic()
+    committed = time.monotonic()
     while True:
-        found = await consumer.getmany(timeout_ms=100, max_records=POLL)
+        batches = await consumer.getmany(timeout_ms=100, max_records=POLL)
         if decode is not None:
-            for records in found.values():
+            for records in batches.values():
                 for record in records:
                     assert record.value is not None
                     decode(record.value)
-        if time.monotonic() - told > _COMMIT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - committed > _COMMIT_SECONDS:
+            committed = time.monotonic()
             await consumer.commit()
 
 

@@ -173,9 +173,9 @@ def has_quix() -> bool:
 
 def java_of() -> str:
     """The Java that Maven runs on."""
-    found = shutil.which("java")
-    assert found is not None, "Maven does not run without Java"
-    return found
+    program = shutil.which("java")
+    assert program is not None, "Maven does not run without Java"
+    return program
 
 
 def log_events(logs: Sequence[Path]) -> list[dict[str, object]]:

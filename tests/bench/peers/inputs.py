@@ -115,18 +115,18 @@ class Batches:
         """Every key once, then at random; a key's number decides its partition."""
         ((probe, headers),) = input_.records(1)
         size = len(probe) + 16 + sum(len(name) + len(value or b"") + 4 for name, value in headers)
-        each = records or max(1, min(1000, _BATCH_BYTES // size))
+        at_once = records or max(1, min(1000, _BATCH_BYTES // size))
         rounds = 1 if input_.rows > 1 else max(2, 10_000 * input_.partitions // input_.keys)
         generator = np.random.default_rng(6)
         some = generator.integers(0, input_.keys, (rounds - 1) * input_.keys)
         keys = np.r_[generator.permutation(input_.keys), some].tolist()
-        pool = cls([[] for _ in range(input_.partitions)], each, len(probe))
+        pool = cls([[] for _ in range(input_.partitions)], at_once, len(probe))
         content = input_.records(rounds * input_.keys)
         waiting: list[list[tuple[bytes, bytes, Headers]]] = [[] for _ in pool.parts]
         for number, (value, headers) in zip(keys, content, strict=True):
             part = number % input_.partitions
             waiting[part].append((b"key-%d" % number, value, headers))
-            if len(waiting[part]) == each:
+            if len(waiting[part]) == at_once:
                 pool.parts[part].append(_built(producer, waiting[part]))
                 waiting[part] = []
         return pool

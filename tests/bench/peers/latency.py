@@ -108,7 +108,7 @@ async def _load(place: Place, *, rate: float, seconds: float) -> list[Sent]:
     out, _ = await process.communicate()
     if process.returncode != 0:
         raise RuntimeError("the load ended")
-    return [Sent(*each) for each in json.loads(out)]
+    return [Sent(*fields) for fields in json.loads(out)]
 
 
 async def _read(bootstrap: str, topic: str, enough: asyncio.Event) -> Seen:
@@ -122,9 +122,9 @@ async def _read(bootstrap: str, topic: str, enough: asyncio.Event) -> Seen:
     seen: Seen = []
     try:
         while not enough.is_set():
-            found = await consumer.getmany(timeout_ms=200)
+            batches = await consumer.getmany(timeout_ms=200)
             now = time.monotonic()
-            seen += [(now, record.value or b"") for part in found.values() for record in part]
+            seen += [(now, record.value or b"") for part in batches.values() for record in part]
     finally:
         await consumer.stop()
     return seen
@@ -133,10 +133,10 @@ async def _read(bootstrap: str, topic: str, enough: asyncio.Event) -> Seen:
 def _compare(sent: Sequence[Sent], seen: Seen, completed_by: CompletedBy) -> Delay:
     """Each output with the batch that its last record was in."""
     batches: defaultdict[int, list[Sent]] = defaultdict(list)
-    for batch in sorted(sent, key=lambda each: each.first):
+    for batch in sorted(sent, key=lambda sent_batch: sent_batch.first):
         batches[batch.partition].append(batch)
-    firsts = {number: [each.first for each in part] for number, part in batches.items()}
-    begun = min(each.at for each in sent) + _SETTLING_SECONDS
+    firsts = {number: [sent_batch.first for sent_batch in part] for number, part in batches.items()}
+    begun = min(sent_batch.at for sent_batch in sent) + _SETTLING_SECONDS
     delays = []
     for at, value in seen:
         partition, offset = completed_by(value)

@@ -39,9 +39,9 @@ async def load(
     producer = filler(bootstrap)
     await producer.start()
     try:
-        each = max(1, round(rate * _BATCH_SECONDS / PARTITIONS))
-        batches = Batches.of(producer, input_, records=each).in_turn()
-        pause = each / rate  # between two batches, of whichever partition
+        at_once = max(1, round(rate * _BATCH_SECONDS / PARTITIONS))
+        batches = Batches.of(producer, input_, records=at_once).in_turn()
+        pause = at_once / rate  # between two batches, of whichever partition
         begun = time.monotonic()
         under_way = []
         for at in range(int(seconds / pause)):
@@ -54,7 +54,7 @@ async def load(
         done = [(at, await acknowledged) for at, acknowledged in under_way]
     finally:
         await producer.stop()
-    return [Sent(record.partition, record.offset, each, at) for at, record in done]
+    return [Sent(record.partition, record.offset, at_once, at) for at, record in done]
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     bootstrap, topic, kind, size, keys, rate, seconds = sys.argv[1:]
     input_ = Input(kind, int(size), int(keys))
     sent = asyncio.run(load(bootstrap, topic, input_, rate=float(rate), seconds=float(seconds)))
-    print(json.dumps([[each.partition, each.first, each.count, each.at] for each in sent]))
+    print(json.dumps([[batch.partition, batch.first, batch.count, batch.at] for batch in sent]))
 
 
 if __name__ == "__main__":

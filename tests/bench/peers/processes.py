@@ -165,9 +165,9 @@ async def _watch(
     """A sample at each progress that the group tells."""
     samples = [Sample(time.monotonic(), 0, 0.0)]
     while samples[-1].position < records:
-        each = await positions()
-        now, cpu = sum(each), sum(process.cpu for process in processes)
-        sample = Sample(time.monotonic(), now, cpu, min(each) * len(each) / max(1, now))
+        ends = await positions()
+        now, cpu = sum(ends), sum(process.cpu for process in processes)
+        sample = Sample(time.monotonic(), now, cpu, min(ends) * len(ends) / max(1, now))
         if now > samples[-1].position:
             samples.append(sample)
         elif sample.at - samples[-1].at > _STILL_SECONDS:

@@ -18,12 +18,9 @@ COMMIT_SECONDS = 1.0
 """Between two transactions; the default is 5, with which nothing could be measured in seconds."""
 
 
-def run(
-    bootstrap: str, group: str, source: str, output: str, kind: str, size: str, folder: str
-) -> None:
-    """Until it is killed."""
-    K = int(size)
-    application = import_module("quixstreams").Application(
+def application_of(bootstrap: str, group: str, folder: str) -> Any:
+    """An exactly-once application with its state in a folder."""
+    return import_module("quixstreams").Application(
         broker_address=bootstrap,
         consumer_group=group,
         auto_offset_reset="earliest",
@@ -32,6 +29,14 @@ def run(
         state_dir=folder,
         loglevel="WARNING",
     )
+
+
+def run(
+    bootstrap: str, group: str, source: str, output: str, kind: str, size: str, folder: str
+) -> None:
+    """Run until the process is killed."""
+    K = int(size)
+    application = application_of(bootstrap, group, folder)
     as_json = kind == "json"
     frame = application.dataframe(
         application.topic(source, value_deserializer="json" if as_json else "bytes")

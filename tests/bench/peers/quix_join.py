@@ -14,9 +14,6 @@ import sys
 from importlib import import_module
 from typing import Any
 
-COMMIT_SECONDS = 1.0
-"""Between two transactions; the default is 5, with which nothing could be measured in seconds."""
-
 
 def run(
     bootstrap: str,
@@ -28,16 +25,8 @@ def run(
     grace: str,
     folder: str,
 ) -> None:
-    """Until it is killed."""
-    application = import_module("quixstreams").Application(
-        broker_address=bootstrap,
-        consumer_group=group,
-        auto_offset_reset="earliest",
-        processing_guarantee="exactly-once",
-        commit_interval=COMMIT_SECONDS,
-        state_dir=folder,
-        loglevel="WARNING",
-    )
+    """Run until the process is killed."""
+    application = import_module("quix").application_of(bootstrap, group, folder)  # its neighbour
 
     def frame(topic: str) -> Any:
         return application.dataframe(application.topic(topic, value_deserializer="json"))

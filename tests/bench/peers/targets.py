@@ -39,17 +39,17 @@ _DELAYS = {"p50": 0.080, "p99": 0.200}
 
 def verdicts(results: Results, delays: Mapping[str, float]) -> list[dict[str, Any]]:
     """Every target that can be judged from what was measured."""
-    found = [
+    judged = [
         verdict
         for case, ours in results.items()
         if case.who == STREAMDP
         for verdict in _of_case(results, case, ours)
     ]
-    found += [
+    judged += [
         _at_most(f"release visible, {name}", f"{most * 1e3:.0f} ms", delays[name], most, 1e3, " ms")
         for name, most in _DELAYS.items()
     ]
-    return found
+    return judged
 
 
 def _of_case(results: Results, case: Case, ours: Measured) -> Iterator[dict[str, Any]]:
