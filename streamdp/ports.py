@@ -69,6 +69,7 @@ class StreamTopics:
     input: str
     quarantined: bool = False  # whether unusable records are set aside
     largest_value: int = 0  # bytes that a value of what is derived may have; 0 if not known
+    crowd: bool = False  # whether partitions tell each other snapshots of their votes
     headers: bool = False  # whether the input's records come with their headers and timestamps
     beside: str = ""  # a second input, whose partition p belongs to partition p of the first
     output: str = ""  # where commits write records, those of partition p to its partition p
@@ -87,6 +88,11 @@ class StreamTopics:
     def state(self) -> str:
         """Where the trusted state lives (compacted)."""
         return f"{self.app}.{self.stream}.state"
+
+    @property
+    def snapshots(self) -> str:
+        """Where each partition tells the others what was voted in it if `crowd` (compacted)."""
+        return f"{self.app}.{self.stream}.crowd"
 
     @property
     def quarantine(self) -> str:
@@ -163,6 +169,7 @@ class Commit:
     remark: str = ""  # kept beside the offset that the group remembers, for whoever takes any
     beside: int | None = None  # older records of the second input are not needed again
     records: Sequence[Written] = field(default=(), repr=False)  # to the output, in this order
+    snapshot: bytes | None = field(default=None, repr=False)  # what other partitions are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +342,15 @@ class Publications(Protocol):
 
         With `newest` only about so many before the end as of the call, an even share of them in
         each partition, and what comes: a ledger is kept for good, and grows.
+        """
+        ...
+
+    def snapshots(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """The newest snapshot that each partition has told the others, and maybe older ones.
+
+        Of a stream with `crowd` only; likewise.
         """
         ...
 

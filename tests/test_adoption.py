@@ -237,6 +237,18 @@ def test_is_a_snapshot_what_an_outsider_counts() -> None:
     assert votes.count.sum() == 4 - len(apart)
 
 
+def test_is_a_batch_cut_where_priors_are_made() -> None:
+    """Nothing changes by asking, and each piece makes a prior at its end, but for the last one."""
+    machine, whole = engine(0), engine(0)
+    cut = machine.cut_at_priors(log(0))
+    assert machine.position == 0
+    released = [machine.apply_batch(piece) for piece in cut]
+    assert [len(each.priors) for each in released[:-1]] == [1] * (len(cut) - 1)
+    assert [each for batch in released for each in batch] == list(whole.apply_batch(log(0)))
+    alone = engine(0, sd.incumbent_leader(actions=THREE, epsilon="2"))
+    assert len(alone.cut_at_priors(log(0))) == 1
+
+
 def test_does_a_partition_begin_with_what_others_know() -> None:
     """Its first prior is made of its first vote and of all that others have told."""
     others = Partitions([engine(number, leader("geometric 5/2 to 50")) for number in range(2)])

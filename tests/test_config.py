@@ -71,8 +71,16 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     giving = Configuration.load(path, {}).spec("home")
     assert giving.lines.crowd.endswith("floor 1/20 donating below 4")
     assert giving.lines.giving == Giving(giving.learner.schedule, 4, Fraction(1, 2))
-    digests = [each.digest for each in (alone, spec, group, grouped.spec("home"), giving)]
-    assert len(set(digests)) == 5
+    on = ('start = "earliest"', 'start = "earliest"\ncrowd = "stream"')
+    across = Configuration.load(shop(tmp_path, instead=on), {}).spec("home")
+    assert across.reaches
+    assert across.topics.crowd
+    assert across.topics.snapshots == "shop.home.crowd"
+    assert not spec.reaches
+    assert not spec.topics.crowd
+    assert across.lines.crowd == f"{spec.lines.crowd} across partitions"
+    digests = [each.digest for each in (alone, spec, group, grouped.spec("home"), giving, across)]
+    assert len(set(digests)) == 6
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
 
@@ -123,8 +131,10 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
         (('budget = "1"', 'budget = "1"\npartitions = true'),
          "topics.feedback.partitions: not usable; expected a number, got true"),
         (('start = "earliest"', 'start = "latest"\nepoch = true'), "epoch: not usable; expect"),
-        (('start = "earliest"', 'start = "latest"\ncrowd = "stream"'),
-         "streams.home.crowd: not usable; expected 'off' or 'partition'"),
+        (('start = "earliest"', 'start = "latest"\ncrowd = "topic"'),
+         "streams.home.crowd: not usable; expected 'off', 'partition' or 'stream'"),
+        (('start = "earliest"', 'start = "latest"\nmode = "shadow"\ncrowd = "stream"'),
+         "streams.home.crowd: needs votes that readers see"),
         (('start = "earliest"', 'start = "latest"\ncontrol = "0.05"'),
          'home.control: a control group of no crowd; expected crowd = "partition", got 1/20'),
         (('start = "earliest"', 'start = "latest"\ncrowd_groups = {"de-" = "europe"}'),

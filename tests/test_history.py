@@ -17,6 +17,7 @@ from streamdp.service.http.shown import _crowd
 from streamdp.service.verification import Verification
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
+from tests.support.adopting import Adopters
 from tests.support.carrying import charges, leader, live, mapped, stream
 from tests.support.donations import donates, many, pool_lines
 from tests.support.lived import lived
@@ -132,6 +133,25 @@ def test_are_the_pool_s_votes_counted_and_charged() -> None:
     assert told.refused == 0
     told.apply([_line(1, epoch=2)])
     assert told.partitions[0].pooled == 0
+
+
+def test_is_it_shown_how_many_partitions_a_prior_has_read() -> None:
+    """Of how many others its votes are, and by how many priors these are behind."""
+    adopters = Adopters()
+    adopters.live(1, crashes=False)
+    about = replace(ABOUT, learner=adopters.spec.learner)
+    told = StreamReleases()
+    for part in adopters.parts:
+        told.apply(part.ledger)
+    shown = _crowd(about, told)
+    assert shown is not None
+    named = [told.partitions[number].prior.adopted for number in range(3)]  # type: ignore[union-attr]
+    assert [each["adopted"]["partitions"] for each in shown["priors"]] == [len(e) for e in named]
+    newest = {each["partition"]: each["prior"] for each in shown["priors"]}
+    for each, names in zip(shown["priors"], named, strict=True):
+        old = [newest[name.partition] - name.number for name in names]
+        assert each["adopted"]["behind"] == max(old, default=0)
+    assert max(each["adopted"]["behind"] for each in shown["priors"]) > 0
 
 
 def best(about: About, told: StreamReleases) -> list[Any]:

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from streamdp.core.engine import Engine
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import CrowdPrior, LossBatch
+from streamdp.core.randomness import SeededRandomness
 from streamdp.ports import Technology
 from streamdp.replay import crowd_cells
+from streamdp.replay.crowd_cells import InStep
 from streamdp.replay.cuts import Bench
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
@@ -52,6 +57,41 @@ def test_does_a_key_that_donates_keep_its_action_in_a_replay_too() -> None:
          for blocks in ("capped 8", "restarting 12")], "0.5",
     )  # fmt: skip
     assert replayed(log, asked, BENCH) == engines(log.portions(), asked, BENCH)
+
+
+def test_do_partitions_of_a_replay_adopt_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prior n adopts the others' snapshots n - 1, however the log has its partitions and pieces."""
+    names = ("incumbent_leader:schedule=capped 8:crowd=stream",)
+    log, asked = made_up(300, seed=5, keys=6), cells(names, "2")
+    small = Pieces(log.losses, log.keys, log.partitions, step=13)
+    found = replayed(log, asked, BENCH)
+    assert replayed(small, asked, BENCH) == found
+    within = cells([names[0].replace("stream", "partition")], "2")
+    assert list(replayed(log, within, BENCH).values()) != list(found.values())
+    held: dict[int, list[LossBatch]] = {}
+    for portion in log.portions():
+        held.setdefault(portion.partition, []).append(portion.batch)
+    assert len(held) == 2
+    learner = asked[0].leader
+    engines = {
+        number: Engine(
+            stream="home", partition=number, learner=learner, budget=learner.charge,
+            randomness=SeededRandomness(3),
+        )
+        for number in held
+    }  # fmt: skip
+    priors: dict[int, list[CrowdPrior]] = {0: [], 1: []}
+    for number, releases in InStep(engines, held).releases():
+        priors[number] += releases.priors
+    for number, made in priors.items():
+        assert len(made) > 10
+        for prior in made:
+            wanted = min(prior.number - 1, len(priors[1 - number]))
+            named = [(name.partition, name.number) for name in prior.adopted]
+            assert named == [(1 - number, wanted)] * (wanted > 0)
+    monkeypatch.setattr(crowd_cells, "MOST_HELD", 100)
+    with pytest.raises(InvalidConfig, match="too large to be held"):
+        replayed(log, asked, BENCH)
 
 
 def test_does_it_matter_how_the_log_is_cut() -> None:

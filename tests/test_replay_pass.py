@@ -211,8 +211,8 @@ def test_is_a_crowd_replayed_beside_the_same_keys_alone() -> None:
 
 
 def test_is_a_crowd_that_nothing_could_have_refused() -> None:
-    for text in ("incumbent_leader:crowd=stream", "follow_the_leader:crowd=partition"):
-        with pytest.raises(InvalidConfig, match="crowd; expected off or partition, of a private"):
+    for text in ("incumbent_leader:crowd=topic", "follow_the_leader:crowd=partition"):
+        with pytest.raises(InvalidConfig, match="crowd; expected off or partition or stream, of a"):
             parse_candidates(text)
     with pytest.raises(InvalidConfig, match="a crowd of other draws"):
         cells(["prefix_softmax:crowd=partition"])

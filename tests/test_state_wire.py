@@ -309,7 +309,7 @@ def replaced(entry: bytes, old: bytes, new: bytes) -> Change:
         (replaced(POINT, b'"lines_published":9,', b""), "state of home/0: damaged"),
         (replaced(POINT, b'"version":2', b'"version":1'), "state of home/0: damaged"),
         (lambda entries: entries.pop(ACTION), "got 6 of them, up to 16"),
-        (replaced(POINT, b'"min_reader":2', b'"min_reader":5'), "newer .* version 2, for 5 and"),
+        (replaced(POINT, b'"min_reader":2', b'"min_reader":6'), "newer .* version 2, for 6 and"),
         (replaced(POINT, b'"rows":2', b'"rows":-2'), "state of home/0: damaged"),
         (replaced(POINT, b'"rows":2', b'"rows":2,"new":1'), "damaged"),
         (replaced(POINT, b'"low_water":150,', b""), "damaged"),

@@ -276,6 +276,13 @@ class PairsAnything(MemoryLog):
         return 2
 
 
+class TellsNothing(MemoryTransport):
+    """Keeps what partitions should tell each other to itself."""
+
+    async def commit(self, partition: Partition, commit: Commit) -> None:
+        await super().commit(partition, replace(commit, snapshot=None))
+
+
 class Bent:
     """The memory technology with one of its parts exchanged."""
 
@@ -334,6 +341,7 @@ class Bent:
         (Bent(transport=AlwaysOwns), 35),
         (Bent(administrator=LooksTwice), 36),
         (Bent(publications=KnowsTheConfigured), 37),
+        (Bent(transport=TellsNothing), 38),
         (Bent(log=PairsAnything), 61),
         (Bent(transport=ReadsOneLess), 62),
         (Bent(transport=StopsShort), 63),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from streamdp.core.evidence.crowd import Reach
     from streamdp.replay.crowd_worlds import Kind
     from streamdp.replay.crowds import CrowdOutcome, Size
 
@@ -22,6 +23,14 @@ ActionsOption = Annotated[int, typer.Option(help="With --keys: of how many actio
 
 DonateOption = Annotated[
     bool, typer.Option("--donate", help="With --keys: blocks shorter than 2/ε go to a pool.")
+]
+
+PartitionsOption = Annotated[
+    int, typer.Option(help="With --keys: in how many partitions the keys are, by turns.")
+]
+
+CrowdOption = Annotated[
+    str, typer.Option(help="With --partitions: whose votes count, partition or stream.")
 ]
 
 RUNS = 3
@@ -39,6 +48,20 @@ class CrowdSize:
     seed: int
     donate: bool = False
     observes: str = "losses"
+    partitions: int = 1
+    crowd: str = "partition"
+
+    @property
+    def reach(self) -> Reach:
+        """Whose votes a partition's priors are made of."""
+        from streamdp.core.errors import InvalidConfig, complaint
+
+        if self.crowd == "stream":
+            return "stream"
+        if self.crowd != "partition":
+            expected = "partition | stream"
+            raise InvalidConfig(complaint("--crowd", "unknown", expected=expected, got=self.crowd))
+        return "partition"
 
 
 def crowds(
@@ -77,6 +100,8 @@ def crowds(
             seed=asked.seed,
             donation="short blocks" if asked.donate else "none",
             worlds=world,
+            partitions=asked.partitions,
+            reach=asked.reach,
         )
         for world in (SETS if worlds is None else [worlds])
     ]
@@ -113,8 +138,8 @@ def _of_feedback(learners: str | None, asked: CrowdSize) -> Simulated:
     from streamdp.replay.feedback_crowds import simulate_feedback_crowds
 
     text = DEFAULT_FEEDBACK_RECIPE if learners is None else learners
-    if "," in text or asked.donate:
-        raise _not_one(text + (" --donate" if asked.donate else ""))
+    if "," in text or asked.donate or asked.partitions > 1:
+        raise _not_one(f"{text}, --donate {asked.donate}, --partitions {asked.partitions}")
     return lambda epsilons, kinds, size: simulate_feedback_crowds(
         lambda exact, names: feedback_candidate(text, exact, actions=names),
         epsilons, kinds=kinds, size=size, progress=_tell,
@@ -132,7 +157,7 @@ def _not_one(got: str) -> Exception:
         complaint(
             "simulate --keys",
             "what is compared is a learner with itself",
-            expected="one learner; with --observes feedback no --donate",
+            expected="one learner; with --observes feedback no --donate and no --partitions",
             got=got,
         )
     )

@@ -98,7 +98,11 @@ def _in_words(value: bytes) -> str:
     if isinstance(line, EpochMark):
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
     if isinstance(line, PriorLine):
-        return f"{place:<12} prior {line.number} after {line.after} votes of epoch {line.epoch}"
+        others = len(line.adopted) if isinstance(line.adopted, list) else 0
+        plural = "" if others == 1 else "s"
+        adopted = f", and those of {others} other partition{plural}" if others else ""
+        made = f"prior {line.number} after {line.after} votes of epoch {line.epoch}"
+        return f"{place:<12} {made}{adopted}"
     if isinstance(line, PoolLine):
         return (
             f"{place:<12} {'(pool)':<20} block {line.block:<3} {'vote':<14} ε {line.epsilon:<8}"
@@ -161,6 +165,11 @@ def verify(
     verification.finish()
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = shortened(verification.violations)
+    if verification.unjudged_priors and not as_json:
+        typer.echo(
+            f"{verification.unjudged_priors} priors were made of votes that the ledger of another"
+            " partition did not have yet when it was read: verify again for them.",
+        )
     if verification.unjudged and not as_json:
         typer.echo(
             f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"

@@ -11,9 +11,11 @@ import typer
 
 from streamdp.cli._crowds import (
     ActionsOption,
+    CrowdOption,
     CrowdSize,
     DonateOption,
     KeysOption,
+    PartitionsOption,
     crowd_as_json,
     crowd_tables,
     crowds,
@@ -90,6 +92,8 @@ def simulate(
     keys: KeysOption = None,
     actions: ActionsOption = 20,
     donate: DonateOption = False,
+    partitions: PartitionsOption = 1,
+    crowd: CrowdOption = "partition",
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
@@ -107,9 +111,9 @@ def simulate(
     if observes not in ("losses", "feedback"):
         raise _unknown(observes)
     if keys is not None:
-        asked = CrowdSize(keys, actions, runs, slots, seed, donate=donate, observes=observes)
-        crowd = crowds(learners, epsilon, asked, worlds=worlds, only=only)
-        reports, tables = [crowd_as_json(outcome) for outcome in crowd], crowd_tables(crowd)
+        asked = CrowdSize(keys, actions, runs, slots, seed, donate, observes, partitions, crowd)
+        played = crowds(learners, epsilon, asked, worlds=worlds, only=only)
+        reports, tables = [crowd_as_json(outcome) for outcome in played], crowd_tables(played)
     elif observes == "feedback":
         size = {"runs": count, "seed": seed, "delay": delay}
         shown = _feedback(learners, epsilon, slots=slots, only=only, **size)

@@ -6,6 +6,7 @@ A candidate is a recipe with options in writing, as on the command line:
     noisy_leader:noise=laplace
     prefix_softmax:cap=none:schedule=capped 512
     remembering_leader:crowd=partition
+    remembering_leader:crowd=stream
     remembering_leader:crowd=partition:crowd_groups=de-+fr-|us-
     remembering_leader:crowd=partition:donate=true
 
@@ -25,6 +26,7 @@ from urllib.parse import unquote
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.crowd import Reach
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.learners.leader import crowded, donating
@@ -46,7 +48,7 @@ GROUPS = "crowd_groups"
 DONATE = "donate"
 """Another one, of a crowd: true or false."""
 
-CROWDS = ("off", "partition")
+CROWDS = ("off", "partition", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ class Candidate:
             learner = learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
             if crowd == "off":
                 return learner
-            together = crowded(learner, groups=groups)
+            reach: Reach = "stream" if crowd == "stream" else "partition"
+            together = crowded(learner, groups=groups, reach=reach)
             return donating(together) if donate else together
         finite = learner_of(config | {"epsilon": "1"}, actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))

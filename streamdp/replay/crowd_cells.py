@@ -3,11 +3,20 @@
 The waves of `grid` treat each key alone, so these cells are played by the shipped engine itself:
 all keys of a partition in the order of the log, each seed on its own. The releases are those of the
 live service under the same seed. One reading of the log serves as many seeds as fit in memory.
+
+Where a crowd reaches across partitions, what a prior adopts of others is up to clocks in life
+(`core.evidence.adoption`). A replay adopts what a record says, the priors of a ledger: then it
+makes the live releases again. Without one partitions go in step: prior n of each adopts the others'
+snapshots of number n - 1, or their last ones where a log has ended. Either way a partition goes on
+only when the others have come so far, whatever order the log has them in, so the log is held in
+memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +24,9 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.machine import MOST_ROWS
-from streamdp.core.events import OPENING, LossBatch, Releases
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import OPENING, Adopted, LossBatch, Releases
+from streamdp.core.evidence.adoption import CrowdSnapshot, Offers, OnRecord
 from streamdp.core.randomness import SeededRandomness
 from streamdp.replay.cells import Cell
 from streamdp.replay.cuts import Bench
@@ -24,6 +35,12 @@ from streamdp.replay.log import Log
 from streamdp.replay.onepass import Progress, Summed
 
 Actions = NDArray[np.int32]
+
+Adoptions = Mapping[int, Mapping[int, tuple[Adopted, ...]]]
+"""What the priors on record have adopted: by partition and number."""
+
+MOST_HELD = 1 << 32
+"""Bytes of losses of a log that is played across partitions."""
 
 _BYTES = 1 << 28  # of the rows of all engines that work together
 _A_ROW = 512  # bytes beside the sums, by far
@@ -36,8 +53,9 @@ def play_crowds(
     bench: Bench,
     *,
     progress: Progress | None = None,
+    record: Adoptions | None = None,
 ) -> Iterator[Played]:
-    """The actions of every cell, by some seeds at once."""
+    """The actions of every cell, by some seeds at once; `record`: what was adopted in life."""
     rows, seeds = len(summed.rows), len(bench.seeds)
     together = max(1, _BYTES // max(1, rows * (8 * len(summed.actions) + _A_ROW)))
     done = 0
@@ -45,6 +63,15 @@ def play_crowds(
         for first in range(0, seeds, together):
             part = GridPart(np.arange(rows), range(first, min(first + together, seeds)))
             crowd = _Crowd(cell, part, summed, bench)
+            if cell.leader.crowd is not None and cell.leader.crowd.reach == "stream":
+                held = _held(log)
+                for seed in part.seeds:
+                    crowd.play_across(seed, held, record)
+                    done += sum(len(each.offsets) for batches in held.values() for each in batches)
+                    if progress is not None:
+                        progress(done // seeds)
+                yield Played(part, at, crowd.actions, crowd.closed)
+                continue
             for portion in log.portions():
                 done += len(portion) * len(part.seeds)
                 for seed in part.seeds:
@@ -52,6 +79,114 @@ def play_crowds(
                 if progress is not None:
                     progress(done // seeds)
             yield Played(part, at, crowd.actions, crowd.closed)
+
+
+def _held(log: Log) -> dict[int, list[LossBatch]]:
+    """The whole log, by partition; refused if it is too large to be held."""
+    held: dict[int, list[LossBatch]] = {}
+    size = 0
+    for portion in log.portions():
+        batch = portion.batch
+        size += batch.losses.nbytes
+        if size > MOST_HELD:
+            raise InvalidConfig(
+                complaint(
+                    f"{log.name}: crowd = stream",
+                    "its partitions are played together, and the log is too large to be held",
+                    expected=f"at most {MOST_HELD} bytes of losses (crowd = partition reads any)",
+                    got=f"more, of {log.slots} slots",
+                )
+            )
+        held.setdefault(portion.partition, []).append(replace(batch, losses=batch.losses.copy()))
+    return held
+
+
+@dataclass(slots=True)
+class _Runner:
+    """One partition on its way."""
+
+    engine: Engine
+    pieces: Iterator[LossBatch]
+    told: dict[int, CrowdSnapshot] = field(default_factory=dict)  # by number
+    made: int = 0
+    ended: bool = False
+
+
+class InStep:
+    """Partitions that adopt of each other, by a record or one prior behind."""
+
+    def __init__(
+        self,
+        engines: Mapping[int, Engine],
+        logs: Mapping[int, Sequence[LossBatch]],
+        record: Adoptions | None = None,
+    ) -> None:
+        self._record = record
+        self._released: list[tuple[int, Releases]] = []
+        self._runners = {
+            number: _Runner(engine, _pieces(engine, logs[number]))
+            for number, engine in engines.items()
+        }
+        for number, engine in engines.items():
+            engine.adopt(partial(self._adopted, number))
+
+    def releases(self) -> Iterator[tuple[int, Releases]]:
+        """What all partitions release, each in the order of its log."""
+        for number, runner in self._runners.items():
+            while not runner.ended:
+                self._go_on(number)
+                yield from self._released
+                self._released.clear()
+
+    def _go_on(self, number: int) -> None:
+        """One piece of a partition, once the others have told what its next prior adopts."""
+        runner = self._runners[number]
+        for other, wanted in self._wanted(number, runner.made + 1):
+            while self._runners[other].made < wanted and not self._runners[other].ended:
+                self._go_on(other)
+        piece = next(runner.pieces, None)
+        if piece is None:
+            runner.ended = True
+            return
+        released = runner.engine.apply_batch(piece)
+        self._released.append((number, released))
+        standing = runner.engine.crowd()
+        if released.priors and standing is not None and standing.snapshot is not None:
+            runner.made = standing.snapshot.number
+            runner.told[runner.made] = standing.snapshot
+
+    def _wanted(self, number: int, prior: int) -> list[tuple[int, int]]:
+        """Which snapshots the next prior of a partition may adopt: partition and number."""
+        if self._record is not None:
+            named = self._record.get(number, {}).get(prior, ())
+            return [(name.partition, name.number) for name in named]
+        return [(other, prior - 1) for other in self._runners if other != number]
+
+    def _adopted(
+        self, number: int, prior: int, adopted: Mapping[int, CrowdSnapshot]
+    ) -> Mapping[int, CrowdSnapshot]:
+        """What a prior adopts."""
+        if self._record is not None:
+            told = {
+                each.name: each
+                for runner in self._runners.values()
+                for each in runner.told.values()
+            }
+            return OnRecord(self._record.get(number, {}), told)(prior, adopted)
+        offers = Offers(number)
+        for other, wanted in self._wanted(number, prior):
+            runner = self._runners[other]
+            if (newest := runner.told.get(min(wanted, runner.made))) is not None:
+                offers.offer(newest)
+        return offers(prior, {})
+
+
+def _pieces(engine: Engine, batches: Sequence[LossBatch]) -> Iterator[LossBatch]:
+    """A partition's log, cut where its priors are made."""
+    for batch in batches:
+        for piece in engine.cut_at_priors(batch):
+            assert isinstance(piece, LossBatch)
+            yield piece
 
 
 class _Crowd:
@@ -69,7 +204,19 @@ class _Crowd:
         """Some slots of a partition, in order."""
         if (partition, seed) not in self._engines:
             self._engines[partition, seed] = self._engine(partition, seed)
-        releases = self._engines[partition, seed].apply_batch(batch)
+        self._note(partition, seed, self._engines[partition, seed].apply_batch(batch))
+
+    def play_across(
+        self, seed: int, held: Mapping[int, Sequence[LossBatch]], record: Adoptions | None
+    ) -> None:
+        """All partitions, which adopt of each other."""
+        engines = {number: self._engine(number, seed) for number in held}
+        together = InStep(engines, held, record)
+        for partition, releases in together.releases():
+            self._note(partition, seed, releases)
+
+    def _note(self, partition: int, seed: int, releases: Releases) -> None:
+        """What some releases put in force."""
         at = seed - self._part.seeds.start
         if len(releases):
             standing = releases.value if releases.in_force is None else releases.in_force

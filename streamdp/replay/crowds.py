@@ -4,11 +4,14 @@ BlocksOfKeys are played, not slots, as in `simulate`: sums are binomial, selecti
 mechanism under seeded bits, regret is that of the mean losses. Both play the same losses with the
 same bits, so their ratio is sharper than their means. Priors are made where the engine makes them:
 behind the vote with which they are due, in the order in which the keys' blocks end.
+
+Keys may lie in several partitions, by turns: then each partition makes its own priors, of its own
+votes alone or of what it adopts of the others too, which tell each other of each prior at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp
@@ -22,10 +25,12 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import Standing
-from streamdp.core.evidence.crowd import WIDTH, cast, due, newest
+from streamdp.core.evidence.adoption import CrowdSnapshot, Offers
+from streamdp.core.evidence.adoption import together as with_others
+from streamdp.core.evidence.crowd import WIDTH, Crowd, Reach, cast, due, newest
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
-from streamdp.core.learners.leader import crowded, donating
+from streamdp.core.learners.leader import ToldPrior, crowded, donating
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind, World
 from streamdp.replay.gifts import BlocksOfKeys, Gifts
@@ -52,6 +57,8 @@ class Size:
     seed: int = 1
     worlds: str = "wide"  # which of `SETS`
     donation: Donation = "none"
+    partitions: int = 1
+    reach: Reach = "partition"  # whose votes a partition's priors are made of
 
     def __post_init__(self) -> None:
         """Refuse sizes that give no crowd or no standard error."""
@@ -69,6 +76,16 @@ class Size:
                     expected="2 keys, actions and runs or more, of 1 … 2**30 slots",
                     got=f"{self.keys} keys, {self.actions} actions, {self.runs} runs of"
                     f" {self.horizon} slots",
+                )
+            )
+        apart = self.partitions == 1 or self.donation == "none"
+        if not 1 <= self.partitions <= self.keys // 2 or not apart:
+            raise InvalidConfig(
+                complaint(
+                    "simulate --partitions",
+                    "keys in partitions",
+                    expected="two keys or more in each, and no donation where there are several",
+                    got=f"{self.partitions} partitions of {self.keys} keys, {self.donation}",
                 )
             )
 
@@ -120,14 +137,53 @@ def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[f
         structure=run % _STRUCTURES,
         scale=SETS[size.worlds],
     )
-    together = crowded(alone, groups=world.known)
+    together = crowded(alone, groups=world.known, reach=size.reach)
     if size.donation != "none" and together.crowd is not None and world.known.count == 1:
         together = donating(together)
-    regrets = [_Play.of(world, learner, seeds).regret() for learner in (alone, together)]
+    regrets = [
+        _Play.of(world, learner, seeds, partitions=size.partitions).regret()
+        for learner in (alone, together)
+    ]
     return [
         *(float(regret.sum()) for regret in regrets),
         *(float(regret[world.minority].sum()) for regret in regrets),
     ]
+
+
+@dataclass(slots=True)
+class _PartOfWorld:
+    """The priors of one partition's keys."""
+
+    crowd: Crowd
+    offers: Offers  # what the others have told
+    votes: int = 0
+    priors: dict[int, CrowdPrior] = field(default_factory=dict)
+    adopted: Mapping[int, CrowdSnapshot] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Prior 0 favours nothing."""
+        self.priors[0] = self.crowd.nothing
+
+    @property
+    def told(self) -> CrowdPrior:
+        """What draws are told now."""
+        return self.priors[len(self.priors) - 1]
+
+    @property
+    def wanted(self) -> int:
+        """How many votes are missing until the next prior is made."""
+        return due(self.told.after) - self.votes
+
+    def refresh(self, kept: Ints) -> CrowdSnapshot:
+        """Make the next prior of these newest votes; what the others are told of them."""
+        votes, number, size = newest(kept), len(self.priors), self.crowd.size
+        if self.crowd.reach == "stream":
+            self.adopted = self.offers(number, self.adopted)
+        counted, under = with_others(votes, self.priors, self.adopted.values(), size=size)
+        self.priors[number] = self.crowd.made(counted, under, after=self.votes)
+        return CrowdSnapshot.of(
+            self.crowd, votes, self.priors, partition=self.offers.partition, epoch=1, number=number
+        )
 
 
 @dataclass(slots=True)
@@ -147,11 +203,12 @@ class _Play:
     gaps: Floats  # P × N × K
     borders: Ints  # P × N: how many slots each key has had when each phase ends
     gifts: Gifts | None = None  # what keys donate
-    priors: dict[int, CrowdPrior] = field(default_factory=dict)
-    votes: int = 0
+    parts: list[_PartOfWorld] = field(default_factory=list)  # none where keys learn alone
 
     @classmethod
-    def of(cls, world: World, learner: Leader, seeds: tuple[int, ...]) -> _Play:
+    def of(
+        cls, world: World, learner: Leader, seeds: tuple[int, ...], *, partitions: int = 1
+    ) -> _Play:
         """The start of a play. Losses follow from world and seeds, bits from the seeds alone."""
         keys, most = len(world.slots), int(world.slots.max())
         blocks = np.arange(learner.schedule.block_of(most) + 1)
@@ -172,38 +229,49 @@ class _Play:
             sums, lengths, ends, Standing(np.zeros(keys, np.int64), remembered),
             np.zeros((keys, WIDTH), np.int64), np.zeros(keys), world.gaps, borders,
             _gifts(world, learner, sums, lengths, seeds),
+            [] if learner.crowd is None
+            else [_PartOfWorld(learner.crowd, Offers(number)) for number in range(partitions)],
         )  # fmt: skip
 
     def regret(self) -> Floats:
         """What each key loses above its best action."""
-        crowd = self.learner.crowd
-        if crowd is not None:
-            self.priors[0] = crowd.nothing
         keys, blocks = self._events()
         first = 0
         while first < len(keys):
             stop = len(keys)
-            if crowd is not None:
-                ended = np.cumsum(blocks[first:] >= 0)
-                wanted = due(self._newest_prior.after) - self.votes
-                stop = min(stop, first + int(np.searchsorted(ended, wanted)) + 1)
+            for number, part in enumerate(self.parts):
+                ended = np.cumsum((blocks[first:] >= 0) & (self._home(keys[first:]) == number))
+                stop = min(stop, first + int(np.searchsorted(ended, part.wanted)) + 1)
             self._until(keys[first:stop], blocks[first:stop])
-            if crowd is not None and self.votes >= due(self._newest_prior.after):
-                kept = self.kept
-                if self.gifts is not None:
-                    kept = np.concatenate([kept, self.gifts.kept])
-                made = crowd.made(newest(kept), self.priors, after=self.votes)
-                self.priors[made.number] = made
+            for number, part in enumerate(self.parts):
+                if part.wanted <= 0:
+                    self._tell(part.refresh(self._kept(number)))
             first = stop
         return self.lost
 
-    @property
-    def _newest_prior(self) -> CrowdPrior:
-        return self.priors[len(self.priors) - 1]
+    def _home(self, keys: Ints) -> Ints:
+        """The partition of each key; the pool, behind all keys, is where there is one alone."""
+        return keys % max(1, len(self.parts))
 
-    def _prior_for(self, keys: Ints) -> tuple[CrowdPrior, Ints] | None:
-        """The newest prior, and the keys' groups; None where keys learn alone."""
-        return (self._newest_prior, self.world.groups[keys]) if self.priors else None
+    def _kept(self, number: int) -> Ints:
+        """The newest votes of a partition's keys, and of the pool."""
+        kept = self.kept[number :: len(self.parts)]
+        return kept if self.gifts is None else np.concatenate([kept, self.gifts.kept])
+
+    def _tell(self, snapshot: CrowdSnapshot) -> None:
+        """Tell all partitions what one of them counts."""
+        for part in self.parts:
+            part.offers.offer(snapshot)
+
+    def _by_home(self, keys: Ints) -> Iterator[tuple[ToldPrior | None, Ints]]:
+        """The places among these keys of each partition's, and what their draws are told."""
+        if not self.parts:
+            yield None, np.arange(len(keys))
+        home = self._home(keys)
+        for number, part in enumerate(self.parts):
+            places = np.flatnonzero(home == number)
+            if len(places):
+                yield (part.told, self.world.groups[keys[places]]), places
 
     def _events(self) -> tuple[Ints, Ints]:
         """Keys as they open (block −1) and end a block, in the order of time.
@@ -244,22 +312,29 @@ class _Play:
                 ends &= ~pool
             if ends.any():
                 self._end(keys[ends], blocks[ends])
-        self.votes += int(np.count_nonzero(blocks >= 0))
+        for number, part in enumerate(self.parts):
+            part.votes += int(np.count_nonzero((blocks >= 0) & (self._home(keys) == number)))
 
     def _open(self, keys: Ints) -> None:
         """Draw first actions: prior 0 favours none, so both learners draw alike."""
-        bits = self._bits(keys, Purpose.OPENING, np.zeros_like(keys))
-        nothing = np.zeros((len(keys), self.world.means.shape[2]), dtype=np.int64)
-        snapshot = self._prior_for(keys)
-        prior = None if snapshot is None else self.learner.opening_prior(snapshot)
-        self.known.in_force[keys] = self.learner.choose.select(nothing, bits, prior)
+        for told, places in self._by_home(keys):
+            some = keys[places]
+            bits = self._bits(some, Purpose.OPENING, np.zeros_like(some))
+            nothing = np.zeros((len(some), self.world.means.shape[2]), dtype=np.int64)
+            prior = None if told is None else self.learner.opening_prior(told)
+            self.known.in_force[some] = self.learner.choose.select(nothing, bits, prior)
         self._lose(keys, np.zeros_like(keys))
 
     def _end(self, keys: Ints, blocks: Ints) -> None:
         """Draw votes, and put the actions that follow from them in force."""
+        for told, places in self._by_home(keys):
+            self._vote(keys[places], blocks[places], told)
+        self._lose(keys, blocks + 1)
+
+    def _vote(self, keys: Ints, blocks: Ints, snapshot: ToldPrior | None) -> None:
+        """Votes of keys that are told alike."""
         in_force, lengths = self.known.in_force[keys], self.lengths[blocks]
         bits = self._bits(keys, Purpose.SELECTION, blocks)
-        snapshot = self._prior_for(keys)
         prior = self.learner.prior(in_force, snapshot)
         votes = self.learner.choose.select(self.sums[keys, blocks], bits, prior)
         if snapshot is not None and self.learner.crowd is not None:
@@ -271,7 +346,6 @@ class _Play:
         before = Standing(in_force, self.known.remembered[keys])
         now = self.learner.memory.after(before, votes, lengths)
         self.known.in_force[keys], self.known.remembered[keys] = now.in_force, now.remembered
-        self._lose(keys, blocks + 1)
 
     def _end_of_pool(self, blocks: Ints) -> None:
         """Draw a vote of the pool: under no prior, and never in force."""

@@ -11,6 +11,8 @@ which it became due and before the first draw that was told it. Here:
 4. Where keys donate, no short block has a vote, and the pool's blocks tile the donated slots: by
    any line there are no more of them than keys' lines have announced, and no fewer than those
    behind which their keys have gone on.
+5. Where the crowd reaches across partitions, a prior is held against the ledgers of all
+   partitions, once they are read (`adoptions`).
 
 Of a feedback stream it is releases of sums that count, what they have made known of each key that
 counts in a prior (`PooledMeans.follows`), and policies that are told a prior.
@@ -27,10 +29,12 @@ from msgspec import UNSET
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, CrowdPrior, Key
-from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, newest
+from streamdp.core.evidence.adoption import are_priors
+from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, cast, due, newest
 from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import NEWEST, pool_schedule
 from streamdp.core.evidence.pooled_means import PooledMeans
+from streamdp.service.adoptions import Adoptions
 from streamdp.service.agreements import Agreements
 from streamdp.wire.lines import CarriedOver, Charge, Donates, PoolLine, PriorLine
 
@@ -127,6 +131,7 @@ class CrowdLines:
     in_force: dict[Key, int] = field(default_factory=dict)
     agreements: Agreements = field(default_factory=Agreements)
     pool: PoolLines = field(default_factory=PoolLines)
+    adoptions: Adoptions = field(default_factory=Adoptions)
 
     def read(self, line: Charge) -> Iterator[str]:
         """What is wrong with the line of an opening or a vote, given those before it."""
@@ -197,9 +202,16 @@ class CrowdLines:
             return
         if self.late < 0 or prior.after != self.votes:
             yield f"prior {prior.number} after {prior.after} votes of {self.votes}, none was due"
+        elif isinstance(crowd, Crowd) and crowd.reach == "stream":
+            yield from self.adoptions.read(
+                line, prior, crowd, own=self._newest(), told=self._told(crowd), priors=self.priors
+            )
+        elif prior.adopted:
+            yield f"prior {prior.number} names snapshots, in a crowd within its partition"
         elif not self._follows(crowd, prior):
             yield f"prior {prior.number} does not follow from the votes before it"
         fits = crowd.fits(prior)  # else later priors could not be computed with it
+        fits = fits and (isinstance(crowd, PooledMeans) or are_priors(crowd, prior.bonuses))
         self.priors[prior.number], self.late = prior if fits else crowd.nothing, -1
 
     def _follows(self, crowd: Crowd | PooledMeans, prior: CrowdPrior) -> bool:
@@ -242,7 +254,12 @@ class CrowdLines:
 
     def _newest(self) -> Votes:
         """The votes that make a prior."""
-        return newest(np.array([*self.kept.values(), *self.pool.kept]))
+        return _counted([*self.kept.values(), *self.pool.kept])
+
+    def _told(self, crowd: Crowd) -> Votes:
+        """Those of them that other partitions are told: none of the control group."""
+        together = (vote for key, vote in self.kept.items() if not crowd.control.holds(key))
+        return _counted([*together, *self.pool.kept])
 
     def _count(self, offset: int) -> None:
         """One vote more, and the record with which the next prior becomes due."""
@@ -255,3 +272,8 @@ class CrowdLines:
         if 0 <= self.late < offset:
             yield f"prior {len(self.priors)} is missing, due behind record {self.late}"
             self.late = -1
+
+
+def _counted(votes: list[Ints]) -> Votes:
+    """Kept votes, counted; there may be none."""
+    return newest(np.array(votes, dtype=np.int64).reshape(-1, WIDTH))

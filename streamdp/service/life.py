@@ -19,7 +19,7 @@ What the work is, its worker says: learning (`worker`) or joining (`assembling.w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,6 +36,7 @@ from streamdp.core.errors import (
     TransportLost,
     complaint,
 )
+from streamdp.core.evidence.adoption import CrowdSnapshot
 from streamdp.ports import Partition, Transport
 from streamdp.service.past import PastOf
 from streamdp.service.settings import LoopSettings
@@ -64,6 +65,11 @@ Observe = Callable[[str, float], None]
 """Told how long a public step took: its name and seconds."""
 
 
+def nothing_told(stream: str) -> Iterable[CrowdSnapshot]:
+    """No partition tells any other anything."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all workers of a process share."""
@@ -79,6 +85,7 @@ class Surroundings:
     halted: Callable[[Partition, Reason], None]
     give_up: Callable[[StreamdpError], None]
     heard: Callable[[], float]  # when records came last, of any partition
+    told: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told  # by all partitions of a stream
 
 
 _CALM_SECONDS = 60.0

@@ -14,13 +14,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
+from streamdp.core.evidence.adoption import CrowdSnapshot
 from streamdp.ports import Partition, Transport
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes, wall_clock
+from streamdp.service.life import nothing_told
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status, View
@@ -65,6 +67,7 @@ class Service:
         clock: Clock = time.monotonic,
         observe: Observe = unobserved,
         now: Callable[[], int] = wall_clock,
+        told: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told,
     ) -> None:
         self._now = now  # milliseconds as brokers count them, for assemblies
         self._specs = {spec.name: spec for spec in specs}
@@ -94,6 +97,7 @@ class Service:
             self._halted,
             self._give_up,
             lambda: self._heard_at,
+            told,
         )
         for stream, mode in (modes or {}).items():
             self._modes[stream] = self._view.streams[stream].mode = mode

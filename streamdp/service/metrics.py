@@ -26,6 +26,7 @@ from streamdp.core.learners import PolicyLearner
 from streamdp.core.regret import ESTIMATES
 from streamdp.service.about import About
 from streamdp.service.assembling.metrics import Parts, assembling
+from streamdp.service.crowd_metrics import adopting
 from streamdp.service.families import counter, gauge, histogram
 from streamdp.service.history import StreamReleases
 from streamdp.service.serving_metrics import SERIES, listener
@@ -38,7 +39,7 @@ REST = "rest"
 LOST_SECONDS = 15.0
 """A transport that has not answered a poll for so long is called down."""
 
-_A_STREAM = 20  # series of each stream, at most, without its partitions
+_A_STREAM = 23  # series of each stream, at most, without its partitions
 _A_PARTITION = 10 + len(Reason)
 _A_PROCESS = SERIES + len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process
 
@@ -101,6 +102,7 @@ class MetricsPage:
             ((__version__,), 1)
         ])  # fmt: skip
         yield from _streams(facts)
+        yield from adopting(facts.about, facts.shown, facts.process)
         yield from _learning(facts, self._most_partitions)
         yield from _estimates(facts)
         yield from listener(facts.conditions, facts.traffic)

@@ -60,6 +60,7 @@ class StreamStatus(Struct, frozen=True):
     mode: str
     partitions: list[PartitionStatus]
     settled: bool = True  # whether it is known which partitions are this process's
+    snapshots_refused: int = 0  # of a crowd across partitions
 
 
 class StepStatus(Struct, frozen=True):
@@ -146,7 +147,8 @@ def status_of(
 
 
 def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
-    return StreamStatus(name, str(shown.mode), _partitions(shown, now), shown.settled)
+    parts, refused = _partitions(shown, now), shown.snapshots_refused
+    return StreamStatus(name, str(shown.mode), parts, shown.settled, refused)
 
 
 def _partitions(shown: StreamView | AssemblyView, now: float) -> list[PartitionStatus]:

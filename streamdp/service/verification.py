@@ -42,6 +42,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
+from streamdp.service.adoptions import Adoptions
 from streamdp.service.agreements import Agreements, of_all
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
 from streamdp.service.crowd_lines import CrowdLines
@@ -164,6 +165,7 @@ class Verification:
         self._charges: defaultdict[str, defaultdict[tuple[int, Key], list[_OfApp]]]
         self._charges = defaultdict(lambda: defaultdict(list))
         self._parts: defaultdict[tuple[str, str, int], _Part] = defaultdict(_Part)
+        self._adoptions: defaultdict[tuple[str, str], Adoptions] = defaultdict(Adoptions)
         self._lines: defaultdict[str, int] = defaultdict(int)
         self._seeded: defaultdict[str, int] = defaultdict(int)
         self._assembled = AssembledRequests()
@@ -175,7 +177,7 @@ class Verification:
         that was read here always has its line.
         """
         for record in records:
-            part = self._parts[stream.app, stream.stream, record.partition]
+            part = self._part(stream.app, stream.stream, record.partition)
             try:
                 line = decode_in_force(record.value)
                 part.published[line.identity] = _published_policy(line)
@@ -203,7 +205,7 @@ class Verification:
             if (size := _longest(line)) > LONGEST:
                 self._tell(where, f"ε has {size} characters; expected ≤ {LONGEST}")
                 continue
-            part = self._parts[stream.app, stream.stream, record.partition]
+            part = self._part(stream.app, stream.stream, record.partition)
             for wrong in _follows(part, line):
                 self._tell(where, wrong)
             self._lines[line.input] += 1
@@ -236,8 +238,23 @@ class Verification:
                 parts[app, stream].append(part.crowd.agreements)
         return {name: of_all(agreements) for name, agreements in parts.items()}
 
+    def _part(self, app: str, stream: str, number: int) -> _Part:
+        """How far a partition was read; partitions of a stream may have adopted of each other."""
+        at = app, stream, number
+        if at not in self._parts:
+            self._parts[at].crowd.adoptions = self._adoptions[app, stream]
+        return self._parts[at]
+
+    @property
+    def unjudged_priors(self) -> int:
+        """Priors made of what a ledger that was read earlier does not have yet."""
+        return sum(each.unjudged for each in self._adoptions.values())
+
     def finish(self) -> None:
-        """Finish: a published action or policy that no ledger line confirms is a violation."""
+        """Finish: a published action or policy that no ledger line confirms is a violation.
+
+        So is a prior that was made of votes which another partition's ledger does not have.
+        """
         for (app, stream, number), part in self._parts.items():
             for identity in part.published:
                 self._tell(
@@ -246,6 +263,9 @@ class Verification:
                     f" {identity.born}, epoch {identity.epoch}), which no ledger line tells of",
                 )
             part.published.clear()
+        for (app, stream), adoptions in self._adoptions.items():
+            for number, wrong in adoptions.judge():
+                self._tell(f"{app}.{stream}.ledger partition {number}", wrong)
 
     def verdicts(
         self,
@@ -383,7 +403,7 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
             yield f"epoch {line.epoch} begins at {line.next_offset}, but {part.last} was read"
         part.epoch, part.position = line.epoch, line.next_offset
         part.learners.clear()
-        part.crowd = CrowdLines()
+        part.crowd = CrowdLines(adoptions=part.crowd.adoptions)
         part.succession.begin(line.epoch, None if line.carries is UNSET else line.carries)
         return
     if part.epoch and line.epoch > part.epoch:

@@ -145,6 +145,7 @@ class StreamView:
     mode: Mode
     settled: bool = False  # whether it is known which partitions are this process's
     partitions: dict[int, PartitionView] = field(default_factory=dict)
+    snapshots_refused: int = 0  # that this process read and could not be a partition's
 
     @property
     def charge(self) -> Fraction:

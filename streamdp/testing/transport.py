@@ -80,6 +80,7 @@ CHECKS = tuple(
             ("an owner can ask whether it is one", transport_commits.owner_may_ask),
             ("a look beside an owner fits together", transport_tools.peek_fits_together),
             ("the ledgers of an application can be listed", transport_tools.ledgers),
+            ("partitions can tell each other what they count", transport_tools.snapshots),
         ],
         start=1,
     )

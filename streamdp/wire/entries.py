@@ -11,6 +11,8 @@ share a key, whatever is in names and record keys:
     ["home",0,"withheld",2,"fr"]         epoch, key: what is in force there was shown to nobody
     ["home",0,"prior",2,7]               epoch, number: a prior, as its ledger line
     ["home",0,"pool",2]                  epoch: the pool of what keys donate, as of the checkpoint
+    ["home",0,"snapshot",2]              epoch: its newest votes, counted, as others are told them
+    ["home",0,"adopted",2,1]             epoch, another partition: the newest that it told
     ["home",0,"pooled",2,5]              epoch, block: a vote of the pool, as its ledger line
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
@@ -39,6 +41,8 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "prior": (int, int),  # epoch, number
     "pool": (int,),  # epoch
     "pooled": (int, int),  # epoch, block
+    "snapshot": (int,),  # epoch
+    "adopted": (int, int),  # epoch, partition
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -87,6 +91,14 @@ class Entries:
     def pooled(self, block: int, *, epoch: int) -> bytes:
         """Where a vote of the pool is, until it is published."""
         return _encode([self.stream, self.partition, "pooled", epoch, block])
+
+    def snapshot(self, *, epoch: int) -> bytes:
+        """Where the snapshot is that other partitions were told last."""
+        return _encode([self.stream, self.partition, "snapshot", epoch])
+
+    def adopted(self, partition: int, *, epoch: int) -> bytes:
+        """Where the snapshot is that was adopted of another partition."""
+        return _encode([self.stream, self.partition, "adopted", epoch, partition])
 
     def withheld(self, key: Key, *, epoch: int) -> bytes:
         """The key of the entry that marks a key's newest release as withheld."""

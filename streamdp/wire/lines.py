@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, SUMS, BlockSums, CrowdPrior, Identity, Key
+from streamdp.core.events import ACTION, SUMS, Adopted, BlockSums, CrowdPrior, Identity, Key
 
 ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
@@ -24,6 +24,9 @@ LEDGER_SCHEMA = 2
 PRIOR_SCHEMA = 3
 """Of priors and of the pool's votes, and the newest that is read: who knows neither must not go on
 as if all was read."""
+
+ADOPTION_SCHEMA = 4
+"""Of priors that say what was adopted of other partitions, and the newest that is read."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -292,6 +295,17 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
+    adopted: (
+        Annotated[
+            list[tuple[Natural, Natural, Positive, str]],
+            Meta(
+                description="Which snapshots of other partitions it was made of too: partition,"
+                " epoch, the number of that partition's prior, digest of the snapshot. In a crowd"
+                " across partitions always there."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     gap: Annotated[int, Meta(ge=0, description="Which of the crowd's gaps fitted best.")]
     bonuses: Annotated[
         str,
@@ -304,7 +318,8 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
     def prior(self) -> CrowdPrior:
         """The prior that the line tells."""
         bonuses = from_base64(self.bonuses, "prior")
-        return CrowdPrior(self.number, self.after, self.gap, bonuses)
+        names = () if self.adopted is UNSET else tuple(Adopted(*each) for each in self.adopted)
+        return CrowdPrior(self.number, self.after, self.gap, bonuses, names)
 
 
 class PoolLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="pool"):

@@ -50,10 +50,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, CrowdPrior, Key, Release
+from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import NO_GIFT, Gift, run_from
 from streamdp.core.schedule import Schedule
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
+    ADOPTION_SCHEMA,
     LEDGER_SCHEMA,
     PRIOR_SCHEMA,
     ActionLine,
@@ -134,6 +136,7 @@ class Lines:
     input_id: str | None = None  # of the input topic, where the next line is to tell it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
+    _across: bool = field(init=False, repr=False, compare=False)  # whether partitions adopt
 
     def __post_init__(self) -> None:
         """Measure the actions: how much shorter than the longest is each?"""
@@ -141,6 +144,8 @@ class Lines:
         fill = tuple(max(widths) - width for width in widths)
         object.__setattr__(self, "_fill", fill)
         object.__setattr__(self, "_estimates", {e.name: e for e in self.estimates})
+        across = bool(self.crowd) and crowd_of(self.crowd).reach == "stream"
+        object.__setattr__(self, "_across", across)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -232,7 +237,7 @@ class Lines:
     ) -> bytes:
         """The ledger's line of a prior; its length is a function of K and of public counts."""
         line = PriorLine(
-            schema=PRIOR_SCHEMA,
+            schema=ADOPTION_SCHEMA if self._across else PRIOR_SCHEMA,
             stream=self.stream,
             partition=partition,
             epoch=epoch,
@@ -245,6 +250,7 @@ class Lines:
             digest=self.digest,
             version=self.version,
             seeded=self.seeded,
+            adopted=[(*each,) for each in prior.adopted] if self._across else UNSET,
             gap=prior.gap,
             bonuses=b64encode(prior.told).decode(),
         )
@@ -401,7 +407,7 @@ def decode_in_force(value: bytes) -> InForce:
 
 def decode_ledger(value: bytes) -> LedgerLine:
     """Read a record of a ledger topic, of this schema or of an earlier one."""
-    line = _decoded(_ledger_decoder, value, where="ledger line", newest=PRIOR_SCHEMA)
+    line = _decoded(_ledger_decoder, value, where="ledger line", newest=ADOPTION_SCHEMA)
     if isinstance(line, PriorLine | PoolLine):
         return line
     if line.schema > LEDGER_SCHEMA:

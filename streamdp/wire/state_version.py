@@ -27,7 +27,10 @@ CROWD_VERSION = 3
 POOL_VERSION = 4
 """The layout of a checkpoint whose keys donate: their pool is saved with it."""
 
-NEWEST = POOL_VERSION
+ADOPTION_VERSION = 5
+"""The layout of a crowd across partitions: what was adopted of others stands beside the priors."""
+
+NEWEST = ADOPTION_VERSION
 """The newest layout that this library reads."""
 
 Version = Annotated[int, Meta(ge=1)]

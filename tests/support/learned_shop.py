@@ -25,7 +25,7 @@ async def sent(configuration: Configuration, count: int, keys: Sequence[Key]) ->
     await producer.close()
 
 
-def learned(path: Path, *, keys: Sequence[Key] = KEYS) -> None:
+def learned(path: Path, *, keys: Sequence[Key] = KEYS, until: int = 400) -> None:
     """Run the service until everything is read, then drain it by a signal."""
     configuration = Configuration.load(path, {})
 
@@ -34,7 +34,7 @@ def learned(path: Path, *, keys: Sequence[Key] = KEYS) -> None:
         async def stop() -> None:
             await running.joined.wait()
             parts = running.view.streams["home"].partitions
-            while sum(part.position for part in parts.values()) < 400:
+            while sum(part.position for part in parts.values()) < until:
                 await asyncio.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -64,7 +64,8 @@ async def _rights(
     settings: KafkaSettings, stream: StreamTopics, there: Mapping[str, bool]
 ) -> AsyncIterator[Finding]:
     """What the service will do with a stream, tried one by one."""
-    for topic in (stream.input, stream.beside, stream.state, stream.ledger):
+    crowd = [stream.snapshots] if stream.crowd else []
+    for topic in (stream.input, stream.beside, stream.state, stream.ledger, *crowd):
         if topic in there:
             subject = f"topic {topic}: read"
             if there[topic]:
@@ -72,7 +73,7 @@ async def _rights(
             else:
                 yield Finding(subject, Verdict.PROBLEM, "refused: no right to Read, nor to see it")
     aside = [stream.quarantine] if stream.quarantined else []
-    for topic in (stream.state, stream.output, stream.actions, stream.ledger, *aside):
+    for topic in (stream.state, stream.output, stream.actions, stream.ledger, *crowd, *aside):
         if topic in there:
             subject = f"topic {topic}: write in a transaction"
             if there[topic]:

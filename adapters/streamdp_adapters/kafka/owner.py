@@ -6,7 +6,8 @@ stranger (its next send and its commit are refused) and ends what that one had o
 1. `take` initialises the producer, then commits an *owner record* to the state partition, whose
    offset F tells a reader where everything that came before ends.
 2. `confirm` commits another owner record: it is refused once there is a later owner.
-3. `commit` sends one transaction: state, actions, ledger lines and the group's offset. Every
+3. `commit` sends one transaction: state, actions, ledger lines, maybe a snapshot, and the group's
+   offset. Every
    acknowledgement is awaited before the commit is asked for, because the client commits even
    after a send has failed.
 4. Any error, time-out or cancellation leaves the outcome unknown: the owner is *lost* for good,
@@ -197,6 +198,9 @@ class PartitionOwner:
             await out.put(topics.state, self._number, commit.state)
             await out.put(topics.actions, self._number, actions)
             await out.put(topics.ledger, self._number, commit.ledger)
+            if commit.snapshot is not None:
+                told = (b"%d" % self._number, commit.snapshot)
+                await out.put(topics.snapshots, self._number, [told])
             if commit.records:
                 written = [(key, value) for key, value, _ in commit.records]
                 headers = [pairs for _, _, pairs in commit.records]
@@ -234,6 +238,7 @@ class PartitionOwner:
             ("state", commit.state),
             ("action", commit.actions),
             ("ledger line", commit.ledger),
+            ("snapshot", [] if commit.snapshot is None else [(None, commit.snapshot)]),
         ):
             largest = max(
                 (len(key or b"") + len(value or b"") for key, value in records), default=0

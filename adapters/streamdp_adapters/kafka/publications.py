@@ -40,6 +40,12 @@ class KafkaPublications:
         """Every ledger record from the oldest on, or the newest; likewise."""
         return self._read(stream.ledger, _same, follow=follow, newest=newest)
 
+    def snapshots(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """What partitions have told each other, as far as it is not compacted yet; likewise."""
+        return self._read(stream.snapshots, _same, follow=follow)
+
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
         """The ledgers of this application whose topics this user may describe."""
         async with administration(self._settings) as client:

@@ -25,7 +25,13 @@ from streamdp.ports import (
 from streamdp_adapters.sqlite.files import Desk, need, open_file, open_to_read
 from streamdp_adapters.sqlite.looking import Looker
 from streamdp_adapters.sqlite.pairing import FilePair, open_pair
-from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED, PublishedReader
+from streamdp_adapters.sqlite.published import (
+    ACTIONS,
+    LEDGER,
+    PUBLISHED,
+    SNAPSHOTS,
+    PublishedReader,
+)
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
 from streamdp_adapters.sqlite.transport import READ_BATCH, as_taken, need_input
 from streamdp_adapters.sqlite.trusted import TRUSTED
@@ -50,6 +56,12 @@ class SqlitePublications:
     ) -> AsyncIterator[Sequence[Published]]:
         """Every ledger record, or the newest."""
         return self._records(LEDGER, stream, follow=follow, newest=newest)
+
+    def snapshots(
+        self, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        """The newest snapshot of each partition."""
+        return self._records(SNAPSHOTS, stream, follow=follow)
 
     async def _records(
         self, table: str, stream: StreamTopics, *, follow: bool, newest: int | None = None

@@ -205,11 +205,11 @@ class TrustedFile:
                 )
             )
         publications: dict[int, Publication] = {}
-        lists: dict[int, tuple[list[tuple[Key, bytes]], list[tuple[Key, bytes]]]] = {}
+        lists: dict[int, tuple[list[tuple[Key, bytes]], ...]] = {}
         for sequence, position, line, key, value in rows:
-            both = lists.setdefault(sequence, ([], []))
-            both[line].append((key, value))
-            publications.setdefault(sequence, Publication(sequence, position, *both))
+            by_topic = lists.setdefault(sequence, ([], [], []))
+            by_topic[line].append((key, value))
+            publications.setdefault(sequence, Publication(sequence, position, *by_topic))
         return list(publications.values())
 
     def forget_published(
@@ -255,10 +255,11 @@ class TrustedFile:
             )
             _write_state(file, owner.part, commit)
             publication = None
-            if commit.actions or commit.ledger:
+            if commit.actions or commit.ledger or commit.snapshot is not None:
                 sequence += 1
+                told = [] if commit.snapshot is None else [(b"%d" % number, commit.snapshot)]
                 publication = Publication(
-                    sequence, commit.next_offset, commit.actions, commit.ledger
+                    sequence, commit.next_offset, commit.actions, commit.ledger, told
                 )
                 _write_outbox(file, owner.part, publication)
             file.execute(
@@ -414,7 +415,9 @@ def _write_state(file: sqlite3.Connection, part: int, commit: Commit) -> None:
 
 
 def _write_outbox(file: sqlite3.Connection, part: int, publication: Publication) -> None:
-    for line, records in enumerate((publication.actions, publication.ledger)):
+    for line, records in enumerate(
+        (publication.actions, publication.ledger, publication.snapshots)
+    ):
         file.executemany(
             "INSERT INTO outbox (part, sequence, position, line, key, value)"
             " VALUES (?, ?, ?, ?, ?, ?)",

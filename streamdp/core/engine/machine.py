@@ -403,6 +403,17 @@ class Engine:
         if self._crowd is not None and self._crowd.crowd.reach == "stream":
             self._crowd.adopting = adopting
 
+    def cut_at_priors(self, batch: Batch) -> Sequence[Batch]:
+        """The batch cut behind the records with which priors are made; nothing changes.
+
+        Whoever applies the pieces one by one can tell others of each prior, or wait for theirs,
+        before the next one.
+        """
+        check(batch, learner=self.learner, position=self.position)
+        if self._crowd is None:
+            return [batch]
+        return list(self._crowd.parts(batch, self._plan(batch, self._fresh, limit=self.limit)))
+
     def reach(self, time: int) -> None:
         """Let time reach this: of records that are in no batch, for their keys get no learner."""
         if self._idleness is None:

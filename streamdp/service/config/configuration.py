@@ -190,7 +190,8 @@ class Configuration:
                 if stream.crowd == "off":
                     return learner
                 groups = Groups.of(stream.crowd_groups)
-                together = crowded(learner, groups=groups, control=Control(stream.control))
+                control, reach = Control(stream.control), stream.crowd
+                together = crowded(learner, groups=groups, control=control, reach=reach)
                 return donating(together) if stream.donate else together
             # here: streams of losses need not load the papers' bandit learners
             from streamdp.core.learners.bandits import refuse_in_blocks
@@ -305,7 +306,10 @@ class Configuration:
         inputs = {_plain(name): name for name in read}
         derived: dict[str, str] = {}
         for place, topics in own:
-            for name in (topics.actions, topics.ledger, topics.state, topics.quarantine):
+            crowd = [topics.snapshots] if topics.crowd else []
+            for name in (
+                topics.actions, topics.ledger, topics.state, topics.quarantine, *crowd,
+            ):  # fmt: skip
                 taken = derived.get(_plain(name)) or inputs.get(_plain(name))
                 if taken is not None:
                     where = f"{self.path}: {place}"
@@ -328,6 +332,9 @@ class Configuration:
             elif stream.observes == "feedback" and (stream.crowd_groups or stream.donate):
                 key = "crowd_groups" if stream.crowd_groups else "donate"
                 what, expected, got = "is for votes", 'observes = "losses"', 'observes = "feedback"'
+            elif stream.observes == "feedback" and stream.crowd == "stream":
+                key, what, got = "crowd", "across partitions is for votes", 'crowd = "stream"'
+                expected = 'crowd = "partition", or observes = "losses"'
             else:
                 continue
             raise InvalidConfig(complaint(self._where(name, key), what, expected=expected, got=got))
@@ -425,6 +432,7 @@ class Configuration:
             name,
             stream.input,
             quarantined=stream.quarantine,
+            crowd=stream.crowd == "stream",
             headers=stream.observes == "feedback" or stream.idle is not None,
         )
 

@@ -236,9 +236,9 @@ class StreamTable(BaseModel):
     carry: bool = Field(
         default=True, description="begin an epoch with what is public of the one before"
     )
-    crowd: Literal["off", "partition"] = Field(
+    crowd: Literal["off", "partition", "stream"] = Field(
         default="off",
-        description="whether the keys of a partition learn from each other's releases",
+        description="whether keys learn from each other's releases: a partition's keys, or all",
     )
     control: Annotated[Fraction, BeforeValidator(_share)] = Field(
         default=Fraction(0), description='the part of the keys that never use the crowd, as "0.05"'

@@ -5,7 +5,7 @@ test holds them equal to what the code reads and writes. `event-list` and `event
 two layouts of JSON input, `event-feedback` what a JSON record of a feedback stream says. `request`
 and `outcome` are the contents from which an assembly makes events. `action` and `ledger` are the
 lines of the topics of that name, `policy` is the line of a feedback stream's actions topic,
-`assembly` the line of an assembly's ledger.
+`assembly` the line of an assembly's ledger, `snapshot` a record of a crowd topic.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import msgspec
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
+    ADOPTION_SCHEMA,
     LEDGER_SCHEMA,
-    PRIOR_SCHEMA,
     ActionLine,
     Assembled,
     LedgerLine,
     PolicyLine,
 )
+from streamdp.wire.snapshots import SNAPSHOT_SCHEMA, SnapshotRecord
 
 NAMES = (
     "event-list",
@@ -35,6 +36,7 @@ NAMES = (
     "policy",
     "ledger",
     "assembly",
+    "snapshot",
 )
 
 _VERSIONS = {
@@ -45,8 +47,9 @@ _VERSIONS = {
     "outcome": 1,
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
-    "ledger": PRIOR_SCHEMA,
+    "ledger": ADOPTION_SCHEMA,
     "assembly": LEDGER_SCHEMA,
+    "snapshot": SNAPSHOT_SCHEMA,
 }
 
 _LINES: dict[str, Any] = {
@@ -54,6 +57,7 @@ _LINES: dict[str, Any] = {
     "policy": PolicyLine,
     "ledger": LedgerLine,
     "assembly": Assembled,
+    "snapshot": SnapshotRecord,
 }
 
 _TITLES = {
@@ -66,6 +70,7 @@ _TITLES = {
     "policy": "The policy in force for one key of a feedback stream.",
     "ledger": "What a release cost the events that it read, the beginning of an epoch, or a prior.",
     "assembly": "Which requests may become events: a line of an assembly's ledger.",
+    "snapshot": "What a partition tells the others of its votes: a record of a crowd topic.",
 }
 
 

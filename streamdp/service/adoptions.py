@@ -1,0 +1,101 @@
+"""What the partitions of a stream adopted of each other, held against their ledgers.
+
+A prior of a crowd across partitions names the snapshots that it was made of. Each is what another
+prior, of another partition, was made of: so the other partition's ledger says what it counts, up to
+that prior's line. Here, for `verification`:
+
+1. A prior names snapshots of other partitions, each once, and no more than a partition may adopt.
+2. Its bonuses are within a prior's bounds.
+3. Each snapshot is the one that the other partition's ledger gives, by its digest.
+4. The prior is what the votes before it make, and those that the snapshots count (`Crowd.follows`).
+
+Lines of one partition may name what stands in the ledger of another that was read up to an earlier
+moment, if the service runs meanwhile. Such a prior cannot be judged yet (`unjudged`); the bounds of
+2 hold of it all the same, and nothing that it could say would cost an ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.adoption import MOST_ADOPTED, CrowdSnapshot, are_priors, together
+from streamdp.core.evidence.crowd import Crowd, Votes
+from streamdp.wire.lines import PriorLine
+
+_Place = tuple[int, int, int]
+"""A partition, an epoch, and the number of a prior."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A prior that is to be judged once all ledgers are read."""
+
+    place: _Place
+    crowd: Crowd
+    prior: CrowdPrior
+    votes: Votes  # the partition's own
+    priors: Mapping[int, CrowdPrior]
+
+
+@dataclass(slots=True)
+class Adoptions:
+    """Follows the priors of all partitions of one stream."""
+
+    unjudged: int = 0
+    _snapshots: dict[_Place, CrowdSnapshot] = field(default_factory=dict)
+    _newest: dict[tuple[int, int], int] = field(default_factory=dict)
+    _claims: list[_Claim] = field(default_factory=list)
+
+    def read(
+        self,
+        line: PriorLine,
+        prior: CrowdPrior,
+        crowd: Crowd,
+        *,
+        own: Votes,
+        told: Votes,
+        priors: Mapping[int, CrowdPrior],
+    ) -> Iterator[str]:
+        """What is wrong with a prior, as far as its own partition's lines before it say.
+
+        `own`: the votes that it was made of; `told`: those of them that others are told.
+        """
+        at = line.partition, line.epoch
+        of = [name.partition for name in prior.adopted]
+        if line.partition in of or len(set(of)) < len(of) or len(of) > MOST_ADOPTED:
+            yield f"prior {prior.number} names {len(of)} snapshots, not all of other partitions"
+        elif not crowd.fits(prior) or not are_priors(crowd, prior.bonuses):
+            yield f"prior {prior.number} has bonuses that no shares of keys give"
+        else:
+            self._claims.append(_Claim((*at, prior.number), crowd, prior, own, priors))
+        self._newest[at] = prior.number
+        self._snapshots[(*at, prior.number)] = CrowdSnapshot.of(
+            crowd, told, priors, partition=line.partition, epoch=line.epoch, number=prior.number
+        )
+
+    def judge(self) -> Iterator[tuple[int, str]]:
+        """What is wrong once all ledgers are read, each with its partition."""
+        claims, self._claims = self._claims, []
+        for claim in claims:
+            partition, _, number = claim.place
+            others, wrong = [], False
+            for name in claim.prior.adopted:
+                found = self._snapshots.get((name.partition, name.epoch, name.number))
+                if found is not None and found.digest == name.digest:
+                    others.append(found)
+                elif found is not None or name.number <= self._newest.get(name[:2], 0):
+                    wrong = True
+                    yield (
+                        partition,
+                        f"prior {number} was made of a snapshot (prior {name.number}, epoch"
+                        f" {name.epoch}) that the ledger of partition {name.partition} does not"
+                        " give",
+                    )
+            if len(others) < len(claim.prior.adopted):
+                self.unjudged += not wrong
+                continue
+            votes, priors = together(claim.votes, claim.priors, others, size=claim.crowd.size)
+            if not claim.crowd.follows(claim.prior, votes, priors):
+                yield partition, f"prior {number} does not follow from the votes that it names"

@@ -1,0 +1,72 @@
+"""Metrics of crowds across partitions: what priors have adopted, and what was refused.
+
+From the ledger's newest lines, and of the process alone how many records of the crowd topic it has
+refused. Ages are counts of priors: a clock would tell how fast events come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client.core import Metric
+
+from streamdp.core.events import CrowdPrior
+from streamdp.core.learners import Leader
+from streamdp.service.about import About
+from streamdp.service.families import counter, gauge
+from streamdp.service.history import StreamReleases
+from streamdp.service.status import ProcessStatus
+
+
+def adopting(
+    about: Sequence[About], told: Mapping[str, StreamReleases], process: ProcessStatus | None
+) -> Iterator[Metric]:
+    """Every family; samples of streams whose crowd reaches across partitions alone."""
+    across = [each for each in about if _reaches(each)]
+    newest = {each.name: _newest(told[each.name]) for each in across if each.name in told}
+    yield gauge(
+        "streamdp_crowd_adopted",
+        "Other partitions whose votes a partition's newest prior was made of: the fewest of any.",
+        ["stream"],
+        (
+            ((name,), min(len(prior.adopted) for prior in priors.values()))
+            for name, priors in newest.items()
+            if priors
+        ),
+    )
+    yield gauge(
+        "streamdp_crowd_priors_behind",
+        "How many priors adopted votes are behind what their partition has told: the most of any.",
+        ["stream"],
+        (((name,), max(_behind(priors), default=0)) for name, priors in newest.items()),
+    )
+    refused = [] if process is None else process.streams
+    yield counter(
+        "streamdp_crowd_snapshots_refused",
+        "Records of the crowd topic that were none of their partition: damaged, or of others.",
+        ["stream"],
+        (
+            ((stream.name,), stream.snapshots_refused)
+            for stream in refused
+            if stream.name in {each.name for each in across}
+        ),
+    )
+
+
+def _behind(priors: Mapping[int, CrowdPrior]) -> Iterator[int]:
+    """How many priors a partition has made since each snapshot that others have adopted of it."""
+    for prior in priors.values():
+        for name in prior.adopted:
+            if (newest := priors.get(name.partition)) is not None:
+                yield newest.number - name.number
+
+
+def _reaches(about: About) -> bool:
+    crowd = about.learner.crowd if isinstance(about.learner, Leader) else None
+    return crowd is not None and crowd.reach == "stream"
+
+
+def _newest(told: StreamReleases) -> dict[int, CrowdPrior]:
+    """The newest prior of each partition that is on the lines that were read."""
+    parts = told.partitions.items()
+    return {number: part.prior for number, part in parts if part.prior is not None}

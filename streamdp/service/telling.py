@@ -1,0 +1,77 @@
+"""What a partition tells the others of its votes, and keeps of what they tell: cut by cut.
+
+Where a crowd reaches across partitions (`core.evidence.adoption`):
+
+1. The snapshot that belongs to a prior is told by the cut that publishes that prior's line, which
+   is the one behind the cut that recorded it. So it counts no vote that is not durable, and nothing
+   that is drawn in the same cut: that cut's size is the same whatever was drawn (P5).
+2. The state has it from then on. Who takes the partition tells it again: a topic that was lost
+   fills by and by.
+3. What was adopted is recorded in the cut that records the prior that was made of it, which is the
+   cut of the first draw that was told that prior. Of a prior that was lost in a crash nobody has
+   seen anything: what it is made of may be decided anew. Of one that is durable the state has both
+   the prior and what it was made of, and nothing is decided again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamdp.core.engine import CrowdStanding
+from streamdp.core.evidence.adoption import CrowdSnapshot, Offers
+from streamdp.service.spec import StreamSpec
+from streamdp.wire.entries import Entries
+from streamdp.wire.published import Lines
+from streamdp.wire.snapshots import encode_snapshot
+from streamdp.wire.state import EpochEntries
+from streamdp.wire.state_version import ADOPTION_VERSION, CROWD_VERSION, POOL_VERSION, VERSION
+
+
+def layout_version(spec: StreamSpec, crowd: CrowdStanding | None) -> int:
+    """Which layout a checkpoint has: the oldest that holds what the stream needs."""
+    if crowd is None:
+        return VERSION
+    if spec.reaches:
+        return ADOPTION_VERSION
+    return POOL_VERSION if crowd.pool else CROWD_VERSION
+
+
+@dataclass(slots=True)
+class SnapshotTelling:
+    """Snapshots of one partition at work: its own, and what others told it."""
+
+    lines: Lines
+    entries: Entries
+    epoch: int
+    offers: Offers
+    due: CrowdSnapshot | None = None  # to be told by the next cut
+    _told: CrowdSnapshot | None = None  # the newest that was told, or is to be
+    _kept: dict[int, CrowdSnapshot] = field(default_factory=dict)  # what the state has of others
+
+    def go_on(self, saved: EpochEntries) -> None:
+        """Go on from a state of the same epoch: what was told last is told again."""
+        self.due = self._told = saved.snapshot
+        self._kept = dict(saved.adopted)
+
+    def cut(
+        self, crowd: CrowdStanding | None
+    ) -> tuple[bytes | None, list[tuple[bytes, bytes | None]]]:
+        """What this cut tells the others, and the entries of the state that it changes."""
+        changes: list[tuple[bytes, bytes | None]] = []
+        record, due = None, self.due
+        if due is not None:
+            record = encode_snapshot(due, lines=self.lines)
+            changes.append((self.entries.snapshot(epoch=self.epoch), record))
+        self.due = None
+        if crowd is None:
+            return record, changes
+        if crowd.snapshot is not None and crowd.snapshot != self._told:
+            self.due = self._told = crowd.snapshot
+        adopted = {each.partition: each for each in crowd.adopted}
+        for other in self._kept.keys() | adopted.keys():
+            if self._kept.get(other) != adopted.get(other):
+                place, now = self.entries.adopted(other, epoch=self.epoch), adopted.get(other)
+                value = None if now is None else encode_snapshot(now, lines=self.lines)
+                changes.append((place, value))
+        self._kept = adopted
+        return record, sorted(changes)
