@@ -148,6 +148,7 @@ def test_are_guesses_made_before_the_block_that_they_are_for() -> None:
     assert (usual.guesses[usual.block == 0] == 0.5).all()
 
 
+@pytest.mark.slow
 def test_do_intervals_miss_as_often_as_they_say(trials: Trials) -> None:
     """95 % intervals miss in at most 5 % of 200 logs (1e-6: at most 29), bounds far less often."""
     most = scipy.stats.binom.isf(1e-6, trials.logs, 0.05)

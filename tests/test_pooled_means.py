@@ -145,6 +145,7 @@ PLACES = st.lists(st.integers(0, 200), max_size=8)
 CONTROLS = st.sampled_from([NO_CONTROL, HALF])
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.integers(0, 99), PLACES, CONTROLS, st.integers(1, 5), st.sampled_from(["header", "value"])
@@ -163,6 +164,7 @@ def test_does_how_records_were_cut_into_batches_change_nothing(
     assert state(cuts) == state(whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 99), PLACES, CONTROLS, st.lists(st.integers(0, 30), min_size=1))
 def test_can_an_outsider_make_every_prior_and_policy_again(
@@ -176,6 +178,7 @@ def test_can_an_outsider_make_every_prior_and_policy_again(
     assert machine.crowd() == CrowdStanding(outsider.votes, tuple(outsider.priors.values())[1:])
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     st.integers(0, 99), PLACES, st.lists(st.integers(0, 3), min_size=10, max_size=10),
