@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Commit, Headers, Key, Records, Transport, Value
+from streamdp.ports import Commit, Headers, Key, Partition, Records, Transport, Value
 from streamdp.testing.transport_room import BOUNDED, Heard, Room, flatten, interrupt, numbered, rows
 
 ODD: list[tuple[Key, Value]] = [
@@ -259,16 +259,20 @@ async def _ten(transport: Transport, room: Room, start: int) -> list[tuple[int, 
 
 
 async def share(room: Room) -> None:
-    """Every partition has one worker, also when one goes."""
+    """Every partition comes to have one worker, also when one goes.
+
+    Who is given a partition may hear of it before its old owner does: taking it fences that one.
+    """
     await room.create(partitions=4)
     first, second = await room.worker("first"), await room.worker("second")
     everything = {room.at(number) for number in range(4)}
-    while True:
+    while not _are_shared(first.heard.assigned_now, second.heard.assigned_now, everything):
         for worker in (first, second):
             await worker.transport.poll(max_records=1, timeout=0.02)
-        shares = first.heard.assigned_now, second.heard.assigned_now
-        if all(shares) and shares[0] | shares[1] == everything:
-            break
-    room.expect("owned by both", expected=set(), got=shares[0] & shares[1])
     await second.transport.close()
     await first.until(lambda heard: heard.assigned_now == everything)
+
+
+def _are_shared(ones: set[Partition], others: set[Partition], everything: set[Partition]) -> bool:
+    """Whether each of two has some, and both together have everything once."""
+    return bool(ones and others) and ones | others == everything and not ones & others
