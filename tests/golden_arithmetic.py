@@ -81,7 +81,7 @@ def of_means(learner: PolicyLearner) -> str:
         made = learner.crowd.made_from(kept, priors, after=block + 1)
         priors[made.number] = made
         policy = learner.policy(state, np.full(ROWS, block + 1, dtype=np.int64), made)
-        digest.update(made.told)
+        digest.update(made.encoded)
         digest.update(policy.astype("<u4").tobytes())
     return digest.hexdigest()
 

@@ -214,7 +214,9 @@ def crowd() -> object:
             told[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
     line = CROWDED.prior(PRIOR, partition=0, epoch=2, last_offset=200, ordinal=10)
     told[Entries("home", 0).prior(7, epoch=2).decode()] = line.decode()
-    for_groups = replace(PRIOR, number=8, told=PRIOR.told + PRIOR.told[::-1] + PRIOR.told)
+    for_groups = replace(
+        PRIOR, number=8, encoded=PRIOR.encoded + PRIOR.encoded[::-1] + PRIOR.encoded
+    )
     line = GROUPED.prior(for_groups, partition=0, epoch=2, last_offset=200, ordinal=10)
     told[Entries("home", 0).prior(8, epoch=2).decode()] = line.decode()
     for name in ("opening", "action"):

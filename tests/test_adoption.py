@@ -310,7 +310,7 @@ def test_is_a_snapshot_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones(100, np.int64)
     votes = Votes(np.arange(100), ones, 0 * ones, 0 * ones, 0 * ones, 1 + np.arange(100) % 50)
     whole = CrowdSnapshot.of(learner.crowd, votes, priors, partition=0, epoch=1, number=100)
-    assert len(whole.told) == 64 * 12
+    assert len(whole.priors) == 64 * 12
     monkeypatch.setattr(adoption, "MOST_PRIORS", 2)
     monkeypatch.setattr(adoption, "MOST_CELLS", 1)
     small = CrowdSnapshot.of(learner.crowd, votes, priors, partition=0, epoch=1, number=100)
@@ -334,9 +334,9 @@ def test_is_what_no_partition_can_have_told_refused() -> None:
     snapshot.check(learner.crowd)
     CrowdSnapshot(0, 1, 1, b"", b"").check(learner.crowd)  # nothing that counts
     cells = np.frombuffer(snapshot.cells, "<i4").reshape(-1, COLUMNS)
-    tops = (len(snapshot.told) // 12, 10**6, 2, 3, 1)
+    tops = (len(snapshot.priors) // 12, 10**6, 2, 3, 1)
     wrong = [replace(snapshot, partition=-1), replace(snapshot, epoch=-1),
-             replace(snapshot, number=0), replace(snapshot, told=snapshot.told[:-4]),
+             replace(snapshot, number=0), replace(snapshot, priors=snapshot.priors[:-4]),
              replace(snapshot, cells=snapshot.cells[:-1])]  # fmt: skip
     for column, top in enumerate((*tops, None)):
         for value in (-1, top):
@@ -344,10 +344,10 @@ def test_is_what_no_partition_can_have_told_refused() -> None:
                 changed = cells.copy()
                 changed[0, column] = value
                 wrong.append(replace(snapshot, cells=changed.tobytes()))
-    bonuses = np.frombuffer(snapshot.told, "<i4").copy()
+    bonuses = np.frombuffer(snapshot.priors, "<i4").copy()
     for at in ([40 << 20, 0, 0], [-40 << 20, 0, 0], [1 << 20, 0, 0]):
         bonuses[:3] = at
-        wrong.append(replace(snapshot, told=bonuses.tobytes()))
+        wrong.append(replace(snapshot, priors=bonuses.tobytes()))
     for each in wrong:
         with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
             each.check(learner.crowd)

@@ -209,11 +209,11 @@ def test_can_whoever_has_the_votes_check_a_prior() -> None:
 
     off = [made.bonuses + np.eye(4, dtype=np.int64)[1] * units for units in (1, -1, 2, -2)]
     told = [
-        CROWD.follows(changed(told=each.astype("<i8").tobytes()), votes, priors) for each in off
+        CROWD.follows(changed(encoded=each.astype("<i8").tobytes()), votes, priors) for each in off
     ]
     assert told == [True, True, False, False]
     wrong = [changed(gap=gap) for gap in (-1, 3, *({0, 1, 2} - {made.gap}))]
-    wrong += [changed(told=made.told[:-8])]
+    wrong += [changed(encoded=made.encoded[:-8])]
     assert not any(CROWD.follows(each, votes, priors) for each in wrong)
     assert not CROWD.follows(made, votes_of((0, 512, 0, 2, 31), (0, 3, 1, 1, 9)), priors)
 
@@ -303,7 +303,7 @@ def test_is_the_law_of_a_draw_that_of_its_bonuses() -> None:
     )
     favouring = prior(1, 0.5, -3, 0, 1)
     moved = sums - np.array([2, -12, 4, 4]) * ONE  # a bonus is worth 1/ρ = 4 of loss
-    assert told.log_probabilities(sums, in_force=2, told=favouring) == pytest.approx(
+    assert told.log_probabilities(sums, in_force=2, prior=favouring) == pytest.approx(
         sd.incumbent_leader(actions=list("abcd"), epsilon="1/2", bonus="0").log_probabilities(
             moved, in_force=0
         )
@@ -317,7 +317,7 @@ def test_does_a_prior_keep_what_the_proof_of_the_regret_needs() -> None:
     for _ in range(200):
         told = CrowdPrior.of(1, after=1, gap=0, bonuses=rng.integers(-4 * ONE, 4 * ONE, 4))
         sums, in_force = rng.integers(0, 30 * ONE, 4), int(rng.integers(4))
-        logs = learner.log_probabilities(sums, in_force=in_force, told=told)
+        logs = learner.log_probabilities(sums, in_force=in_force, prior=told)
         bonuses = CROWD.bonuses(told, np.array([in_force]), np.array([0]))
         scores = bonuses[0] / ONE - sums / ONE / 4
         for best in range(4):

@@ -175,7 +175,7 @@ def test_is_a_draw_as_private_under_any_prior(bonuses: tuple[int, int]) -> None:
         logs = np.array(
             [
                 learner.log_probabilities(
-                    (base + vertex.astype(np.int64)) * UNIT, in_force=0, told=told
+                    (base + vertex.astype(np.int64)) * UNIT, in_force=0, prior=told
                 )
                 for vertex in VERTICES
             ]

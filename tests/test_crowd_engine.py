@@ -170,7 +170,7 @@ def test_do_new_keys_open_with_what_the_crowd_knows() -> None:
     assert Counter(release.epsilon for release in openings) == {Fraction(0): 400}
     known = {each.number for each in (*standing.priors[-1:], *opened.priors)}
     assert {release.prior for release in openings} <= known
-    law = np.exp(leader().log_probabilities(np.zeros(3, np.int64), in_force=0, told=told))
+    law = np.exp(leader().log_probabilities(np.zeros(3, np.int64), in_force=0, prior=told))
     assert law[1] > 0.88
     assert sum(release.value == 1 for release in openings) > 340
 
@@ -235,7 +235,8 @@ def test_is_a_record_that_fits_no_prior_refused() -> None:
     with pytest.raises(sd.StateMismatch, match="a prior is missing"):
         rebuilt(standing, told=9)
     for wrong in (
-        replace(first, number=2), replace(first, after=99), replace(first, told=first.told[:8]),
+        replace(first, number=2), replace(first, after=99),
+        replace(first, encoded=first.encoded[:8]),
     ):  # fmt: skip
         with pytest.raises(sd.StateMismatch, match="priors on record"):
             rebuilt(replace(standing, priors=(wrong, *others)))

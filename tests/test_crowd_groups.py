@@ -93,7 +93,7 @@ def test_does_a_prior_hold_bonuses_for_each_group() -> None:
     store, of = store_of(learner), stream(learner)
     live(store, of, 120)
     priors = [line.prior() for line in lines_of(store) if isinstance(line, PriorLine)]
-    assert {len(prior.told) for prior in priors} == {3 * 3 * 8}
+    assert {len(prior.encoded) for prior in priors} == {3 * 3 * 8}
     by_group = priors[-1].bonuses.reshape(3, 3)
     assert len(np.unique(by_group, axis=0)) == 3
     assert verified(store, of) == []

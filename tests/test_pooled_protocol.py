@@ -151,7 +151,7 @@ def test_would_verification_see_another_prior_policy_or_number() -> None:
     told = lines[at]
     assert isinstance(told, PriorLine)
     assert found(at) == ""
-    moved = bytearray(told.prior().told)
+    moved = bytearray(told.prior().encoded)
     moved[0] ^= 1
     assert "does not follow" in found(at, bonuses=b64encode(bytes(moved)).decode())
     assert "does not follow" in found(at, bonuses=b64encode(bytes(8)).decode())

@@ -56,7 +56,7 @@ def decided_anew(patch: pytest.MonkeyPatch) -> None:
             return known
         newest = known.priors[-1]
         again = CrowdPrior(
-            newest.number, newest.after, newest.gap, known.priors[-2].told, newest.adopted
+            newest.number, newest.after, newest.gap, known.priors[-2].encoded, newest.adopted
         )
         return replace(known, priors=(*known.priors[:-1], again))
 

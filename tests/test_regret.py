@@ -58,7 +58,7 @@ def chance_of_the_worse(
             sums = np.array([ones, other]) * UNIT
             law = learner.choose.log_probabilities(sums)
             if prior is not None:
-                law = learner.log_probabilities(sums, in_force=0, told=prior)
+                law = learner.log_probabilities(sums, in_force=0, prior=prior)
             weight = 1.0
             for k, mean in zip((ones, other), means, strict=True):
                 weight *= comb(n, k) * mean**k * (1 - mean) ** (n - k)

@@ -22,6 +22,7 @@ import streamdp
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VAGUE = {"found", "each", "told"}  # they say how a thing came here, not what it is
 HEAVY = {"aiokafka", "pydantic", "starlette", "prometheus_client", "matplotlib", "uvicorn", "typer"}
 
 
@@ -101,6 +102,47 @@ def test_no_two_classes_have_one_name() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(name)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def vague_names(source: str) -> list[str]:
+    """Variables, arguments, attributes and functions of these names, with their lines.
+
+    Texts are free: a checkpoint of a replay has an entry "told", and docstrings are sentences.
+    """
+    return [
+        f"{getattr(node, 'lineno', 0)}: {name}"
+        for node in ast.walk(ast.parse(source))
+        if not isinstance(node, ast.Constant)
+        for _, value in ast.iter_fields(node)
+        for name in (value if isinstance(value, list) else [value])
+        if isinstance(name, str) and name in VAGUE
+    ]
+
+
+def test_names_of_the_product_say_what_they_hold() -> None:
+    """`partitions`, not `found`; `row`, not `each`; `prior`, not `told`."""
+    guilty = {
+        name: vague
+        for path in python_files()
+        if (name := str(path.relative_to(ROOT))).startswith(("streamdp/", "adapters/"))
+        if (vague := vague_names(path.read_text()))
+    }
+    assert guilty == {}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "found = 1", "[each for row in rows]", "def told() -> None: ...", "def f(*, each=1): ...",
+        "f(told=1)", "self.told = 1", "import numpy as found", "def f():\n    global each",
+        "match row:\n    case told: ...", "try: ...\nexcept OSError as found: ...",
+        "class found: ...", "lambda each: 1",
+    ],
+)  # fmt: skip
+def test_a_vague_name_is_noticed(planted: str) -> None:
+    assert len(vague_names(planted)) == 1
+    text = planted.replace("found", "table").replace("each", "table").replace("told", "table")
+    assert vague_names(f'{text}\nprior = {{"told": "each was found"}}') == []
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)

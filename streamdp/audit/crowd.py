@@ -84,8 +84,8 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
     `learner` is one without a crowd; its recipe runs again for two actions.
 
     >>> import streamdp as sd
-    >>> found = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), "partition")
-    >>> found.verdict, found.charged, round(found.worst, 9)
+    >>> audit = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), "partition")
+    >>> audit.verdict, audit.charged, round(audit.worst, 9)
     ('holds', Fraction(1, 1), 1.0)
     """
     alone = learner_of(learner.to_config(), actions=ACTIONS)
@@ -102,9 +102,9 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
             due = "some" if closed else "nothing"
             failures.append(f"record {varied}: moves what is released by {ratio:.6f}, due: {due}")
     options = dict(alone.options)
-    told = ", ".join(f"{name}={value}" for name, value in {**options, "crowd": kind}.items())
+    arguments = ", ".join(f"{name}={value}" for name, value in {**options, "crowd": kind}.items())
     return Audit(
-        learner=f"{alone.recipe}({told})", actions=len(ACTIONS), configured=options["epsilon"],
+        learner=f"{alone.recipe}({arguments})", actions=len(ACTIONS), configured=options["epsilon"],
         charged=charge, worst=worst, samples=0, failures=tuple(failures),
     )  # fmt: skip
 
@@ -115,11 +115,11 @@ def _subject(alone: Leader, kind: str) -> Leader:
     control = Control(Fraction(1, 2) if kind == "control" else Fraction(0))
     together = crowded(alone, groups=groups, control=control)
     assert together.crowd is not None
-    told = longest_told(together.crowd)
+    length = longest_told(together.crowd)
     if kind != "donate":
-        return replace(together, schedule=Schedule("audit", None, (1,), (told,)))
+        return replace(together, schedule=Schedule("audit", None, (1,), (length,)))
     giving = replace(together.crowd, donates=2)
-    return replace(together, crowd=giving, schedule=Schedule("audit", None, (1,), (told, 1)))
+    return replace(together, crowd=giving, schedule=Schedule("audit", None, (1,), (length, 1)))
 
 
 def _records(schedule: Schedule) -> list[tuple[Key, int]]:

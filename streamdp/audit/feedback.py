@@ -63,7 +63,7 @@ def audit_feedback_learner(
     >>> audit.verdict, audit.charged, audit.worst
     ('holds', Fraction(1, 2), 0.5)
     """
-    told, learner = str(learner), replace(learner, crowd=None)
+    name, learner = str(learner), replace(learner, crowd=None)
     few = replace(learner, actions=learner.actions[:_ARMS])
     worst, failures = inf, []
     if learner.charge is not None:
@@ -76,7 +76,7 @@ def audit_feedback_learner(
     if not policies_are_public(learner):
         failures.append("a policy is not what its releases say")
     return Audit(
-        learner=told,
+        learner=name,
         actions=len(learner.actions),
         configured=dict(learner.options).get("epsilon", "∞"),
         charged=learner.charge,

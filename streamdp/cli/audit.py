@@ -151,7 +151,7 @@ def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
     from streamdp.core.learners import RECIPES, learner_of
     from streamdp.core.learners.leader import crowded
 
-    found = []
+    audits = []
     for options, size in product(chosen, sizes):
         if options["recipe"] not in RECIPES:
             continue
@@ -160,12 +160,12 @@ def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
             crowded(learner)
         except InvalidConfig:
             continue  # it selects otherwise than a crowd supposes
-        found += [audit_crowd(learner, kind) for kind in KINDS]
-    if not found:
+        audits += [audit_crowd(learner, kind) for kind in KINDS]
+    if not audits:
         named = ", ".join(dict.fromkeys(options["recipe"] for options in chosen))
         expected = "a recipe that selects by permute_and_flip"
         raise InvalidConfig(complaint("--crowd", "no such learner", expected=expected, got=named))
-    return found
+    return audits
 
 
 def _of_configuration(

@@ -193,7 +193,7 @@ class CrowdPrior:
     number: int
     after: int  # how many votes the partition had released
     gap: int  # which of the crowd's gaps fitted best
-    told: bytes  # K little-endian int64 for each group: bonuses in units of 2**-20 noise units
+    encoded: bytes  # K little-endian int64 for each group: bonuses in units of 2**-20 noise units
     adopted: tuple[Adopted, ...] = ()  # of which votes of other partitions it was made too
 
     @classmethod
@@ -204,7 +204,7 @@ class CrowdPrior:
     @property
     def bonuses(self) -> NDArray[np.int64]:
         """K bonuses for each group of keys, in units of 2**-20 noise units."""
-        return np.frombuffer(self.told, "<i8").astype(np.int64, copy=False)
+        return np.frombuffer(self.encoded, "<i8").astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +391,7 @@ class Releases(Sequence[Release]):
         ends = np.array([vote.last_offset for vote in votes], dtype=np.int64)
         before = np.searchsorted(self.last_offset, ends, side="right")
         places = before + np.arange(len(votes))  # among releases and votes together
-        told: list[tuple[tuple[int, int], int, Release | CrowdPrior, int]] = [
+        lines: list[tuple[tuple[int, int], int, Release | CrowdPrior, int]] = [
             ((place + 1, 0), at, vote, vote.last_offset)
             for place, at, vote in zip(places.tolist(), before.tolist(), votes, strict=True)
         ]
@@ -402,9 +402,9 @@ class Releases(Sequence[Release]):
                 int(self.last_offset[at - 1]) if at else -1,
                 int(ends[passed - 1]) if passed else -1,
             )
-            told.append(((place, 1), at, prior, last))
-        told.sort(key=lambda each: each[0])
-        return [(at, each, last) for _, at, each, last in told]
+            lines.append(((place, 1), at, prior, last))
+        lines.sort(key=lambda line: line[0])
+        return [(at, vote_or_prior, last) for _, at, vote_or_prior, last in lines]
 
     def __repr__(self) -> str:
         """Say how many, not what."""

@@ -67,7 +67,9 @@ def play_crowds(
                 held = _held(log)
                 for seed in part.seeds:
                     crowd.play_across(seed, held, record)
-                    done += sum(len(each.offsets) for batches in held.values() for each in batches)
+                    done += sum(
+                        len(batch.offsets) for batches in held.values() for batch in batches
+                    )
                     if progress is not None:
                         progress(done // seeds)
                 yield Played(part, at, crowd.actions, crowd.closed)
@@ -107,7 +109,7 @@ class _Runner:
 
     engine: Engine
     pieces: Iterator[LossBatch]
-    told: dict[int, CrowdSnapshot] = field(default_factory=dict)  # by number
+    snapshots: dict[int, CrowdSnapshot] = field(default_factory=dict)  # by number
     made: int = 0
     ended: bool = False
 
@@ -153,7 +155,7 @@ class InStep:
         standing = runner.engine.crowd()
         if released.priors and standing is not None and standing.snapshot is not None:
             runner.made = standing.snapshot.number
-            runner.told[runner.made] = standing.snapshot
+            runner.snapshots[runner.made] = standing.snapshot
 
     def _wanted(self, number: int, prior: int) -> list[tuple[int, int]]:
         """Which snapshots the next prior of a partition may adopt: partition and number."""
@@ -167,16 +169,16 @@ class InStep:
     ) -> Mapping[int, CrowdSnapshot]:
         """What a prior adopts."""
         if self._record is not None:
-            told = {
-                each.name: each
+            snapshots = {
+                snapshot.name: snapshot
                 for runner in self._runners.values()
-                for each in runner.told.values()
+                for snapshot in runner.snapshots.values()
             }
-            return OnRecord(self._record.get(number, {}), told)(prior, adopted)
+            return OnRecord(self._record.get(number, {}), snapshots)(prior, adopted)
         offers = Offers(number)
         for other, wanted in self._wanted(number, prior):
             runner = self._runners[other]
-            if (newest := runner.told.get(min(wanted, runner.made))) is not None:
+            if (newest := runner.snapshots.get(min(wanted, runner.made))) is not None:
                 offers.offer(newest)
         return offers(prior, {})
 

@@ -165,14 +165,14 @@ class _PartOfWorld:
         self.priors[0] = self.crowd.nothing
 
     @property
-    def told(self) -> CrowdPrior:
+    def current(self) -> CrowdPrior:
         """What draws are told now."""
         return self.priors[len(self.priors) - 1]
 
     @property
     def wanted(self) -> int:
         """How many votes are missing until the next prior is made."""
-        return due(self.told.after) - self.votes
+        return due(self.current.after) - self.votes
 
     def refresh(self, kept: Ints) -> CrowdSnapshot:
         """Make the next prior of these newest votes; what the others are told of them."""
@@ -271,7 +271,7 @@ class _Play:
         for number, part in enumerate(self.parts):
             places = np.flatnonzero(home == number)
             if len(places):
-                yield (part.told, self.world.groups[keys[places]]), places
+                yield (part.current, self.world.groups[keys[places]]), places
 
     def _events(self) -> tuple[Ints, Ints]:
         """Keys as they open (block −1) and end a block, in the order of time.
@@ -317,31 +317,31 @@ class _Play:
 
     def _open(self, keys: Ints) -> None:
         """Draw first actions: prior 0 favours none, so both learners draw alike."""
-        for told, places in self._by_home(keys):
+        for crowd_prior, places in self._by_home(keys):
             some = keys[places]
             bits = self._bits(some, Purpose.OPENING, np.zeros_like(some))
             nothing = np.zeros((len(some), self.world.means.shape[2]), dtype=np.int64)
-            prior = None if told is None else self.learner.opening_prior(told)
+            prior = None if crowd_prior is None else self.learner.opening_prior(crowd_prior)
             self.known.in_force[some] = self.learner.choose.select(nothing, bits, prior)
         self._lose(keys, np.zeros_like(keys))
 
     def _end(self, keys: Ints, blocks: Ints) -> None:
         """Draw votes, and put the actions that follow from them in force."""
-        for told, places in self._by_home(keys):
-            self._vote(keys[places], blocks[places], told)
+        for crowd_prior, places in self._by_home(keys):
+            self._vote(keys[places], blocks[places], crowd_prior)
         self._lose(keys, blocks + 1)
 
-    def _vote(self, keys: Ints, blocks: Ints, snapshot: ToldPrior | None) -> None:
+    def _vote(self, keys: Ints, blocks: Ints, crowd_prior: ToldPrior | None) -> None:
         """Votes of keys that are told alike."""
         in_force, lengths = self.known.in_force[keys], self.lengths[blocks]
         bits = self._bits(keys, Purpose.SELECTION, blocks)
-        prior = self.learner.prior(in_force, snapshot)
+        prior = self.learner.prior(in_force, crowd_prior)
         votes = self.learner.choose.select(self.sums[keys, blocks], bits, prior)
-        if snapshot is not None and self.learner.crowd is not None:
-            number = np.full(len(keys), snapshot[0].number)
+        if crowd_prior is not None and self.learner.crowd is not None:
+            number = np.full(len(keys), crowd_prior[0].number)
             self.kept[keys] = cast(
                 self.learner.crowd, prior=number, stayed=votes == in_force, vote=votes,
-                length=lengths, group=snapshot[1],
+                length=lengths, group=crowd_prior[1],
             )  # fmt: skip
         before = Standing(in_force, self.known.remembered[keys])
         now = self.learner.memory.after(before, votes, lengths)

@@ -66,10 +66,10 @@ def _run(kind: Kind, number: int, run: int, alone: PolicyLearner, size: Size) ->
         structure=run % _STRUCTURES,
         scale=SETS[size.worlds],
     )
-    found = [_Play.of(world, each, seeds).regret() for each in (alone, pooling(alone))]
+    regrets = [_Play.of(world, learner, seeds).regret() for learner in (alone, pooling(alone))]
     return [
-        *(float(each.sum()) for each in found),
-        *(float(each[world.minority].sum()) for each in found),
+        *(float(regret.sum()) for regret in regrets),
+        *(float(regret[world.minority].sum()) for regret in regrets),
     ]
 
 
@@ -148,10 +148,10 @@ class _Play:
         units = np.rint(gains[whole] * UNIT).astype(np.int64)
         counts = np.rint(shown[whole]).astype(np.int64)
         self.state[rows] = self.learner.learned(self.state[rows], units, counts)
-        told = self.priors[len(self.priors) - 1] if self.priors else None
+        newest = self.priors[len(self.priors) - 1] if self.priors else None
         if moves.any():
             now, after = keys[moves], blocks[moves] + 1
-            self.policy[now] = self.learner.policy(self.state[now], after, told) / PARTS
+            self.policy[now] = self.learner.policy(self.state[now], after, newest) / PARTS
         self.released += len(rows)
 
     def _block(self, key: int, block: int) -> tuple[Floats, Floats]:

@@ -55,12 +55,12 @@ class Adoptions:
         crowd: Crowd,
         *,
         own: Votes,
-        told: Votes,
+        shared: Votes,
         priors: Mapping[int, CrowdPrior],
     ) -> Iterator[str]:
         """What is wrong with a prior, as far as its own partition's lines before it say.
 
-        `own`: the votes that it was made of; `told`: those of them that others are told.
+        `own`: the votes that it was made of; `shared`: those of them that others are told.
         """
         at = line.partition, line.epoch
         of = [name.partition for name in prior.adopted]
@@ -72,7 +72,7 @@ class Adoptions:
             self._claims.append(_Claim((*at, prior.number), crowd, prior, own, priors))
         self._newest[at] = prior.number
         self._snapshots[(*at, prior.number)] = CrowdSnapshot.of(
-            crowd, told, priors, partition=line.partition, epoch=line.epoch, number=prior.number
+            crowd, shared, priors, partition=line.partition, epoch=line.epoch, number=prior.number
         )
 
     def judge(self) -> Iterator[tuple[int, str]]:
@@ -82,10 +82,10 @@ class Adoptions:
             partition, _, number = claim.place
             others, wrong = [], False
             for name in claim.prior.adopted:
-                found = self._snapshots.get((name.partition, name.epoch, name.number))
-                if found is not None and found.digest == name.digest:
-                    others.append(found)
-                elif found is not None or name.number <= self._newest.get(name[:2], 0):
+                snapshot = self._snapshots.get((name.partition, name.epoch, name.number))
+                if snapshot is not None and snapshot.digest == name.digest:
+                    others.append(snapshot)
+                elif snapshot is not None or name.number <= self._newest.get(name[:2], 0):
                     wrong = True
                     yield (
                         partition,

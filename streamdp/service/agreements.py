@@ -95,7 +95,7 @@ class Agreements:
 
 def told_of(of: Agreement, unit: int) -> dict[str, float | int | None]:
     """One side, as status page and proof tell it."""
-    rate, error = (None if each is None else each / unit for each in (of.rate, of.error))
+    rate, error = (None if value is None else value / unit for value in (of.rate, of.error))
     return {"keys": of.keys, "votes": of.votes, "rate": rate, "error": error}
 
 

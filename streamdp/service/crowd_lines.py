@@ -146,9 +146,9 @@ class CrowdLines:
         control, identity = self.crowd.control, line.identity
         plain = line.kind == ACTION and control.plain(identity.key, identity.born, identity.block)
         none = plain or control.holds(identity.key) or isinstance(line.carried, CarriedOver)
-        told = 0 if none else len(self.priors) - 1
-        if line.prior != told:
-            yield f"block {line.block} was drawn under prior {line.prior} where {told} was due"
+        due = 0 if none else len(self.priors) - 1
+        if line.prior != due:
+            yield f"block {line.block} was drawn under prior {line.prior} where {due} was due"
         yield from self._late(line.last_offset)
         if isinstance(self.crowd, Crowd) and self.crowd.donates:
             yield from self.pool.read(self.crowd, line)
@@ -186,7 +186,7 @@ class CrowdLines:
         """The prior of this number, if it was read."""
         return None if number is None else self.priors.get(number)
 
-    def told(self, line: PriorLine) -> Iterator[str]:
+    def read_prior(self, line: PriorLine) -> Iterator[str]:
         """What is wrong with a prior's line."""
         yield from self._begun(line.crowd)
         crowd = self.crowd
@@ -204,7 +204,7 @@ class CrowdLines:
             yield f"prior {prior.number} after {prior.after} votes of {self.votes}, none was due"
         elif isinstance(crowd, Crowd) and crowd.reach == "stream":
             yield from self.adoptions.read(
-                line, prior, crowd, own=self._newest(), told=self._told(crowd), priors=self.priors
+                line, prior, crowd, own=self._newest(), shared=self._told(crowd), priors=self.priors
             )
         elif prior.adopted:
             yield f"prior {prior.number} names snapshots, in a crowd within its partition"

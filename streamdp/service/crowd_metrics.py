@@ -19,11 +19,15 @@ from streamdp.service.status import ProcessStatus
 
 
 def adopting(
-    about: Sequence[About], told: Mapping[str, StreamReleases], process: ProcessStatus | None
+    about: Sequence[About], releases: Mapping[str, StreamReleases], process: ProcessStatus | None
 ) -> Iterator[Metric]:
     """Every family; samples of streams whose crowd reaches across partitions alone."""
-    across = [each for each in about if _reaches(each)]
-    newest = {each.name: _newest(told[each.name]) for each in across if each.name in told}
+    across = [stream_about for stream_about in about if _reaches(stream_about)]
+    newest = {
+        stream_about.name: _newest(releases[stream_about.name])
+        for stream_about in across
+        if stream_about.name in releases
+    }
     yield gauge(
         "streamdp_crowd_adopted",
         "Other partitions whose votes a partition's newest prior was made of: the fewest of any.",
@@ -48,7 +52,7 @@ def adopting(
         (
             ((stream.name,), stream.snapshots_refused)
             for stream in refused
-            if stream.name in {each.name for each in across}
+            if stream.name in {stream_about.name for stream_about in across}
         ),
     )
 
@@ -66,7 +70,7 @@ def _reaches(about: About) -> bool:
     return crowd is not None and crowd.reach == "stream"
 
 
-def _newest(told: StreamReleases) -> dict[int, CrowdPrior]:
+def _newest(releases: StreamReleases) -> dict[int, CrowdPrior]:
     """The newest prior of each partition that is on the lines that were read."""
-    parts = told.partitions.items()
+    parts = releases.partitions.items()
     return {number: part.prior for number, part in parts if part.prior is not None}

@@ -105,7 +105,7 @@ class CrowdReader:
         part = self._view.streams[spec.name]
         for record in batch:
             try:
-                told = read_snapshot(record.value, lines=spec.lines, partition=record.partition)
+                snapshot = read_snapshot(record.value, lines=spec.lines, partition=record.partition)
             except StateMismatch as error:
                 part.snapshots_refused += 1
                 if part.snapshots_refused <= _MOST_LOGGED:
@@ -116,4 +116,4 @@ class CrowdReader:
                         detail=str(error),
                     )
                 continue
-            self._newest[spec.name][record.partition] = told
+            self._newest[spec.name][record.partition] = snapshot

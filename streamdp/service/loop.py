@@ -67,7 +67,7 @@ class Service:
         clock: Clock = time.monotonic,
         observe: Observe = unobserved,
         now: Callable[[], int] = wall_clock,
-        told: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told,
+        snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told,
     ) -> None:
         self._now = now  # milliseconds as brokers count them, for assemblies
         self._specs = {spec.name: spec for spec in specs}
@@ -97,7 +97,7 @@ class Service:
             self._halted,
             self._give_up,
             lambda: self._heard_at,
-            told,
+            snapshots_of,
         )
         for stream, mode in (modes or {}).items():
             self._modes[stream] = self._view.streams[stream].mode = mode

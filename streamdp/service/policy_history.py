@@ -49,18 +49,18 @@ class PolicyHistory:
         self._computed: list[PolicyPoint] = []  # when somebody looked last
         self._told: list[CrowdPrior] = []  # to each policy, where there is a crowd
 
-    def add(self, line: Charge, sums: BlockSums | None, told: CrowdPrior | None = None) -> None:
+    def add(self, line: Charge, sums: BlockSums | None, prior: CrowdPrior | None = None) -> None:
         """Keep what a line of an opening or of a block's sums says.
 
-        `told` is the prior that it names, where there is a crowd and that was read.
+        `prior` is the one that it names, where there is a crowd and that was read.
         """
         if self._sums is None:
             return
         if line.prior is not UNSET:
-            if told is None:
+            if prior is None:
                 self._sums, self._computed = None, []
                 return
-            self._told.append(told)
+            self._told.append(prior)
         text = "" if line.learner is UNSET else line.learner
         if line.kind == OPENING and not self._slots and line.withheld is not True:
             self._open(text, line)
@@ -85,7 +85,9 @@ class PolicyHistory:
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; none, if they cannot be computed."""
-        if not self._sums or any(len(told.told) not in (0, 16 * actions) for told in self._told):
+        if not self._sums or any(
+            len(prior.encoded) not in (0, 16 * actions) for prior in self._told
+        ):
             return []
         last = len(self._sums)
         if self._computed and self._computed[-1].blocks == last:

@@ -119,7 +119,7 @@ class Restoring:
                 partition.number, heritage=self._heritage.carried, withheld=self._withheld
             ),
             rows=list(saved.rows.items()) if continues else [],
-            releases=recorded(each.release for each in saved.releases.values())
+            releases=recorded(saved_release.release for saved_release in saved.releases.values())
             if continues
             else {},
             ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
@@ -198,7 +198,7 @@ def _crowd(saved: SavedState) -> CrowdStanding | None:
     point = saved.checkpoint
     if point is None or point.votes is UNSET:
         return None
-    priors = [each.prior for _, each in sorted(saved.now.priors.items())]
+    priors = [saved_prior.prior for _, saved_prior in sorted(saved.now.priors.items())]
     named = priors[-1].adopted if priors else ()
     adopted = saved.now.adopted
     return CrowdStanding(
@@ -279,8 +279,8 @@ class PartitionWork:
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
         self._learner = learner  # what the epoch's rows mean, to be written
-        told = opening.saved.now.learner if opening.goes_on else None
-        self._notes_withheld = learner is not None or told is not None
+        saved_learner = opening.saved.now.learner if opening.goes_on else None
+        self._notes_withheld = learner is not None or saved_learner is not None
         self._last_save: float | None = None
         self.offers = Offers(partition.number)  # what other partitions have told
         self._telling = SnapshotTelling(spec.lines, self._entries, self._epoch, self.offers)
@@ -294,24 +294,24 @@ class PartitionWork:
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort what was recorded before: what still has to be published, and what may go."""
         saved = opening.saved
-        priors = [each for each in saved.now.priors.values() if opening.waits(each)]
+        priors = [prior for prior in saved.now.priors.values() if opening.waits(prior)]
         pooled = saved.now.pooled.values()
         recorded: list[Recorded | SavedPrior | SavedVote]
         recorded = [*saved.releases.values(), *priors, *pooled]
-        for each in sorted(recorded, key=self._order):
-            if isinstance(each, SavedPrior | SavedVote):
-                self._tell(each, opening)
+        for record in sorted(recorded, key=self._order):
+            if isinstance(record, SavedPrior | SavedVote):
+                self._tell(record, opening)
                 continue
-            identity = each.release.identity
+            identity = record.release.identity
             place = release_entry(identity)
-            gone = each.release.last_offset < saved_at.get(identity.key, 0)
+            gone = record.release.last_offset < saved_at.get(identity.key, 0)
             if opening.new_epoch is not None:
                 gone = identity.key not in self._heritage.carried
-            if opening.waits(each):
-                entry = Entry(identity.key, place, b"", each.ledger, each.action)
+            if opening.waits(record):
+                entry = Entry(identity.key, place, b"", record.ledger, record.action)
                 self._waiting.entries.append(entry)
                 self._waiting.held.append(gone)
-                self._waiting.shown.append([each.release])
+                self._waiting.shown.append([record.release])
             elif opening.new_epoch is not None:
                 pass  # the heritage knows what goes, and when
             elif gone:
@@ -405,7 +405,7 @@ class PartitionWork:
         saved = {key for key, _ in rows}
         publishing = self._waiting
         self._let_go(publishing, saved)
-        ledger = [(each.key, each.ledger) for each in publishing.entries]
+        ledger = [(entry.key, entry.ledger) for entry in publishing.entries]
         if self._mark is not None:
             ledger.append((None, self._mark))
             self._mark = None
@@ -415,14 +415,14 @@ class PartitionWork:
         self.low_water, self.committed = self.engine.low_water(), self.engine.position
         self._first = False
         crowd = self.engine.crowd()
-        snapshot, told = self._telling.cut(crowd)
+        snapshot, changes = self._telling.cut(crowd)
         checkpoint = self._checkpoint(crowd)
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(),
-            *((each.place, each.recorded) for each in self._waiting.entries),
+            *((entry.place, entry.recorded) for entry in self._waiting.entries),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *self._pool(crowd),
-            *told,
+            *changes,
             *((entry, None) for entry in gone),
             (self._entries.checkpoint, encode_checkpoint(checkpoint)),
         ]
@@ -439,7 +439,7 @@ class PartitionWork:
             ),
             checkpoint=checkpoint,
             published=tuple(publishing.shown),
-            pooled=any(each.lasts is Lasts.UNTIL_PUBLISHED for each in publishing.entries),
+            pooled=any(entry.lasts is Lasts.UNTIL_PUBLISHED for entry in publishing.entries),
         )
 
     def _record(self, saved: Set[Key]) -> _Waiting:
@@ -484,15 +484,15 @@ class PartitionWork:
 
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
         """What later epochs need to know beside the rows."""
-        found = [
+        entries = [
             (self._entries.withheld(key, epoch=self._epoch), value)
             for key, value in self._withheld_now.items()
         ]
         if self._learner is not None:
             learner = encode_learner(self._learner)
-            found.append((self._entries.learner(epoch=self._epoch), learner))
+            entries.append((self._entries.learner(epoch=self._epoch), learner))
         self._learner, self._withheld_now = None, {}
-        return found
+        return entries
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
         """Published releases whose saved row is past them need not be kept any more."""
@@ -561,7 +561,7 @@ class PartitionWork:
         if isinstance(recorded, SavedPrior | SavedVote):
             return recorded.ordinal, 0, 0, 0
         release = recorded.release
-        kinds = (OPENING, *self.spec.lines.kinds, *(each.name for each in self.spec.estimates))
+        kinds = (OPENING, *self.spec.lines.kinds, *(spec.name for spec in self.spec.estimates))
         kind = kinds.index(release.kind) if release.kind in kinds else len(kinds)
         return recorded.ordinal or 0, release.last_offset, release.stop, kind
 

@@ -116,7 +116,7 @@ async def run_service(
             settings=settings,
             modes={name: configuration.modes()[name] for name in view.streams},
             observe=_all_of([observer for observer in observers if observer is not None]),
-            told=reader.newest,
+            snapshots_of=reader.newest,
         )
         with _Signals(running, service):
             try:

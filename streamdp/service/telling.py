@@ -67,7 +67,7 @@ class SnapshotTelling:
             return record, changes
         if crowd.snapshot is not None and crowd.snapshot != self._told:
             self.due = self._told = crowd.snapshot
-        adopted = {each.partition: each for each in crowd.adopted}
+        adopted = {snapshot.partition: snapshot for snapshot in crowd.adopted}
         for other in self._kept.keys() | adopted.keys():
             if self._kept.get(other) != adopted.get(other):
                 place, now = self.entries.adopted(other, epoch=self.epoch), adopted.get(other)

@@ -248,7 +248,7 @@ class Verification:
     @property
     def unjudged_priors(self) -> int:
         """Priors made of what a ledger that was read earlier does not have yet."""
-        return sum(each.unjudged for each in self._adoptions.values())
+        return sum(adoptions.unjudged for adoptions in self._adoptions.values())
 
     def finish(self) -> None:
         """Finish: a published action or policy that no ledger line confirms is a violation.
@@ -410,7 +410,7 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
         yield f"epoch {line.epoch} begins without a mark"
     part.epoch = max(part.epoch, line.epoch)
     if isinstance(line, PriorLine):
-        yield from part.crowd.told(line)
+        yield from part.crowd.read_prior(line)
         return
     if line.first_offset < part.position:
         yield f"record {line.first_offset} is read again, epoch {line.epoch} began after it"
@@ -519,7 +519,7 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
         part.compared.actions += published.choice == standing
         return
     try:
-        prior = part.crowd.prior_of(learner.policies.told)
+        prior = part.crowd.prior_of(learner.policies.prior_number)
         policy = learner.policies.policy(published.actions, prior)
     except InvalidConfig as error:
         yield f"block {line.block}: {error}"

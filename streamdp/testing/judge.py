@@ -150,8 +150,10 @@ def adopting(ledger: Sequence[Published], snapshots: Iterable[bytes]) -> OnRecor
     """
     lines = [decode_ledger(record.value) for record in ledger]
     priors = [line.prior() for line in lines if isinstance(line, PriorLine)]
-    told = [decode_snapshot(value).snapshot() for value in snapshots]
-    return OnRecord({p.number: p.adopted for p in priors}, {each.name: each for each in told})
+    decoded = [decode_snapshot(value).snapshot() for value in snapshots]
+    return OnRecord(
+        {p.number: p.adopted for p in priors}, {snapshot.name: snapshot for snapshot in decoded}
+    )
 
 
 def judge_snapshots(partition: Partition, seen: Iterable[bytes]) -> list[str]:
@@ -168,12 +170,12 @@ def judge_snapshots(partition: Partition, seen: Iterable[bytes]) -> list[str]:
             if isinstance(line, PriorLine):
                 published.add((line.epoch, line.number))
             continue
-        told = decode_snapshot(value)
-        at = told.epoch, told.number
+        snapshot = decode_snapshot(value)
+        at = snapshot.epoch, snapshot.number
         if at not in published:
-            wrong.append(f"{partition}: snapshot {told.number} was told before what it counts")
-        if faces.setdefault(at, told.fingerprint) != told.fingerprint:
-            wrong.append(f"{partition}: snapshot {told.number} was seen with two contents")
+            wrong.append(f"{partition}: snapshot {snapshot.number} was told before what it counts")
+        if faces.setdefault(at, snapshot.fingerprint) != snapshot.fingerprint:
+            wrong.append(f"{partition}: snapshot {snapshot.number} was seen with two contents")
     return wrong
 
 
@@ -219,7 +221,11 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterat
         policy = policies.get(line.identity)
         if policy is None or retraced.unjudged:
             continue
-        prior = None if retraced.told is None else priors.get((line.epoch, retraced.told))
+        prior = (
+            None
+            if retraced.prior_number is None
+            else priors.get((line.epoch, retraced.prior_number))
+        )
         if retraced.policy(len(policy) // _PART_BYTES, prior) != policy:
             yield f"{line.identity}: a policy that does not follow from the sums"
 

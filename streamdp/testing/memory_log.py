@@ -292,9 +292,9 @@ class MemoryLog:
         """
         actions = [(attempt.topics.actions, *record) for record in attempt.commit.actions]
         ledger = [(attempt.topics.ledger, *record) for record in attempt.commit.ledger]
-        number, told = attempt.partition.number, attempt.commit.snapshot
+        number, snapshot = attempt.partition.number, attempt.commit.snapshot
         own = b"%d" % number
-        crowd = [] if told is None else [(attempt.topics.snapshots, own, told)]
+        crowd = [] if snapshot is None else [(attempt.topics.snapshots, own, snapshot)]
         for topic, key, value in (actions + ledger + crowd)[skip:stop]:
             records = self._public.setdefault((topic, number), [])
             records.append((attempt, Published(number, len(records), key, value)))

@@ -100,8 +100,10 @@ async def snapshots(room: Room) -> None:
         (0, replace(step(3), snapshot=b"second")),
     ):
         await worker.transport.commit(room.at(number), commit)
-    told = [each async for batch in reader.snapshots(room.topics, follow=False) for each in batch]
-    newest = {each.partition: (each.key, each.value) for each in told}
+    records = [
+        record async for batch in reader.snapshots(room.topics, follow=False) for record in batch
+    ]
+    newest = {record.partition: (record.key, record.value) for record in records}
     room.expect("the newest", expected={0: (b"0", b"second"), 1: (b"1", b"other")}, got=newest)
     following = reader.snapshots(room.topics, follow=True)
     async for batch in following:
@@ -110,7 +112,7 @@ async def snapshots(room: Room) -> None:
     await worker.transport.take(room.at(1))
     await worker.transport.commit(room.at(1), replace(step(4), snapshot=b"after"))
     async for batch in following:
-        got = [(each.partition, each.value) for each in batch]
+        got = [(record.partition, record.value) for record in batch]
         room.expect("what comes", expected=[(1, b"after")], got=got)
         break
 

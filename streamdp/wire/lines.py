@@ -318,7 +318,7 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
     def prior(self) -> CrowdPrior:
         """The prior that the line tells."""
         bonuses = from_base64(self.bonuses, "prior")
-        names = () if self.adopted is UNSET else tuple(Adopted(*each) for each in self.adopted)
+        names = () if self.adopted is UNSET else tuple(Adopted(*name) for name in self.adopted)
         return CrowdPrior(self.number, self.after, self.gap, bonuses, names)
 
 

@@ -250,9 +250,9 @@ class Lines:
             digest=self.digest,
             version=self.version,
             seeded=self.seeded,
-            adopted=[(*each,) for each in prior.adopted] if self._across else UNSET,
+            adopted=[(*name,) for name in prior.adopted] if self._across else UNSET,
             gap=prior.gap,
-            bonuses=b64encode(prior.told).decode(),
+            bonuses=b64encode(prior.encoded).decode(),
         )
         return _encode(line)
 

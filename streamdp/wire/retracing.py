@@ -75,7 +75,7 @@ def _known(history: bytes) -> Floats:
 class Retraced:
     """Follows one learner's lines of openings and sums, in order."""
 
-    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld", "told")
+    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld", "prior_number")
 
     def __init__(self) -> None:
         self._text: str | None = None  # the learner, as the lines have it
@@ -83,7 +83,7 @@ class Retraced:
         self._state: Floats | None = None  # None: nothing is known yet
         self._block = 0  # that the policy is in force during
         self._withheld = False
-        self.told: int | None = None  # the number of the prior that the policy follows from
+        self.prior_number: int | None = None  # the number of the prior that the policy follows from
 
     @property
     def unjudged(self) -> bool:
@@ -105,7 +105,7 @@ class Retraced:
             return
         if line.withheld is True:
             self._withheld = True
-        self.told = None if line.prior is UNSET else line.prior
+        self.prior_number = None if line.prior is UNSET else line.prior
         try:
             if line.kind == OPENING:
                 self._open(line)
@@ -147,7 +147,7 @@ class Retraced:
     def policy(self, actions: int, prior: CrowdPrior | None = None) -> bytes | None:
         """What is in force after the latest line, K little-endian uint32; None: not computable.
 
-        `prior`: the one of the number `told`, where the line names a crowd.
+        `prior`: the one of the number `prior_number`, where the line names a crowd.
         """
         if self._withheld or self._text is None or self._actions not in (None, actions):
             return None
@@ -189,8 +189,8 @@ def policies_after(
     histories = np.concatenate([states[at] for at in wanted])
     if not priors:
         return made.policy(histories, blocks)
-    each = zip(histories[:, None], blocks[:, None], priors, strict=True)
-    return np.concatenate([made.policy(*of) for of in each])
+    arguments = zip(histories[:, None], blocks[:, None], priors, strict=True)
+    return np.concatenate([made.policy(*of) for of in arguments])
 
 
 def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:

@@ -66,14 +66,14 @@ class SnapshotRecord(Struct, frozen=True, kw_only=True, tag_field="type", tag="s
 
     def snapshot(self) -> CrowdSnapshot:
         """What is told; refused where it is not what the fingerprint says."""
-        told, cells = from_base64(self.priors, "priors"), from_base64(self.votes, "votes")
-        found = CrowdSnapshot(self.partition, self.epoch, self.number, told, cells)
-        if found.digest != self.fingerprint:
+        priors, cells = from_base64(self.priors, "priors"), from_base64(self.votes, "votes")
+        snapshot = CrowdSnapshot(self.partition, self.epoch, self.number, priors, cells)
+        if snapshot.digest != self.fingerprint:
             where = f"snapshot of partition {self.partition}"
             raise StateMismatch(
-                complaint(where, "damaged", expected=self.fingerprint[:40], got=found.digest)
+                complaint(where, "damaged", expected=self.fingerprint[:40], got=snapshot.digest)
             )
-        return found
+        return snapshot
 
 
 def encode_snapshot(snapshot: CrowdSnapshot, *, lines: Lines) -> bytes:
@@ -90,7 +90,7 @@ def encode_snapshot(snapshot: CrowdSnapshot, *, lines: Lines) -> bytes:
             version=lines.version,
             seeded=lines.seeded,
             fingerprint=snapshot.digest,
-            priors=b64encode(snapshot.told).decode(),
+            priors=b64encode(snapshot.priors).decode(),
             votes=b64encode(snapshot.cells).decode(),
         )
     )
@@ -99,55 +99,55 @@ def encode_snapshot(snapshot: CrowdSnapshot, *, lines: Lines) -> bytes:
 def decode_snapshot(value: bytes, *, where: str = "snapshot") -> SnapshotRecord:
     """Read a snapshot's record; `StateMismatch` if it is none that this version reads."""
     try:
-        found = _decoder.decode(value)
+        record = _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         expected = f"a snapshot of schema {SNAPSHOT_SCHEMA}"
         got = f"{len(value)} bytes of something else"
         raise StateMismatch(complaint(where, "unreadable", expected=expected, got=got)) from None
-    if found.schema > SNAPSHOT_SCHEMA:
+    if record.schema > SNAPSHOT_SCHEMA:
         expected = f"schema {SNAPSHOT_SCHEMA} or lower"
         raise StateMismatch(
-            complaint(where, "written by a newer streamdp", expected=expected, got=found.schema)
+            complaint(where, "written by a newer streamdp", expected=expected, got=record.schema)
         )
-    return found
+    return record
 
 
 def read_snapshot(value: bytes, *, lines: Lines, partition: int) -> CrowdSnapshot:
     """The snapshot that a partition of this stream has told, held against the stream's crowd."""
     where = f"snapshot of partition {partition}"
-    found = decode_snapshot(value, where=where)
-    of = (found.stream, found.partition, found.crowd, found.digest)
+    record = decode_snapshot(value, where=where)
+    of = (record.stream, record.partition, record.crowd, record.digest)
     if of != (lines.stream, partition, lines.crowd, lines.digest):
         raise StateMismatch(
             complaint(
                 where,
                 "of another stream, partition or configuration",
                 expected=f"{lines.stream}/{partition}, configuration {lines.digest}",
-                got=f"{found.stream[:80]}/{found.partition}, configuration {found.digest[:40]}",
+                got=f"{record.stream[:80]}/{record.partition}, configuration {record.digest[:40]}",
             )
         )
-    snapshot = found.snapshot()
+    snapshot = record.snapshot()
     snapshot.check(named(lines.crowd))
     return snapshot
 
 
 def saved_snapshot(value: bytes, partition: int, *, where: str) -> CrowdSnapshot:
     """Read an entry of the state: a snapshot of this partition."""
-    found = decode_snapshot(value, where=where).snapshot()
-    if found.partition != partition:
+    snapshot = decode_snapshot(value, where=where).snapshot()
+    if snapshot.partition != partition:
         expected = f"a snapshot of partition {partition}"
         raise StateMismatch(
-            complaint(where, "damaged", expected=expected, got=f"one of {found.partition}")
+            complaint(where, "damaged", expected=expected, got=f"one of {snapshot.partition}")
         )
-    return found
+    return snapshot
 
 
 def largest_snapshot(lines: Lines) -> bytes:
     """A record as long as any snapshot of this stream."""
     crowd = named(lines.crowd)
-    told = bytes(4 * crowd.size * most_priors(crowd))
+    priors = bytes(4 * crowd.size * most_priors(crowd))
     cells = bytes(4 * COLUMNS * MOST_CELLS)
-    return encode_snapshot(CrowdSnapshot(_LONG, _LONG, _LONG, told, cells), lines=lines)
+    return encode_snapshot(CrowdSnapshot(_LONG, _LONG, _LONG, priors, cells), lines=lines)
 
 
 _encode = msgspec.json.Encoder().encode

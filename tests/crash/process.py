@@ -187,7 +187,13 @@ async def serve(place: Place, trace: Trace | None, worker: str) -> int:
     published, log = place.technology().publications, Stderr()
     async with CrowdReader(specs, published, view=view, log=log, settings=QUICK) as reader:
         service = Service(
-            specs, transport, past=alone, view=view, log=log, settings=QUICK, told=reader.newest
+            specs,
+            transport,
+            past=alone,
+            view=view,
+            log=log,
+            settings=QUICK,
+            snapshots_of=reader.newest,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.drain)
         await service.run()

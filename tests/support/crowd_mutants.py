@@ -56,13 +56,13 @@ def when_sums_say_so(patch: pytest.MonkeyPatch) -> None:
 
 def by_open_sums(patch: pytest.MonkeyPatch) -> None:
     """Mutant: what is ahead in the newest key's block decides which group's prior a key is told."""
-    plain = PartitionCrowd.told
+    plain = PartitionCrowd.prior_for
 
-    def told(self: PartitionCrowd, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
+    def prior_for(self: PartitionCrowd, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
         ahead = int(self.bank.sums[len(self.bank) - 1].argmin())
         return plain(self, rows, side)[0], np.full(len(rows), 1 + ahead)
 
-    patch.setattr(PartitionCrowd, "told", told)
+    patch.setattr(PartitionCrowd, "prior_for", prior_for)
 
 
 def counted_in_its_own_block_too(patch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def priors_are_made_once() -> Iterator[None]:
         self: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int
     ) -> CrowdPrior:
         columns = tuple(getattr(votes, column.name).tobytes() for column in fields(votes))
-        told = tuple((number, prior.told) for number, prior in priors.items())
+        told = tuple((number, prior.encoded) for number, prior in priors.items())
         if (self, columns, told, after) not in known:
             known[self, columns, told, after] = plain(self, votes, priors, after=after)
         return known[self, columns, told, after]

@@ -131,7 +131,7 @@ class Room:
             settings=settings,
             modes=modes,
             clock=clock,
-            told=reader.newest,
+            snapshots_of=reader.newest,
         )
         worker = Worker(service, view, log, asyncio.create_task(service.run()))
         try:

@@ -199,8 +199,8 @@ class PartitionOwner:
             await out.put(topics.actions, self._number, actions)
             await out.put(topics.ledger, self._number, commit.ledger)
             if commit.snapshot is not None:
-                told = (b"%d" % self._number, commit.snapshot)
-                await out.put(topics.snapshots, self._number, [told])
+                record = (b"%d" % self._number, commit.snapshot)
+                await out.put(topics.snapshots, self._number, [record])
             if commit.records:
                 written = [(key, value) for key, value, _ in commit.records]
                 headers = [pairs for _, _, pairs in commit.records]

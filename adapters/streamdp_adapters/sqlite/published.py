@@ -192,8 +192,8 @@ def _last_line(file: sqlite3.Connection, part: int) -> bytes | None:
 
 def _has_snapshots(file: sqlite3.Connection) -> bool:
     """Whether any snapshot was ever told."""
-    found = file.execute("SELECT 1 FROM sqlite_master WHERE name = 'snapshot'").fetchone()
-    return found is not None
+    table = file.execute("SELECT 1 FROM sqlite_master WHERE name = 'snapshot'").fetchone()
+    return table is not None
 
 
 class PublishedReader:

@@ -257,9 +257,9 @@ class TrustedFile:
             publication = None
             if commit.actions or commit.ledger or commit.snapshot is not None:
                 sequence += 1
-                told = [] if commit.snapshot is None else [(b"%d" % number, commit.snapshot)]
+                snapshots = [] if commit.snapshot is None else [(b"%d" % number, commit.snapshot)]
                 publication = Publication(
-                    sequence, commit.next_offset, commit.actions, commit.ledger, told
+                    sequence, commit.next_offset, commit.actions, commit.ledger, snapshots
                 )
                 _write_outbox(file, owner.part, publication)
             file.execute(

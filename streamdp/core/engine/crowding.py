@@ -90,7 +90,7 @@ class PartitionCrowd:
         """What draws are told now."""
         return self.priors[len(self.priors) - 1]
 
-    def told(self, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
+    def prior_for(self, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
         """What draws of these rows are told now, and the groups of their keys."""
         return self.current if side is Side.TOLD else self.crowd.nothing, self._groups(rows)
 
@@ -118,7 +118,7 @@ class PartitionCrowd:
         """Which of these rows' blocks end in plain votes."""
         bank, plain = self.bank, self.crowd.control.plain
         columns = (rows, bank.born[rows], bank.block[rows])
-        of = zip(*(each.tolist() for each in columns), strict=True)
+        of = zip(*(column.tolist() for column in columns), strict=True)
         return np.array([plain(bank.keys[row], born, block) for row, born, block in of], bool)
 
     @property
@@ -151,13 +151,13 @@ class PartitionCrowd:
     def begin(self, standing: CrowdStanding) -> None:
         """Go on from a checkpoint whose priors are known, once the rows are those that were."""
         self.votes = standing.votes
-        told = self.crowd.latest_told(self._kept(np.arange(len(self.bank))))
-        if self.votes >= self.due or told > self.current.number:
+        latest = self.crowd.latest_told(self._kept(np.arange(len(self.bank))))
+        if self.votes >= self.due or latest > self.current.number:
             raise StateMismatch(
                 complaint(
                     "crowd",
                     "a prior is missing",
-                    expected=f"one after {self.due} votes, and prior {told}",
+                    expected=f"one after {self.due} votes, and prior {latest}",
                     got=f"{self.votes} votes and {self.current.number} priors",
                 )
             )
@@ -165,7 +165,7 @@ class PartitionCrowd:
 
     def _go_on(self, standing: CrowdStanding) -> None:
         """Go on with what was adopted: what the newest prior says."""
-        names = tuple(each.name for each in standing.adopted)
+        names = tuple(snapshot.name for snapshot in standing.adopted)
         if names != self.current.adopted:
             raise StateMismatch(
                 complaint(
@@ -176,7 +176,7 @@ class PartitionCrowd:
                     got=f"{len(names)} others",
                 )
             )
-        self.adopted = {each.partition: each for each in standing.adopted}
+        self.adopted = {snapshot.partition: snapshot for snapshot in standing.adopted}
         self.snapshot = standing.snapshot
 
     def parts(self, batch: Batch, plan: Plan) -> Iterator[Batch]:
@@ -227,7 +227,9 @@ class PartitionCrowd:
         others, size = self.adopted.values(), crowd.size
         counted, priors = together(votes, self.priors, others, size=size)
         made = crowd.made(counted, priors, after=self.votes)
-        return replace(made, adopted=tuple(each.name for each in others)) if others else made
+        return (
+            replace(made, adopted=tuple(snapshot.name for snapshot in others)) if others else made
+        )
 
     def _counted(self, kept: Ints) -> CrowdSnapshot:
         """What others are told of these newest votes: without the control group's."""

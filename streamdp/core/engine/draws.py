@@ -151,9 +151,9 @@ class Fresh:
         assert isinstance(self.learner, Leader)
         assert self.crowd is not None
         bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
-        snapshot = self.crowd.told(rows, side)
+        crowd_prior = self.crowd.prior_for(rows, side)
         sums = np.zeros((len(rows), len(self.learner.actions)), dtype=np.int64)
-        return self.learner.choose.select(sums, bits, self.learner.opening_prior(snapshot))
+        return self.learner.choose.select(sums, bits, self.learner.opening_prior(crowd_prior))
 
     def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
         """The current one for all, but for those that a control group keeps apart."""
@@ -174,8 +174,8 @@ class Fresh:
         """Votes whose draws are told alike."""
         assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
-        snapshot = None if self.crowd is None else self.crowd.told(rows, side)
-        prior = self.learner.prior(bank.action[rows].astype(np.int64), snapshot)
+        crowd_prior = None if self.crowd is None else self.crowd.prior_for(rows, side)
+        prior = self.learner.prior(bank.action[rows].astype(np.int64), crowd_prior)
         return self.learner.choose.select(
             bank.sums[rows], bits, None if side is Side.PLAIN else prior
         )

@@ -64,9 +64,11 @@ class FeedbackBlocks:
         if priors is None or self._crowd is None:
             return np.repeat(learner.policy(nothing, first), len(rows), axis=0)
         remember(bank, rows, learner.nothing_known(len(rows)), priors)
-        told, which = np.unique(priors, return_inverse=True)
-        each = [learner.policy(nothing, first, self._crowd.priors[at]) for at in told.tolist()]
-        return np.concatenate(each)[which]
+        numbers, which = np.unique(priors, return_inverse=True)
+        by_number = [
+            learner.policy(nothing, first, self._crowd.priors[at]) for at in numbers.tolist()
+        ]
+        return np.concatenate(by_number)[which]
 
     def added(self, plan: Plan) -> _Added:
         """Each slot's arm and gain, in the order in which waves need them.
@@ -125,11 +127,11 @@ def policies(
     """The policies of rows with these histories, each under the prior of its number."""
     if priors is None or crowd is None:
         return learner.policy(state, blocks)
-    found = np.zeros((len(state), len(learner.actions)), dtype=np.uint32)
+    probabilities = np.zeros((len(state), len(learner.actions)), dtype=np.uint32)
     for number in np.unique(priors).tolist():
         which = priors == number
-        found[which] = learner.policy(state[which], blocks[which], crowd.priors[number])
-    return found
+        probabilities[which] = learner.policy(state[which], blocks[which], crowd.priors[number])
+    return probabilities
 
 
 def in_force(

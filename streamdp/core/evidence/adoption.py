@@ -77,7 +77,7 @@ class CrowdSnapshot:
     partition: int
     epoch: int
     number: int  # of the prior that was made of them
-    told: bytes = field(repr=False)  # P priors, little-endian int32 each bonus
+    priors: bytes = field(repr=False)  # P priors, little-endian int32 each bonus
     cells: bytes = field(repr=False)  # C × `COLUMNS` little-endian int32
 
     @classmethod
@@ -94,18 +94,18 @@ class CrowdSnapshot:
         """From a partition's own votes, counted; `priors` are its own, by number."""
         stays = _most_counted(crowd, votes)
         numbers, place = np.unique(votes.prior[stays], return_inverse=True)
-        told = np.zeros((len(numbers), crowd.size), dtype="<i4")
-        for at, each in enumerate(numbers.tolist()):
-            told[at] = priors[each].bonuses
+        bonuses = np.zeros((len(numbers), crowd.size), dtype="<i4")
+        for at, prior_number in enumerate(numbers.tolist()):
+            bonuses[at] = priors[prior_number].bonuses
         columns = (votes.length, votes.stayed, votes.vote, votes.group, votes.count)
         cells = np.stack([place, *(column[stays] for column in columns)], axis=1).astype("<i4")
-        return cls(partition, epoch, number, told.tobytes(), cells.tobytes())
+        return cls(partition, epoch, number, bonuses.tobytes(), cells.tobytes())
 
     @property
     def digest(self) -> str:
         """A fingerprint of all of it."""
-        named = b"%d %d %d %d " % (self.partition, self.epoch, self.number, len(self.told))
-        return sha256(named + self.told + self.cells).hexdigest()[:32]
+        named = b"%d %d %d %d " % (self.partition, self.epoch, self.number, len(self.priors))
+        return sha256(named + self.priors + self.cells).hexdigest()[:32]
 
     @property
     def name(self) -> Adopted:
@@ -116,13 +116,13 @@ class CrowdSnapshot:
         """Refuse what no partition with this crowd can have told."""
         width = _WIDTH * crowd.size
         fits = min(self.partition, self.epoch, self.number - 1) >= 0
-        fits = fits and len(self.told) % width == 0 == len(self.cells) % (_WIDTH * COLUMNS)
-        fits = fits and len(self.told) <= width * most_priors(crowd)
+        fits = fits and len(self.priors) % width == 0 == len(self.cells) % (_WIDTH * COLUMNS)
+        fits = fits and len(self.priors) <= width * most_priors(crowd)
         fits = fits and len(self.cells) <= _WIDTH * COLUMNS * MOST_CELLS
         if fits:
             table = self._table()
             tops = (
-                len(self.told) // width, longest_told(crowd) + 1, 2, crowd.actions,
+                len(self.priors) // width, longest_told(crowd) + 1, 2, crowd.actions,
                 crowd.groups.count, 1 << 31,
             )  # fmt: skip
             fits = bool((table >= [0, 1, 0, 0, 0, 1]).all() and (table < list(tops)).all())
@@ -134,7 +134,7 @@ class CrowdSnapshot:
                     "none that this crowd can have",
                     expected=f"at most {most_priors(crowd)} priors of {crowd.size} bonuses and"
                     f" {MOST_CELLS} cells, every number within its range",
-                    got=f"{len(self.told)} and {len(self.cells)} bytes",
+                    got=f"{len(self.priors)} and {len(self.cells)} bytes",
                 )
             )
 
@@ -148,15 +148,15 @@ class CrowdSnapshot:
         bonuses = self._bonuses(size)
         numbers = range(first, first - len(bonuses), -1)
         return votes, {
-            number: CrowdPrior.of(number, after=0, gap=0, bonuses=each)
-            for number, each in zip(numbers, bonuses, strict=True)
+            number: CrowdPrior.of(number, after=0, gap=0, bonuses=row)
+            for number, row in zip(numbers, bonuses, strict=True)
         }
 
     def _table(self) -> Ints:
         return np.frombuffer(self.cells, "<i4").reshape(-1, COLUMNS).astype(np.int64)
 
     def _bonuses(self, size: int) -> Ints:
-        return np.frombuffer(self.told, "<i4").reshape(-1, size).astype(np.int64)
+        return np.frombuffer(self.priors, "<i4").reshape(-1, size).astype(np.int64)
 
 
 def together(
@@ -170,16 +170,16 @@ def together(
 
     Without others, its own as they are.
     """
-    counted, told = [votes], dict(priors)
+    counted, all_priors = [votes], dict(priors)
     for other in others:
-        theirs, under = other.evidence(size, first=min(told, default=0) - 1)
+        theirs, under = other.evidence(size, first=min(all_priors, default=0) - 1)
         counted.append(theirs)
-        told |= under
+        all_priors |= under
     if len(counted) == 1:
         return votes, priors
     names = Votes.__dataclass_fields__
-    columns = (np.concatenate([getattr(each, name) for each in counted]) for name in names)
-    return Votes(*columns), told
+    columns = (np.concatenate([getattr(part, name) for part in counted]) for name in names)
+    return Votes(*columns), all_priors
 
 
 class Adopting(Protocol):
@@ -221,23 +221,23 @@ class OnRecord:
     """Adopts what priors on record name: to make again what was."""
 
     names: Mapping[int, tuple[Adopted, ...]]  # by the number of the prior
-    told: Mapping[Adopted, CrowdSnapshot]
+    snapshots: Mapping[Adopted, CrowdSnapshot]
 
     def __call__(
         self, number: int, adopted: Mapping[int, CrowdSnapshot]
     ) -> Mapping[int, CrowdSnapshot]:
         """The snapshots that prior `number` names; none of a prior that is not on record."""
-        missing = [name for name in self.names.get(number, ()) if name not in self.told]
+        missing = [name for name in self.names.get(number, ()) if name not in self.snapshots]
         if missing:
             raise StateMismatch(
                 complaint(
                     f"prior {number}",
                     "was made of a snapshot that is not there",
                     expected=f"prior {missing[0].number} of partition {missing[0].partition}",
-                    got=f"{len(self.told)} others",
+                    got=f"{len(self.snapshots)} others",
                 )
             )
-        return {name.partition: self.told[name] for name in self.names.get(number, ())}
+        return {name.partition: self.snapshots[name] for name in self.names.get(number, ())}
 
 
 def _most_counted(crowd: Crowd, votes: Votes) -> Ints:
@@ -248,8 +248,8 @@ def _most_counted(crowd: Crowd, votes: Votes) -> Ints:
     priors = np.argsort(-totals, kind="stable")[: most_priors(crowd)]
     cells = np.flatnonzero(np.isin(place, priors))
     largest = np.argsort(-votes.count[cells], kind="stable")[:MOST_CELLS]
-    found: Ints = np.sort(cells[largest])
-    return found
+    counted: Ints = np.sort(cells[largest])
+    return counted
 
 
 def are_priors(crowd: Crowd, bonuses: Ints) -> bool:

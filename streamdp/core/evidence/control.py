@@ -73,9 +73,9 @@ NO_CONTROL = Control()
 
 def _hash(key: Key, more: bytes) -> int:
     """64 bits that look like chance, the same everywhere and for ever."""
-    told = b"null" if key is None else b"%d %b" % (len(key), key)
+    encoded = b"null" if key is None else b"%d %b" % (len(key), key)
     digest = blake2b(
-        told + b" " + more, digest_size=_BITS // 8, person=b"streamdp control"
+        encoded + b" " + more, digest_size=_BITS // 8, person=b"streamdp control"
     ).digest()
     return int.from_bytes(digest, "little")
 

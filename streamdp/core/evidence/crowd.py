@@ -132,9 +132,9 @@ class Votes:
         """
         lengths, which = np.unique(length, return_inverse=True)
         columns = (prior, which, stayed, vote, group)
-        shape = tuple(int(each.max(initial=0)) + 1 for each in columns)
-        found, count = np.unique(np.ravel_multi_index(columns, shape), return_counts=True)
-        prior, which, stayed, vote, group = np.unravel_index(found, shape)
+        shape = tuple(int(column.max(initial=0)) + 1 for column in columns)
+        distinct, count = np.unique(np.ravel_multi_index(columns, shape), return_counts=True)
+        prior, which, stayed, vote, group = np.unravel_index(distinct, shape)
         return cls(prior, lengths[which], stayed, vote, group, count)
 
 
@@ -196,15 +196,15 @@ class Crowd:
     def name(self) -> str:
         """What the ledger calls it; `named` makes it again."""
         apart = f" control {self.control.share}" if self.control.share else ""
-        told = (
+        text = (
             f"crowd of {self.actions} actions at rate {self.rate} bonus {self.bonus}"
             f" floor {self.floor}{apart}"
         )
         if self.donates:
-            told += f" donating below {self.donates}"
+            text += f" donating below {self.donates}"
         if self.reach == "stream":
-            told += " across partitions"
-        return f"{told} groups {self.groups.name}" if self.groups.name else told
+            text += " across partitions"
+        return f"{text} groups {self.groups.name}" if self.groups.name else text
 
     @property
     def size(self) -> int:
@@ -246,9 +246,9 @@ class Crowd:
         >>> crowd.bonuses(crowd.nothing, np.array([2]), np.array([0])).tolist()
         [[0, 0, 1048576]]
         """
-        told = self.opening(prior, groups)
-        told[np.arange(len(in_force)), in_force] += int(self.bonus * (1 << POINT))
-        return told
+        units = self.opening(prior, groups)
+        units[np.arange(len(in_force)), in_force] += int(self.bonus * (1 << POINT))
+        return units
 
     def _by_group(self, prior: CrowdPrior) -> Ints:
         """A prior's bonuses: G × K."""
@@ -257,10 +257,10 @@ class Crowd:
     def made(self, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int) -> CrowdPrior:
         """The prior that follows from these votes; `priors` are those before it, by number."""
         rows = _Rows.of_gaps(self, votes, priors)
-        found = [_estimated(each) for each in rows]
-        likelihoods = [each.likelihood for each in found]
+        estimates = [_estimated(table) for table in rows]
+        likelihoods = [estimate.likelihood for estimate in estimates]
         gap = likelihoods.index(max(likelihoods))
-        units = self._units(rows[gap], found[gap])
+        units = self._units(rows[gap], estimates[gap])
         return CrowdPrior.of(max(priors) + 1, after=after, gap=gap, bonuses=units)
 
     def counts(self, kept: Ints) -> Bools:
@@ -280,14 +280,14 @@ class Crowd:
         if not 0 <= prior.gap < len(GAPS) or not self.fits(prior):
             return False
         rows = _Rows.of_gaps(self, votes, priors)
-        found = [_estimated(each) for each in rows]
-        best, taken = max(each.likelihood for each in found), found[prior.gap]
+        estimates = [_estimated(table) for table in rows]
+        best, taken = max(estimate.likelihood for estimate in estimates), estimates[prior.gap]
         off = np.abs(self._units(rows[prior.gap], taken) - prior.bonuses).max()
         return bool(off <= 1 and taken.likelihood >= best - 1e-9 * abs(best))
 
     def fits(self, prior: CrowdPrior) -> bool:
         """Whether a prior has a bonus for each group and action."""
-        return len(prior.told) == 8 * self.size
+        return len(prior.encoded) == 8 * self.size
 
     def _units(self, rows: _Rows, estimate: _Estimate) -> Ints:
         """The bonuses that follow from how many keys each action is best for, group by group."""
@@ -324,16 +324,16 @@ def named(name: str) -> Crowd:
     >>> named(crowd.name) == crowd
     True
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise InvalidConfig(
             complaint("crowd", "unknown", expected="a name that this version writes", got=name)
         )
-    rate, bonus, floor, control = (Fraction(each or 0) for each in found.groups()[1:5])
-    groups = groups_named(found["groups"] or "")
-    donates = int(found[6] or 0)
-    reach: Reach = "stream" if found["across"] else "partition"
-    return Crowd(int(found[1]), rate, bonus, floor, donates, groups, Control(control), reach)
+    rate, bonus, floor, control = (Fraction(text or 0) for text in match.groups()[1:5])
+    groups = groups_named(match["groups"] or "")
+    donates = int(match[6] or 0)
+    reach: Reach = "stream" if match["across"] else "partition"
+    return Crowd(int(match[1]), rate, bonus, floor, donates, groups, Control(control), reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,16 +377,16 @@ class _Rows:
         rows, row = np.unique(table, axis=0, return_inverse=True)
         count = np.zeros((len(rows), crowd.actions))
         np.add.at(count, (row.ravel(), votes.vote), votes.count)
-        each, stayed = weights[rows[:, 0]], rows[:, 2:3]
-        base = each.sum(axis=1, keepdims=True) + (kept - 1) * stayed * np.exp2(rows[:, 3:])
+        row_weights, stayed = weights[rows[:, 0]], rows[:, 2:3]
+        base = row_weights.sum(axis=1, keepdims=True) + (kept - 1) * stayed * np.exp2(rows[:, 3:])
         group = rows[:, 0] % crowd.groups.count
-        found = []
+        by_gap = []
         for gap in GAPS:
-            told = np.minimum(MOST_TOLD, float(crowd.rate * gap) * rows[:, 1])[:, None]
-            more = np.expm1(told) * each
-            own = np.exp(told) / (base + more * np.where(stayed, kept, 1))
-            found.append(cls(count, 1 / (base + more), own, group))
-        return found
+            exponents = np.minimum(MOST_TOLD, float(crowd.rate * gap) * rows[:, 1])[:, None]
+            more = np.expm1(exponents) * row_weights
+            own = np.exp(exponents) / (base + more * np.where(stayed, kept, 1))
+            by_gap.append(cls(count, 1 / (base + more), own, group))
+        return by_gap
 
 
 def longest_told(crowd: Crowd) -> int:
@@ -400,7 +400,7 @@ def _estimated(rows: _Rows) -> _Estimate:
     shares = _maximised(rows, np.full(actions, PSEUDO_COUNT))
     likelihood = float((rows.count * np.log(_chances(rows, shares))).sum())
     even = np.full(actions, 1 / actions)
-    weighed = _weighed(_keys(rows, shares), even, [actions * each for each in ALIKE])
+    weighed = _weighed(_keys(rows, shares), even, [actions * alike for alike in ALIKE])
     return _Estimate(weighed, likelihood)
 
 
@@ -446,8 +446,8 @@ def _likelihood(keys: Floats, supposed: Floats) -> float:
     """The logarithm of the Dirichlet–multinomial likelihood of counts."""
     pairs = zip(keys.tolist(), supposed.tolist(), strict=True)
     all_keys, all_supposed = float(keys.sum()), float(supposed.sum())
-    each = fsum(lgamma(count + known) - lgamma(known) for count, known in pairs)
-    return lgamma(all_supposed) - lgamma(all_supposed + all_keys) + each
+    of_actions = fsum(lgamma(count + known) - lgamma(known) for count, known in pairs)
+    return lgamma(all_supposed) - lgamma(all_supposed + all_keys) + of_actions
 
 
 def _chances(rows: _Rows, shares: Floats) -> Floats:

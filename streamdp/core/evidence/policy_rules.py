@@ -55,7 +55,7 @@ class BestArm:
         """The chances of being the best, with the floor."""
         return self._policy(*posterior(state), lengths, _LEAST_FLOOR)
 
-    def told(self, state: Floats, lengths: Ints, arms: ArmPriors) -> Policy:
+    def policy_under(self, state: Floats, lengths: Ints, arms: ArmPriors) -> Policy:
         """The same under a prior that other keys' means have made.
 
         What all keys know to be far behind needs fewer shows by each: its floor shrinks further.

@@ -147,7 +147,7 @@ class PooledMeans:
 
     def fits(self, prior: CrowdPrior) -> bool:
         """Whether a prior has a mean and a deviation of each arm."""
-        return len(prior.told) == 8 * self.size and prior.gap == 0
+        return len(prior.encoded) == 8 * self.size and prior.gap == 0
 
     def believed(self, prior: CrowdPrior) -> Floats:
         """How likely each arm is the best of a key of which nothing is known; floats for people."""
@@ -170,8 +170,8 @@ class PooledMeans:
         """The prior that follows from rows (`width` integers of each key) and the one before."""
         newest = max(priors)
         histories = _ordered(kept[self.counts(kept)][:, :-1])
-        told = _estimated(histories.reshape(-1, KEPT_PER_ARM, self.actions), priors[newest])
-        return CrowdPrior.of(newest + 1, after=after, gap=0, bonuses=told)
+        estimates = _estimated(histories.reshape(-1, KEPT_PER_ARM, self.actions), priors[newest])
+        return CrowdPrior.of(newest + 1, after=after, gap=0, bonuses=estimates)
 
     def follows(self, prior: CrowdPrior, kept: Ints, priors: Mapping[int, CrowdPrior]) -> bool:
         """Whether a prior on record is what these rows make: to the last digit."""
@@ -184,8 +184,8 @@ def named(name: str) -> PooledMeans | None:
     >>> named("means of 3 actions control 1/20").control.share, named("crowd of votes")
     (Fraction(1, 20), None)
     """
-    found = _NAME.fullmatch(name)
-    return None if found is None else PooledMeans(int(found[1]), Control(Fraction(found[2] or 0)))
+    match = _NAME.fullmatch(name)
+    return None if match is None else PooledMeans(int(match[1]), Control(Fraction(match[2] or 0)))
 
 
 def arms_of(prior: CrowdPrior) -> ArmPriors | None:
@@ -195,16 +195,16 @@ def arms_of(prior: CrowdPrior) -> ArmPriors | None:
     return ArmPriors(means, deviations * deviations) if deviations.any() else None
 
 
-def posterior(state: Floats, told: ArmPriors) -> tuple[Floats, Floats]:
+def posterior(state: Floats, priors: ArmPriors) -> tuple[Floats, Floats]:
     """Each arm's mean gain and standard deviation under a prior: R × K."""
     variance = level(state).variance[:, None]
     weight, product = state[:, 0], state[:, 1]
     own = _means(weight, product)
-    trust = weight / (1.0 + weight * told.variances)  # 1 / (own variance + τ²)
-    expected = told.means + _shared(own - told.means, trust)[:, None]
+    trust = weight / (1.0 + weight * priors.variances)  # 1 / (own variance + τ²)
+    expected = priors.means + _shared(own - priors.means, trust)[:, None]
     off = own - expected
     least = PRIOR_LOSSES / variance
-    precision = np.minimum(1.0 / told.variances, MOST_LOSSES / variance)
+    precision = np.minimum(1.0 / priors.variances, MOST_LOSSES / variance)
     precision /= np.maximum(1.0, off * off * trust / FAR)
     precision = np.maximum(precision, least)
     all_known = weight + precision
@@ -237,33 +237,33 @@ def _estimated(histories: Floats, before: CrowdPrior) -> Ints:
         return np.zeros(2 * arms, dtype=np.int64)
     weight, product = histories[:, 0], histories[:, 1]
     supposed = float(ordered_sum(level(histories).variance)) / (len(histories) * PRIOR_LOSSES)
-    told = arms_of(before)
-    if told is None:
+    priors = arms_of(before)
+    if priors is None:
         all_arms = float(ordered_sum(ordered_sum(product))) / float(
             ordered_sum(ordered_sum(weight))
         )
-        told = ArmPriors(np.full(arms, all_arms), np.full(arms, supposed))
+        priors = ArmPriors(np.full(arms, all_arms), np.full(arms, supposed))
     own, seen = _means(weight, product), (weight > 0).astype(np.float64)
     for _ in range(ROUNDS):
-        told = _improved(told, own, weight, seen, supposed)
-    means = np.rint(told.means * _UNIT)
-    deviations = np.maximum(1.0, np.rint(np.sqrt(told.variances) * _UNIT))
+        priors = _improved(priors, own, weight, seen, supposed)
+    means = np.rint(priors.means * _UNIT)
+    deviations = np.maximum(1.0, np.rint(np.sqrt(priors.variances) * _UNIT))
     return np.concatenate([means, deviations]).astype(np.int64)
 
 
 def _improved(
-    told: ArmPriors, own: Floats, weight: Floats, seen: Floats, supposed: float
+    priors: ArmPriors, own: Floats, weight: Floats, seen: Floats, supposed: float
 ) -> ArmPriors:
     """One round: what keys share, then means, then how much keys differ."""
     arms = own.shape[1]
-    trust = weight / (1.0 + weight * told.variances)
-    rest = own - _shared(own - told.means, trust)[:, None]
+    trust = weight / (1.0 + weight * priors.variances)
+    rest = own - _shared(own - priors.means, trust)[:, None]
     trusts, weighed = ordered_sum(trust), ordered_sum(trust * rest)
     all_arms = ordered_sum(weighed) / ordered_sum(trusts)
     means = (weighed + ALIKE_WEIGHT * all_arms) / (trusts + ALIKE_WEIGHT)
-    believed = told.variances * trust  # the share of a difference that is none of noise
+    believed = priors.variances * trust  # the share of a difference that is none of noise
     off = believed * (rest - means)
-    squares = off * off * (arms / (arms - 1.0)) + told.variances * (1.0 - believed)
+    squares = off * off * (arms / (arms - 1.0)) + priors.variances * (1.0 - believed)
     differing, keys = ordered_sum(squares * seen), ordered_sum(seen)
     of_all = ordered_sum(differing) + SUPPOSED_OF_ALL * supposed
     of_all = of_all / (ordered_sum(keys) + SUPPOSED_OF_ALL)

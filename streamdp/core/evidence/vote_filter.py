@@ -71,11 +71,11 @@ class VoteFilter:
 
     >>> memory = VoteFilter(actions=3, since=100, hazard=Fraction(1, 100))
     >>> standing = Standing(np.array([0]), np.zeros((1, memory.width), np.int64))
-    >>> told = []
+    >>> in_force = []
     >>> for vote in (1, 1, 1, 2, 1, 2, 2, 2, 2):
     ...     standing = memory.after(standing, np.array([vote]), np.array([100]))
-    ...     told.append(standing.in_force.item())
-    >>> told
+    ...     in_force.append(standing.in_force.item())
+    >>> in_force
     [1, 1, 1, 1, 1, 1, 1, 1, 2]
     """
 

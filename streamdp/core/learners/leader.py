@@ -96,9 +96,9 @@ class Leader:
 
     def _check_crowd(self, crowd: Crowd) -> None:
         """Refuse a crowd that supposes other draws than this learner's."""
-        told = (crowd.actions, crowd.rate, crowd.bonus, self.choose.name)
+        theirs = (crowd.actions, crowd.rate, crowd.bonus, self.choose.name)
         mine = (len(self.actions), self.choose.rate, self.bonus, "permute_and_flip")
-        if told != mine or self.window == "running":
+        if theirs != mine or self.window == "running":
             raise InvalidConfig(
                 complaint(
                     self.recipe,
@@ -153,28 +153,32 @@ class Leader:
         """Whether another action than the newest vote may be in force."""
         return bool(self.memory.name)
 
-    def prior(self, in_force: NDArray[np.int64], told: ToldPrior | None = None) -> Prior | None:
+    def prior(
+        self, in_force: NDArray[np.int64], crowd_prior: ToldPrior | None = None
+    ) -> Prior | None:
         """What selections know beforehand when these actions are in force: earlier releases.
 
-        `told` is the prior of the crowd, where the learner has one, and the groups of the keys;
-        without it prior 0, which is the same for all groups.
+        `crowd_prior`: the prior of the crowd, where the learner has one, and the groups of the
+        keys; without it prior 0, which is the same for all groups.
         """
         if self.crowd is None:
             return Prior.incumbent(in_force, self.bonus) if self.bonus else None
-        prior, groups = (self.crowd.nothing, np.zeros_like(in_force)) if told is None else told
+        prior, groups = (
+            (self.crowd.nothing, np.zeros_like(in_force)) if crowd_prior is None else crowd_prior
+        )
         return Prior.dense(self.crowd.bonuses(prior, in_force, groups), 1 << POINT)
 
-    def opening_prior(self, told: ToldPrior) -> Prior:
+    def opening_prior(self, crowd_prior: ToldPrior) -> Prior:
         """The prior of openings: the crowd's alone."""
         assert self.crowd is not None
-        return Prior.dense(self.crowd.opening(*told), 1 << POINT)
+        return Prior.dense(self.crowd.opening(*crowd_prior), 1 << POINT)
 
     def log_probabilities(
         self,
         sums: NDArray[np.int64],
         *,
         in_force: int,
-        told: CrowdPrior | None = None,
+        prior: CrowdPrior | None = None,
         group: int = 0,
     ) -> NDArray[np.float64]:
         """The exact law of a selection from a window's K sums, for audits and tests.
@@ -182,7 +186,7 @@ class Leader:
         Sums are on the grid and, where losses are resampled, of the resampled losses. `group`: that
         of the key, to which the crowd's prior was told.
         """
-        known = None if told is None else (told, np.array([group]))
+        known = None if prior is None else (prior, np.array([group]))
         return self.choose.log_probabilities(sums, self.prior(np.array([in_force]), known))
 
     def to_config(self) -> dict[str, str]:

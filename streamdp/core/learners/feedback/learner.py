@@ -136,17 +136,17 @@ class PolicyLearner:
         kept = state * float(self.forgetting)
         return self.rule.learned(kept, gains / UNIT, shown.astype(np.float64), self.noise)
 
-    def policy(self, state: Floats, blocks: Ints, told: CrowdPrior | None = None) -> Policy:
+    def policy(self, state: Floats, blocks: Ints, prior: CrowdPrior | None = None) -> Policy:
         """The policies in force during these blocks, for rows with these histories.
 
-        `told` is the prior of the crowd that all of them are told; prior 0 says nothing.
+        `prior` is the one of the crowd that all of them are told; prior 0 says nothing.
         """
         lengths = self.schedule.lengths(blocks)
-        arms = None if told is None else arms_of(told)
+        arms = None if prior is None else arms_of(prior)
         if arms is None:
             return self.rule.policy(state, lengths)
         assert isinstance(self.rule, BestArm), "no other rule has a crowd"
-        return self.rule.told(state, lengths, arms)
+        return self.rule.policy_under(state, lengths, arms)
 
     def to_config(self) -> dict[str, str]:
         """The learner's table in a configuration file; `feedback_learner_of` reads it back."""
