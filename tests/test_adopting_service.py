@@ -28,7 +28,7 @@ def room() -> Room:
 
 def adopted(of: Room) -> int:
     """How many snapshots all priors together were made of."""
-    lines = [decode_ledger(each.value) for each in of.log.ledger(of.specs["home"].topics)]
+    lines = [decode_ledger(record.value) for record in of.log.ledger(of.specs["home"].topics)]
     return sum(len(line.prior().adopted) for line in lines if isinstance(line, PriorLine))
 
 
@@ -40,14 +40,14 @@ def verified(of: Room) -> list[str]:
     return verification.violations
 
 
-def told(of: Room) -> dict[int, list[CrowdPrior]]:
+def priors_on_record(of: Room) -> dict[int, list[CrowdPrior]]:
     """The priors on the ledger, by partition."""
-    found: dict[int, list[CrowdPrior]] = {}
+    priors: dict[int, list[CrowdPrior]] = {}
     for record in of.log.ledger(of.specs["home"].topics):
         line = decode_ledger(record.value)
         if isinstance(line, PriorLine):
-            found.setdefault(record.partition, []).append(line.prior())
-    return found
+            priors.setdefault(record.partition, []).append(line.prior())
+    return priors
 
 
 def replayed(of: Room, record: dict[int, list[CrowdPrior]] | None) -> dict[int, list[CrowdPrior]]:
@@ -62,10 +62,10 @@ def replayed(of: Room, record: dict[int, list[CrowdPrior]] | None) -> dict[int, 
     names = None
     if record is not None:
         names = {n: {p.number: p.adopted for p in priors} for n, priors in record.items()}
-    found: dict[int, list[CrowdPrior]] = {number: [] for number in range(3)}
+    priors: dict[int, list[CrowdPrior]] = {number: [] for number in range(3)}
     for number, releases in InStep({n: spec.engine(n) for n in logs}, logs, names).releases():
-        found[number] += releases.priors
-    return found
+        priors[number] += releases.priors
+    return priors
 
 
 async def in_pieces(of: Room, *, pieces: int = 6, seed: int = 1) -> None:
@@ -91,8 +91,8 @@ def test_do_partitions_learn_across_and_is_it_on_record(workers: int) -> None:
         assert adopted(of) > 10
         assert verified(of) == []
         assert of.wrong() == []
-        assert replayed(of, told(of)) == told(of)
-        assert replayed(of, None) != told(of)
+        assert replayed(of, priors_on_record(of)) == priors_on_record(of)
+        assert replayed(of, None) != priors_on_record(of)
 
     asyncio.run(body())
 
@@ -104,7 +104,7 @@ def test_do_partitions_go_on_where_the_topic_is_lost_and_garbage_comes() -> None
         of, topics = room(), across().topics
         async with of.worker("one") as worker:
             await in_pieces(of, pieces=2)
-            kept = [each.value for each in of.log.snapshots(topics)]
+            kept = [snapshot.value for snapshot in of.log.snapshots(topics)]
             for number, value in ((0, b"garbage"), (1, kept[0].replace(b"home", b"away"))):
                 partition = Partition("home", number)
                 stranger = Attempt(
@@ -114,8 +114,8 @@ def test_do_partitions_go_on_where_the_topic_is_lost_and_garbage_comes() -> None
                 of.log.send(stranger, skip=0, stop=1)
             of.log.ring()
             await of.until(lambda: worker.view.streams["home"].snapshots_refused == 2)
-            refused = [str(each["detail"]) for each in worker.log.of("snapshot_refused")]
-            assert ["unreadable" in each for each in refused] == [True, False]
+            refused = [str(entry["detail"]) for entry in worker.log.of("snapshot_refused")]
+            assert ["unreadable" in detail for detail in refused] == [True, False]
             assert "of another stream" in refused[1]
             await in_pieces(of, pieces=2, seed=5)
             before = adopted(of)

@@ -82,7 +82,7 @@ class Partitions:
 
     machines: list[Engine]
     offers: list[Offers] = field(default_factory=list)
-    told: dict[Adopted, CrowdSnapshot] = field(default_factory=dict)
+    snapshots: dict[Adopted, CrowdSnapshot] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Let each adopt from the others."""
@@ -96,7 +96,7 @@ class Partitions:
         standing = self.machines[number].crowd()
         assert standing is not None
         if standing.snapshot is not None:
-            self.told[standing.snapshot.name] = standing.snapshot
+            self.snapshots[standing.snapshot.name] = standing.snapshot
             for offers in self.offers:
                 offers.offer(standing.snapshot)
         return released
@@ -104,34 +104,34 @@ class Partitions:
 
 def played(places: list[int]) -> tuple[Partitions, list[list[Releases]]]:
     """Three partitions by turns, whose logs are cut at these places."""
-    found = Partitions([engine(number) for number in range(3)])
+    partitions = Partitions([engine(number) for number in range(3)])
     released: list[list[Releases]] = [[], [], []]
     cut = [pieces(log(number), places) for number in range(3)]
     for turn in zip(*cut, strict=True):
         for number, batch in enumerate(turn):
-            released[number].append(found.step(number, batch))
-    return found, released
+            released[number].append(partitions.step(number, batch))
+    return partitions, released
 
 
 def standing_of(machine: Engine) -> CrowdStanding:
     """How far its crowd is."""
-    found = machine.crowd()
-    assert found is not None
-    return found
+    standing = machine.crowd()
+    assert standing is not None
+    return standing
 
 
 def test_does_the_schedule_on_record_give_every_prior_again() -> None:
     """However a log is cut: the same adoptions, the same priors, the same draws."""
     live, released = played([9, 20, 21, 40, 60])
     for number, machine in enumerate(live.machines):
-        priors = {each.number: each.adopted for each in standing_of(machine).priors}
+        priors = {prior.number: prior.adopted for prior in standing_of(machine).priors}
         assert sum(map(len, priors.values())) > 20
         for places in ([], [7, 50], list(range(80))):
             again = engine(number)
-            again.adopt(OnRecord(priors, live.told))
-            found = [again.apply_batch(batch) for batch in pieces(log(number), places)]
-            assert [each for batch in found for each in batch] == [
-                each for batch in released[number] for each in batch
+            again.adopt(OnRecord(priors, live.snapshots))
+            replayed = [again.apply_batch(batch) for batch in pieces(log(number), places)]
+            assert [release for batch in replayed for release in batch] == [
+                release for batch in released[number] for release in batch
             ]
             assert again.crowd() == machine.crowd()
     again = engine(1)
@@ -147,24 +147,24 @@ def test_is_an_adoption_that_depends_on_where_a_batch_was_cut_caught(
     plain, made_of = Engine.apply_batch, PartitionCrowd._made
 
     def first(self: Engine, batch: LossBatch, **more: object) -> Releases:
-        found = self._crowd
-        assert found is not None
-        assert found.adopting is not None
-        found.adopted = found.adopting(found.current.number + 1, found.adopted)
+        crowd = self._crowd
+        assert crowd is not None
+        assert crowd.adopting is not None
+        crowd.adopted = crowd.adopting(crowd.current.number + 1, crowd.adopted)
         return plain(self, batch, **more)  # type: ignore[arg-type]
 
     def made(self: PartitionCrowd, votes: Votes) -> CrowdPrior:
         source, self.adopting = self.adopting, None
-        found = made_of(self, votes)
+        made = made_of(self, votes)
         self.adopting = source
-        return found
+        return made
 
     live, _ = played([20, 40, 60])
-    priors = {each.number: each.adopted for each in standing_of(live.machines[1]).priors}
+    priors = {prior.number: prior.adopted for prior in standing_of(live.machines[1]).priors}
 
     def again(places: list[int]) -> CrowdStanding:
         machine = engine(1)
-        machine.adopt(OnRecord(priors, live.told))
+        machine.adopt(OnRecord(priors, live.snapshots))
         for batch in pieces(log(1), places):
             machine.apply_batch(batch)
         return standing_of(machine)
@@ -243,8 +243,8 @@ def test_is_a_batch_cut_where_priors_are_made() -> None:
     cut = machine.cut_at_priors(log(0))
     assert machine.position == 0
     released = [machine.apply_batch(piece) for piece in cut]
-    assert [len(each.priors) for each in released[:-1]] == [1] * (len(cut) - 1)
-    assert [each for batch in released for each in batch] == list(whole.apply_batch(log(0)))
+    assert [len(releases.priors) for releases in released[:-1]] == [1] * (len(cut) - 1)
+    assert [release for batch in released for release in batch] == list(whole.apply_batch(log(0)))
     alone = engine(0, sd.incumbent_leader(actions=THREE, epsilon="2"))
     assert len(alone.cut_at_priors(log(0))) == 1
 
@@ -258,9 +258,9 @@ def test_does_a_partition_begin_with_what_others_know() -> None:
     fresh.adopt(others.offers[0])
     for machine in (fresh, alone):
         machine.apply_batch(pieces(log(2), [1])[0])
-    (told,), (known,) = standing_of(fresh).priors, standing_of(alone).priors
-    assert len(told.adopted) == 1, "its own partition's offers leave out partition 0 alone"
-    assert told.bonuses[1] - told.bonuses[[0, 2]].max() > 2 << POINT
+    (fresh_prior,), (known,) = standing_of(fresh).priors, standing_of(alone).priors
+    assert len(fresh_prior.adopted) == 1, "its own partition's offers leave out partition 0 alone"
+    assert fresh_prior.bonuses[1] - fresh_prior.bonuses[[0, 2]].max() > 2 << POINT
     assert known.bonuses[1] - known.bonuses[[0, 2]].max() < 1 << POINT
 
 
@@ -271,7 +271,7 @@ def test_does_a_crowd_within_a_partition_adopt_nothing() -> None:
     assert within.crowd is not None
     assert across.crowd is not None
     assert across.crowd.name == f"{within.crowd.name} across partitions"
-    assert [named(each.name) for each in (within.crowd, across.crowd)] == [
+    assert [named(crowd.name) for crowd in (within.crowd, across.crowd)] == [
         within.crowd, across.crowd,
     ]  # fmt: skip
     both = replace(across.crowd, control=Control(Fraction(1, 20)),
@@ -284,7 +284,7 @@ def test_does_a_crowd_within_a_partition_adopt_nothing() -> None:
     machine.adopt(offers)
     machine.apply_batch(log(2))
     standing = standing_of(machine)
-    assert not any(each.adopted for each in standing.priors)
+    assert not any(prior.adopted for prior in standing.priors)
     assert (standing.adopted, standing.snapshot) == ((), None)
 
 
@@ -294,9 +294,9 @@ def test_are_the_next_partitions_adopted_and_the_newest_kept() -> None:
     for partition in range(40):
         offers.offer(CrowdSnapshot(partition, 1, 1, b"", b""))
     old = {0: CrowdSnapshot(0, 1, 7, b"", b""), 6: CrowdSnapshot(6, 1, 9, b"", b"")}
-    found = offers(3, old)
-    assert list(found) == list(range(6, 6 + MOST_ADOPTED))
-    assert found[6].number == 1, "the newest that was told, whatever its number is"
+    adopted = offers(3, old)
+    assert list(adopted) == list(range(6, 6 + MOST_ADOPTED))
+    assert adopted[6].number == 1, "the newest that was told, whatever its number is"
     assert list(Offers(38, dict(offers.newest))(3, {})) == [39, *range(MOST_ADOPTED - 1)]
     assert Offers(5)(3, old) == {6: old[6], 0: old[0]}
 
@@ -314,9 +314,9 @@ def test_is_a_snapshot_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adoption, "MOST_PRIORS", 2)
     monkeypatch.setattr(adoption, "MOST_CELLS", 1)
     small = CrowdSnapshot.of(learner.crowd, votes, priors, partition=0, epoch=1, number=100)
-    counted, told = small.evidence(3, first=-1)
+    counted, known_priors = small.evidence(3, first=-1)
     assert counted.count.tolist() == [50]
-    assert list(told) == [-1]
+    assert list(known_priors) == [-1]
     with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
         whole.check(learner.crowd)
     many = Crowd(10_000, Fraction(1, 4), Fraction(1), Fraction(1, 20))
@@ -348,10 +348,10 @@ def test_is_what_no_partition_can_have_told_refused() -> None:
     for at in ([40 << 20, 0, 0], [-40 << 20, 0, 0], [1 << 20, 0, 0]):
         bonuses[:3] = at
         wrong.append(replace(snapshot, priors=bonuses.tobytes()))
-    for each in wrong:
+    for altered in wrong:
         with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
-            each.check(learner.crowd)
-    assert snapshot.name.digest not in {each.digest for each in wrong}
+            altered.check(learner.crowd)
+    assert snapshot.name.digest not in {altered.digest for altered in wrong}
 
 
 # --- the audit ------------------------------------------------------------------------------------
@@ -427,9 +427,9 @@ def of_open_sums(patch: pytest.MonkeyPatch) -> None:
     plain = PartitionCrowd.standing
 
     def standing(self: PartitionCrowd, position: int) -> CrowdStanding:
-        found = plain(self, position)
-        if found.snapshot is None:
-            return found
+        standing = plain(self, position)
+        if standing.snapshot is None:
+            return standing
         assert isinstance(self.crowd, Crowd)
         ones = np.ones(1, np.int64)
         vote = self.bank.sums[: len(self.bank)].argmin(axis=1)[:1]
@@ -437,11 +437,11 @@ def of_open_sums(patch: pytest.MonkeyPatch) -> None:
             self.crowd, prior=0 * ones, stayed=ones < 0, vote=vote, length=9 * ones, group=0 * ones
         )
         partition, epoch = self.at
-        told = CrowdSnapshot.of(
+        snapshot = CrowdSnapshot.of(
             self.crowd, newest(kept), self.priors,
-            partition=partition, epoch=epoch, number=found.snapshot.number,
+            partition=partition, epoch=epoch, number=standing.snapshot.number,
         )  # fmt: skip
-        return replace(found, snapshot=told)
+        return replace(standing, snapshot=snapshot)
 
     patch.setattr(PartitionCrowd, "standing", standing)
 

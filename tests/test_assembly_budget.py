@@ -91,18 +91,18 @@ def line(
     output: str = "events",
 ) -> tuple[str, Published]:
     """An assembly may have made events of these."""
-    told = Assembled(
+    assembled = Assembled(
         schema=2, stream=name, partition=0, epoch=epoch, input=requests, outcomes=outcomes,
         output=output, start=start, stop=stop, ordinal=ordinal, digest="d", version="v",
     )  # fmt: skip
-    return name, Published(0, 0, None, encode_assembled(told))
+    return name, Published(0, 0, None, encode_assembled(assembled))
 
 
 def charge(
     name: str, topic: str = "events", *, epsilon: str = "1/2", last: int = 3
 ) -> list[tuple[str, Published]]:
     """A stream has charged the records up to one: an opening, and a block."""
-    told = []
+    records = []
     for at, kind in enumerate((OPENING, ACTION)):
         stop = 1 if kind == OPENING else last + 2
         release = Release(
@@ -112,8 +112,8 @@ def charge(
         )  # fmt: skip
         lines = replace(LINES, stream=name, input=topic, estimates=(), seeded=False)
         value = lines.ledger(release, mode=Mode.LIVE, ordinal=at + 1)
-        told.append((name, Published(0, at, b"fr", value)))
-    return told
+        records.append((name, Published(0, at, b"fr", value)))
+    return records
 
 
 class Shelf:
@@ -161,9 +161,9 @@ def test_does_a_lone_assembly_begin_at_the_beginning(tmp_path: Path) -> None:
 def test_does_a_renamed_assembly_begin_behind_the_old_one(tmp_path: Path) -> None:
     """Whatever the budget: a request is in a topic once."""
     for budget in ("1/2", "2"):
-        found = past(tmp_path, "renamed", line(), tables=RENAMED, budget=budget)
-        assert found.begin(0, 0) == 10
-        assert found.begin(1, 0) == 0  # of another partition
+        history = past(tmp_path, "renamed", line(), tables=RENAMED, budget=budget)
+        assert history.begin(0, 0) == 10
+        assert history.begin(1, 0) == 0  # of another partition
 
 
 def test_does_another_topic_of_the_same_requests_add_up(tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_does_a_second_assembly_count_while_it_runs(tmp_path: Path) -> None:
         "views", to="trial"
     )  # fmt: skip
     lines = (line("views", output="others"), *charge("trial", "others", epsilon="1/2"))
-    told = past(tmp_path, "clicks", *lines, tables=two, budget="3/4")
-    assert told.charged(0, 10) == Fraction(1, 4)
-    assert told.charged(0, 9) == Fraction(1, 2)
-    assert told.begin(0, 0) == 10
+    history = past(tmp_path, "clicks", *lines, tables=two, budget="3/4")
+    assert history.charged(0, 10) == Fraction(1, 4)
+    assert history.charged(0, 9) == Fraction(1, 2)
+    assert history.begin(0, 0) == 10
 
 
 def test_does_a_stream_count_that_has_read_the_requests(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_does_a_stream_count_that_has_read_the_requests(tmp_path: Path) -> None:
     gone = charge("gone", "requests", last=6)
     assert past(tmp_path, "clicks", *gone, tables=CLICKS).begin(0, 0) == 7
     direct = CLICKS + stream("direct", topic="requests", epsilon="1/4")
-    told = past(tmp_path, "clicks", tables=direct, budget="3/4")
-    assert told.charged(0, 0) == Fraction(1, 4)
+    history = past(tmp_path, "clicks", tables=direct, budget="3/4")
+    assert history.charged(0, 0) == Fraction(1, 4)
 
 
 @pytest.mark.parametrize("shared", ["outcomes", "requests"])
@@ -203,23 +203,23 @@ def test_do_requests_count_that_share_outcomes(tmp_path: Path, shared: str) -> N
     else:
         old = line("old", output="others", outcomes="old")
     lines = (old, *charge("gone", "others"))
-    told = past(tmp_path, "clicks", *lines, tables=CLICKS)
+    history = past(tmp_path, "clicks", *lines, tables=CLICKS)
     if shared == "requests":
-        assert told.begin(0, 0) == 10
+        assert history.begin(0, 0) == 10
     else:
         with pytest.raises(StateMismatch, match="use topics of other names, or a larger budget"):
-            told.begin(0, 0)
+            history.begin(0, 0)
     assert past(tmp_path, "clicks", *lines, tables=CLICKS, budget="1").begin(0, 0) == 0
 
 
 def test_does_an_assembly_halt_that_others_have_overtaken(tmp_path: Path) -> None:
     """Renamed and renamed back: the requests in between are the other's. A new epoch is behind."""
-    told = past(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
+    history = past(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
     taken = replace(TAKEN, state={b"checkpoint": saved_point()}, last_ledger_line=None)
     PartitionAssembly(SPEC, AT, taken, NOWHERE)
     with pytest.raises(StateMismatch, match=r"others have assembled.*shop\.renamed\.ledger"):
-        PartitionAssembly(SPEC, AT, taken, NOWHERE, past=told)
-    anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=told)
+        PartitionAssembly(SPEC, AT, taken, NOWHERE, past=history)
+    anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=history)
     assert anew.committed == 9
     beyond = past(tmp_path, "clicks", line("renamed", 7, 30), tables=CLICKS)
     with pytest.raises(StateMismatch, match="read further than the requests reach"):
@@ -314,26 +314,26 @@ def test_is_an_assembly_caught_that_tells_late(monkeypatch: pytest.MonkeyPatch) 
 def test_do_ledger_and_state_belong_together() -> None:
     """Whichever is behind the other, the partition halts; a new epoch goes on behind both."""
     point = encode_point(SPEC, TAKEN, Positions(7, 5, 3), lines=1, declared=8)
-    told = replace(TAKEN, state={b"checkpoint": point})
+    taken = replace(TAKEN, state={b"checkpoint": point})
 
     def at(stop: int, ordinal: int, output: str = "events") -> bytes:
         return line(stop=stop, ordinal=ordinal, output=output)[1].value
 
-    PartitionAssembly(SPEC, AT, replace(told, last_ledger_line=at(8, 1)), NOWHERE)
+    PartitionAssembly(SPEC, AT, replace(taken, last_ledger_line=at(8, 1)), NOWHERE)
     with pytest.raises(StateMismatch, match="the ledger has lost lines"):
-        PartitionAssembly(SPEC, AT, told, NOWHERE)
-    ahead = replace(told, last_ledger_line=at(9, 2))
+        PartitionAssembly(SPEC, AT, taken, NOWHERE)
+    ahead = replace(taken, last_ledger_line=at(9, 2))
     with pytest.raises(StateMismatch, match="rolled back: the ledger has a later line"):
         PartitionAssembly(SPEC, AT, ahead, NOWHERE)
     second = replace(SPEC, epoch=2)
     assert PartitionAssembly(second, AT, ahead, NOWHERE).committed == 9
-    whole = replace(told, last_ledger_line=at(8, 1))
+    whole = replace(taken, last_ledger_line=at(8, 1))
     assert PartitionAssembly(second, AT, whole, NOWHERE).committed == 7
     lost = replace(ahead, state={}, group_offset=None)
     with pytest.raises(StateMismatch, match="state is gone; going on needs a new epoch"):
         PartitionAssembly(SPEC, AT, lost, NOWHERE)
     assert PartitionAssembly(second, AT, lost, NOWHERE).committed == 9
-    other = replace(told, last_ledger_line=at(8, 1, output="elsewhere"))
+    other = replace(taken, last_ledger_line=at(8, 1, output="elsewhere"))
     with pytest.raises(ConfigurationMismatch, match="only an assembly of another name"):
         PartitionAssembly(second, AT, other, NOWHERE)
 
@@ -389,15 +389,15 @@ def test_does_verify_add_up_what_was_assembled(
 )
 def test_is_what_contradicts_itself_a_violation(second: tuple[str, Published], said: str) -> None:
     _, violations = verified(line(), second)
-    assert any(said in each for each in violations), violations
+    assert any(said in violation for violation in violations), violations
 
 
 def test_does_verify_say_what_a_cap_buys() -> None:
     """From the ledgers alone: m·ε in a stretch, 2m·ε over any slots; nothing without a cap."""
-    name, told = line()
-    capped = told.value.replace(b'"digest"', b'"persons":{"most":3,"slots":100},"digest"')
+    name, record = line()
+    capped = record.value.replace(b'"digest"', b'"persons":{"most":3,"slots":100},"digest"')
     verification = Verification()
-    verification.read(StreamTopics("shop", name, ""), [replace(told, value=capped)])
+    verification.read(StreamTopics("shop", name, ""), [replace(record, value=capped)])
     verification.read(StreamTopics("shop", "views", ""), [line("views", 0, 5, output="others")[1]])
     for stream_, topic, epsilon in (("home", "events", "1/2"), ("trial", "others", "1/4")):
         records = [record for _, record in charge(stream_, topic, epsilon=epsilon)]
@@ -410,10 +410,10 @@ def test_does_verify_say_what_a_cap_buys() -> None:
 
 def test_does_verify_say_what_a_cap_by_day_buys() -> None:
     """m·ε in a day and 2m·ε over any 24 hours: nothing of slots, of which a day has any number."""
-    name, told = line()
-    by_day = told.value.replace(b'"digest"', b'"persons":{"most":3,"per":"day"},"digest"')
+    name, record = line()
+    by_day = record.value.replace(b'"digest"', b'"persons":{"most":3,"per":"day"},"digest"')
     verification = Verification()
-    verification.read(StreamTopics("shop", name, ""), [replace(told, value=by_day)])
+    verification.read(StreamTopics("shop", name, ""), [replace(record, value=by_day)])
     verification.read(
         StreamTopics("shop", "home", ""),
         [record for _, record in charge("home", "events", epsilon="1/2")],
@@ -428,5 +428,5 @@ def test_does_verify_say_what_a_cap_by_day_buys() -> None:
 
 def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:
     """Past adds up what other applications did with what they are said to charge, at the higher."""
-    told = Past("shop", HALF, Fraction(1, 4), {}, (EpochReading("other", "l", 0, HALF, 5),))
-    assert [told.charged(0, at) for at in (5, 6)] == [HALF, Fraction(1, 4)]
+    history = Past("shop", HALF, Fraction(1, 4), {}, (EpochReading("other", "l", 0, HALF, 5),))
+    assert [history.charged(0, at) for at in (5, 6)] == [HALF, Fraction(1, 4)]

@@ -59,9 +59,9 @@ def feedback(folder: Path, *table: str) -> Configuration:
 
 def refused(folder: Path, *more: str, pair: str = PAIR) -> str:
     """What the message says."""
-    with pytest.raises(InvalidConfig) as told:
+    with pytest.raises(InvalidConfig) as caught:
         loaded(folder, *more, pair=pair).assemblies()
-    return str(told.value)
+    return str(caught.value)
 
 
 def test_is_a_small_assembly_resolved(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_is_what_is_wrong_said(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in PAIR
-    told = refused(tmp_path, pair=PAIR.replace(old, new, 1))
-    assert said in told
-    assert "; expected " in told
+    message = refused(tmp_path, pair=PAIR.replace(old, new, 1))
+    assert said in message
+    assert "; expected " in message
 
 
 @pytest.mark.parametrize("name", ["home", "clicks_ledger"])
@@ -189,10 +189,12 @@ BOTH = (second("trial", topic="more", epsilon='"1/4"'), '[topics.more]\nbudget =
 
 def test_do_all_topics_of_one_pair_share_its_budget(tmp_path: Path) -> None:
     """Two assemblies of the same requests: each topic is within its budget, the sum is not."""
-    told = refused(tmp_path, assembly("views", stream="trial"), *BOTH)
-    assert 'topics."requests".budget: streams may charge a request with its outcomes more' in told
-    assert "expected a total of at most 1/2, got 3/4" in told
-    assert "events of clicks in feedback 1/2; events of views in more 1/4" in told
+    message = refused(tmp_path, assembly("views", stream="trial"), *BOTH)
+    assert (
+        'topics."requests".budget: streams may charge a request with its outcomes more' in message
+    )
+    assert "expected a total of at most 1/2, got 3/4" in message
+    assert "events of clicks in feedback 1/2; events of views in more 1/4" in message
 
 
 @pytest.mark.parametrize("shared", ["requests", "outcomes"])
@@ -213,16 +215,16 @@ def test_do_chains_of_assemblies_add_up(tmp_path: Path) -> None:
     pair = PAIR.replace('budget = "1/2"', 'budget = "3/4"')
     first = assembly("first", stream="s0", requests="r1", outcomes="o1")
     both = assembly("both", stream="s1", requests="requests", outcomes="o1")
-    found = loaded(tmp_path, first, both, *streams, *budgets, pair=pair)
-    assert [found.charged(topic) for topic in ("requests", "r1")] == [Fraction(3, 4)] * 2
+    configuration = loaded(tmp_path, first, both, *streams, *budgets, pair=pair)
+    assert [configuration.charged(topic) for topic in ("requests", "r1")] == [Fraction(3, 4)] * 2
     assert "got 3/4" in refused(tmp_path, first, both, *streams, *budgets)
 
 
 def test_does_a_stream_count_that_reads_the_requests(tmp_path: Path) -> None:
     """Their content is protected too."""
-    told = refused(tmp_path, second("direct", topic="requests"))
-    assert "direct from requests 1/4" in told
-    assert "got 3/4" in told
+    message = refused(tmp_path, second("direct", topic="requests"))
+    assert "direct from requests 1/4" in message
+    assert "got 3/4" in message
 
 
 def test_does_what_others_charge_count(tmp_path: Path) -> None:
@@ -242,8 +244,8 @@ def test_does_what_others_charge_count(tmp_path: Path) -> None:
 
 def test_does_a_budget_of_the_outcomes_bind_too(tmp_path: Path) -> None:
     """Where one is written."""
-    told = refused(tmp_path, '[topics.outcomes]\nbudget = "1/4"')
-    assert 'topics."outcomes".budget' in told
+    message = refused(tmp_path, '[topics.outcomes]\nbudget = "1/4"')
+    assert 'topics."outcomes".budget' in message
 
 
 def test_is_one_input_written_by_one_assembly(tmp_path: Path) -> None:
@@ -264,13 +266,13 @@ def test_does_check_say_what_a_request_costs(streamdp: Streamdp, tmp_path: Path)
     assert "topic requests: each record is charged ε = 1/2, of a budget of 1/2" in ended.out
     assert "assembly clicks: requests and outcomes become feedback for home" in ended.out
     assert "ε = 5/2 for a person in a key and stretch, 5 over any 100 consecutive" in ended.out
-    told = streamdp("check", "--config", str(path), "--json").json
-    assert told["assemblies"][0]["persons"]["charge_of_any_slots"] == "5"
+    report = streamdp("check", "--config", str(path), "--json").json
+    assert report["assemblies"][0]["persons"]["charge_of_any_slots"] == "5"
     path = shop(tmp_path, PAIR, persons.replace("slots = 100", 'per = "day"'))
     by_day = streamdp("check", "--config", str(path))
     assert "ε = 5/2 for a person in a key and day, 5 over any 24 hours, however many" in by_day.out
-    told = streamdp("check", "--config", str(path), "--json").json["assemblies"][0]["persons"]
-    assert (told["charge_of_any_slots"], told["charge_of_any_24_hours"]) == (None, "5")
+    report = streamdp("check", "--config", str(path), "--json").json["assemblies"][0]["persons"]
+    assert (report["charge_of_any_slots"], report["charge_of_any_24_hours"]) == (None, "5")
 
 
 def test_is_the_schema_complete() -> None:

@@ -37,18 +37,18 @@ def run(*args: str) -> tuple[int, str]:
 def test_a_table_says_what_was_found() -> None:
     code, out = run(*ONE)
     assert code == 0
-    for told in ("incumbent_leader", "bonus=1", "1.000000000", "1000", "holds"):
-        assert told in out
+    for word in ("incumbent_leader", "bonus=1", "1.000000000", "1000", "holds"):
+        assert word in out
 
 
 def test_json_says_the_same() -> None:
     code, out = run(*ONE, "--json")
-    (found,) = json.loads(out)
+    (audit,) = json.loads(out)
     assert code == 0
-    assert found["verdict"] == "holds"
-    assert found["epsilon_charged"] == "1"
-    assert found["failures"] == []
-    assert found["worst_log_ratio"] == pytest.approx(1)
+    assert audit["verdict"] == "holds"
+    assert audit["epsilon_charged"] == "1"
+    assert audit["failures"] == []
+    assert audit["worst_log_ratio"] == pytest.approx(1)
 
 
 def test_a_failed_audit_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def test_what_cannot_be_run_is_one_line_and_exit_code_2(
     main: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main("audit", "--recipe", "nope") == 2
-    told = capsys.readouterr().err
-    assert told.startswith("streamdp: --recipe: unknown; expected incumbent_leader")
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("streamdp: --recipe: unknown; expected incumbent_leader")
+    assert message.count("\n") == 1
     assert main("audit", "--epsilon", "1e5") == 2
     assert main("--help") == 0
 
@@ -104,8 +104,8 @@ def test_is_a_papers_bandit_learner_audited_where_it_is_named() -> None:
     """Its releases cost ε."""
     code, out = run("audit", "--recipe", "lazy_ucb", *QUICK)
     assert code == 0
-    for told in ("lazy_ucb", "holds"):
-        assert told in out
+    for word in ("lazy_ucb", "holds"):
+        assert word in out
 
 
 def test_is_a_crowd_audited_where_it_is_asked_for(
@@ -116,12 +116,15 @@ def test_is_a_crowd_audited_where_it_is_asked_for(
     """A row for each kind; who selects otherwise than a crowd supposes has none."""
     monkeypatch.setattr("streamdp.audit.crowd.KINDS", ("groups", "donate"))
     code, out = run(*ONE, "--crowd", "--json")
-    alone, *found = json.loads(out)
+    alone, *of_crowds = json.loads(out)
     assert (code, alone["verdict"]) == (0, "holds")
-    assert [each["learner"].rpartition("crowd=")[2] for each in found] == ["groups)", "donate)"]
-    for each in found:
-        assert (each["verdict"], each["epsilon_charged"], each["actions"]) == ("holds", "1", 2)
-        assert each["worst_log_ratio"] == pytest.approx(1)
+    assert [audit["learner"].rpartition("crowd=")[2] for audit in of_crowds] == [
+        "groups)",
+        "donate)",
+    ]
+    for entry in of_crowds:
+        assert (entry["verdict"], audit["epsilon_charged"], audit["actions"]) == ("holds", "1", 2)
+        assert entry["worst_log_ratio"] == pytest.approx(1)
     assert main("audit", "--recipe", "prefix_softmax", *QUICK, "--crowd") == 2
-    told = capsys.readouterr().err
-    assert "--crowd: no such learner; expected a recipe that selects by permute_and_flip" in told
+    message = capsys.readouterr().err
+    assert "--crowd: no such learner; expected a recipe that selects by permute_and_flip" in message

@@ -55,12 +55,12 @@ def commands() -> Iterator[tuple[str, Any]]:
     """Every command with its whole name."""
 
     def below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-        found = getattr(command, "commands", None)
-        if found is None:
+        subcommands = getattr(command, "commands", None)
+        if subcommands is None:
             yield name, command
         else:
-            for each, inner in found.items():
-                yield from below(f"{name} {each}".strip(), inner)
+            for word, inner in subcommands.items():
+                yield from below(f"{name} {word}".strip(), inner)
 
     yield from below("", typer.main.get_command(application()))
 
@@ -71,19 +71,19 @@ SERVICE = ("run", "check", "doctor", "topics create", "topics check", "topics ex
 
 def test_has_each_command_help_with_an_example() -> None:
     """What to type, not only what there is."""
-    found = dict(commands())
-    assert set(SERVICE) <= set(found)
-    lacking = [name for name in SERVICE if f"streamdp {name}" not in (found[name].help or "")]
+    by_name = dict(commands())
+    assert set(SERVICE) <= set(by_name)
+    lacking = [name for name in SERVICE if f"streamdp {name}" not in (by_name[name].help or "")]
     assert lacking == []
 
 
 def test_do_the_commands_for_programs_speak_json() -> None:
     """Everything that tells something, but for `run`, whose log is JSON."""
-    found = dict(commands())
+    by_name = dict(commands())
     lacking = [
         name
         for name in SERVICE
-        if name != "run" and not any("--json" in each.opts for each in found[name].params)
+        if name != "run" and not any("--json" in param.opts for param in by_name[name].params)
     ]
     assert lacking == []
 
@@ -117,8 +117,8 @@ def loaded(statement: str, of: Sequence[str]) -> list[str]:
 
 def test_is_the_version_told(streamdp: Streamdp) -> None:
     """One line, for scripts and reports of defects."""
-    told = streamdp("--version")
-    assert (told.code, told.out) == (0, f"streamdp {sd.__version__}\n")
+    result = streamdp("--version")
+    assert (result.code, result.out) == (0, f"streamdp {sd.__version__}\n")
 
 
 # -- check -------------------------------------------------------------------------------------
@@ -126,14 +126,14 @@ def test_is_the_version_told(streamdp: Streamdp) -> None:
 
 def test_does_check_say_what_each_stream_costs(shop: Path, streamdp: Streamdp) -> None:
     """And touches nothing."""
-    told = streamdp("check", "--config", str(shop))
-    assert told.code == 0
-    assert "each record is charged ε = 3/4, of a budget of 3/4" in told.out
-    found = streamdp("check", "-c", str(shop), "--json").json
-    assert found["topics"][0] == {
+    result = streamdp("check", "--config", str(shop))
+    assert result.code == 0
+    assert "each record is charged ε = 3/4, of a budget of 3/4" in result.out
+    report = streamdp("check", "-c", str(shop), "--json").json
+    assert report["topics"][0] == {
         "topic": "losses", "budget": "3/4", "charged": "3/4", "elsewhere": "0",
     }  # fmt: skip
-    assert found["streams"][0]["charges"] == {"action": "1/2", "block_regret": "1/4"}
+    assert report["streams"][0]["charges"] == {"action": "1/2", "block_regret": "1/4"}
 
 
 @pytest.mark.parametrize(
@@ -208,11 +208,11 @@ def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) ->
     }  # fmt: skip
     path = written(tmp_path)
     text = path.read_text()
-    for http, told in wrong.items():
+    for http, message in wrong.items():
         path.write_text(text + http + "\n")
         for command in ("check", "run"):
             ended = streamdp(command, "-c", str(path))
-            assert (ended.code, told in ended.err) == (2, True), (command, http, ended.err)
+            assert (ended.code, message in ended.err) == (2, True), (command, http, ended.err)
     path.write_text(text + listen + f'token_file = "{token}"\noperator_listen = "127.0.0.1:1"\n'
                     f'operator_token_file = "{token}"\n')  # fmt: skip
     assert streamdp("check", "-c", str(path)).code == 0
@@ -244,9 +244,9 @@ def test_does_check_with_the_state_accept_what_is_not_there_yet(
 def test_is_a_wrong_configuration_exit_code_2(shop: Path, streamdp: Streamdp) -> None:
     """With the message on standard error, and nothing else."""
     shop.write_text(shop.read_text().replace('budget = "3/4"', 'budget = "1/4"'))
-    told = streamdp("check", "-c", str(shop))
-    assert (told.code, told.out) == (2, "")
-    assert told.err.startswith(f'streamdp: {shop}: topics."losses".budget: the streams that read')
+    result = streamdp("check", "-c", str(shop))
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f'streamdp: {shop}: topics."losses".budget: the streams that read')
     assert streamdp("check", "-c", "nowhere.toml").code == 2
     assert streamdp("check", "--no-such-option").code == 2
 
@@ -273,9 +273,9 @@ def test_do_topics_get_made_checked_and_expanded(tmp_path: Path, streamdp: Strea
 
 def test_does_watch_show_the_actions_in_force(shop: Path, streamdp: Streamdp) -> None:
     """One line a key, of those that were asked for."""
-    told = streamdp("watch", "-c", str(shop), "--once")
-    assert [line.split()[0] for line in told.out.splitlines()] == ["(no", "de", "fr", "it"]
-    assert re.search(r"^fr +[abc] +block \d+, in force from slot \d+$", told.out, re.M)
+    result = streamdp("watch", "-c", str(shop), "--once")
+    assert [line.split()[0] for line in result.out.splitlines()] == ["(no", "de", "fr", "it"]
+    assert re.search(r"^fr +[abc] +block \d+, in force from slot \d+$", result.out, re.M)
     only = streamdp("watch", "-c", str(shop), "--once", "--key", "fr", "--json").json
     assert (only["key"], only["type"]) == ("fr", "action")
     assert streamdp("watch", "-c", str(shop), "--once", "--key", "none").out == ""
@@ -309,13 +309,13 @@ def test_do_keys_neither_forge_lines_nor_command_a_terminal(
     keys = [forged, b"\x1b[2J", "\x9b2J\u202e".encode(), b"\xff", b"\\xff", b"(no key)", None]
     learned(written(tmp_path), keys=keys)
     config = ("-c", str(tmp_path / "shop.toml"))
-    for told in (streamdp("watch", *config, "--once"), streamdp("ledger", "show", *config)):
-        assert told.code == 0
-        assert all(line.isprintable() for line in told.out.split("\n"))
-        assert not any(line.startswith("fake") for line in told.out.splitlines())
+    for result in (streamdp("watch", *config, "--once"), streamdp("ledger", "show", *config)):
+        assert result.code == 0
+        assert all(line.isprintable() for line in result.out.split("\n"))
+        assert not any(line.startswith("fake") for line in result.out.splitlines())
         shown = ['"a\\nfake   right', '"\\u001b[2J"', '"\\u009b2J\\u202e"', '"\\xff"', '"\\\\xff"']
         for name in (*shown, '"(no key)"', " (no key) "):
-            assert name in f" {told.out}", name
+            assert name in f" {result.out}", name
     for asked in ('"\\xff"', "\udcff"):
         lines = streamdp("ledger", "show", *config, "--key", asked, "--json").out.splitlines()
         assert {json.loads(line)["key_base64"] for line in lines} == {"/w=="}
@@ -330,24 +330,24 @@ def test_do_keys_neither_forge_lines_nor_command_a_terminal(
 
 def test_does_the_ledger_show_what_was_charged(shop: Path, streamdp: Streamdp) -> None:
     """The published lines, in words or as they are."""
-    told = streamdp("ledger", "show", "-c", str(shop), "--key", "fr", "--last", "3").out
-    assert len(told.splitlines()) == 3
-    assert re.search(r"fr +block \d+ +action +ε 1/2 +slots \[\d+, \d+\)", told)
+    text = streamdp("ledger", "show", "-c", str(shop), "--key", "fr", "--last", "3").out
+    assert len(text.splitlines()) == 3
+    assert re.search(r"fr +block \d+ +action +ε 1/2 +slots \[\d+, \d+\)", text)
     line = json.loads(streamdp("ledger", "show", "-c", str(shop), "--json").out.splitlines()[0])
     assert (line["type"], line["kind"]) == ("charge", "opening")
 
 
 def test_does_verify_prove_the_guarantee(shop: Path, streamdp: Streamdp) -> None:
     """From the ledger alone: the highest charge on any record, within the budget."""
-    told = streamdp("ledger", "verify", "-c", str(shop))
-    assert told.code == 0
-    assert "the highest charge on any record is ε = 3/4, of a budget of 3/4" in told.out
-    assert told.out.strip().endswith("kept")
-    assert "published actions are those that the ledger puts in force" in told.out
-    found = streamdp("ledger", "verify", "-c", str(shop), "--json").json
-    assert (found["violations"], found["topics"][0]["kept"]) == ([], True)
-    assert found["compared"]["actions"] > 0
-    assert found["compared"]["not_read"] == []
+    result = streamdp("ledger", "verify", "-c", str(shop))
+    assert result.code == 0
+    assert "the highest charge on any record is ε = 3/4, of a budget of 3/4" in result.out
+    assert result.out.strip().endswith("kept")
+    assert "published actions are those that the ledger puts in force" in result.out
+    report = streamdp("ledger", "verify", "-c", str(shop), "--json").json
+    assert (report["violations"], report["topics"][0]["kept"]) == ([], True)
+    assert report["compared"]["actions"] > 0
+    assert report["compared"]["not_read"] == []
 
 
 def test_does_verify_find_what_readers_were_told_and_no_line_tells_of(
@@ -359,24 +359,24 @@ def test_does_verify_find_what_readers_were_told_and_no_line_tells_of(
             """UPDATE action SET value =
             CAST(replace(CAST(value AS TEXT), '"block":', '"block":1') AS BLOB)"""
         )
-    told = streamdp("ledger", "verify", "-c", str(shop))
-    assert (told.code, "NOT PROVEN, see the violations" in told.out) == (1, True)
-    assert "which no ledger line tells of" in told.out
+    result = streamdp("ledger", "verify", "-c", str(shop))
+    assert (result.code, "NOT PROVEN, see the violations" in result.out) == (1, True)
+    assert "which no ledger line tells of" in result.out
 
 
 def test_does_verify_refuse_more_than_the_budget(shop: Path, streamdp: Streamdp) -> None:
     """Whatever the configuration says now: exit code 1."""
     text = shop.read_text().replace('budget = "3/4"', 'budget = "1/2"')
     shop.write_text(text.replace('epsilon = "1/2"', 'epsilon = "1/8"'))
-    told = streamdp("ledger", "verify", "-c", str(shop))
-    assert (told.code, "OVER BUDGET" in told.out) == (1, True)
+    result = streamdp("ledger", "verify", "-c", str(shop))
+    assert (result.code, "OVER BUDGET" in result.out) == (1, True)
 
 
 def test_does_verify_add_what_is_charged_elsewhere(shop: Path, streamdp: Streamdp) -> None:
     """It is not in these ledgers, so it is believed."""
     shop.write_text(shop.read_text().replace('"3/4"', '"1"\nelsewhere = "1/4"'))
-    told = streamdp("ledger", "verify", "-c", str(shop))
-    assert (told.code, "ε = 3/4 + 1/4 elsewhere, of a budget of 1" in told.out) == (0, True)
+    result = streamdp("ledger", "verify", "-c", str(shop))
+    assert (result.code, "ε = 3/4 + 1/4 elsewhere, of a budget of 1" in result.out) == (0, True)
 
 
 @pytest.mark.slow
@@ -386,8 +386,8 @@ def test_does_verify_add_applications_that_read_one_topic(shop: Path, streamdp: 
     for path in (shop, other):
         path.write_text(path.read_text().replace('"3/4"', '"7/4"\nelsewhere = "1"'))
     learned(other)
-    told = streamdp("ledger", "verify", "-c", str(shop), "-c", str(other))
-    assert (told.code, "ε = 3/2, of a budget of 7/4" in told.out) == (0, True)
+    result = streamdp("ledger", "verify", "-c", str(shop), "-c", str(other))
+    assert (result.code, "ε = 3/2, of a budget of 7/4" in result.out) == (0, True)
     alone = streamdp("ledger", "verify", "-c", str(shop))
     said = "ε = 3/2 (without other applications: 3/4 + 1 elsewhere), of a budget of 7/4"
     assert (alone.code, said in alone.out) == (0, True)
@@ -404,9 +404,9 @@ def test_does_verify_refuse_a_delta(shop: Path, streamdp: Streamdp) -> None:
             """UPDATE ledger SET value =
             CAST(replace(CAST(value AS TEXT), '"delta":"0"', '"delta":"1/10"') AS BLOB)"""
         )
-    told = streamdp("ledger", "verify", "-c", str(shop))
-    assert (told.code, "NOT PROVEN, see the violations" in told.out) == (1, True)
-    assert "δ is charged, where the promise is pure; expected 0, got 1/10" in told.out
+    result = streamdp("ledger", "verify", "-c", str(shop))
+    assert (result.code, "NOT PROVEN, see the violations" in result.out) == (1, True)
+    assert "δ is charged, where the promise is pure; expected 0, got 1/10" in result.out
     assert not streamdp("ledger", "verify", "-c", str(shop), "--json").json["topics"][0]["kept"]
 
 
@@ -414,10 +414,11 @@ def test_does_verify_read_each_ledger_once(
     shop: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again it would look like every charge again; the variable counts like the option."""
-    told = streamdp("ledger", "verify", "-c", str(shop), "-c", str(shop))
-    assert (told.code, told.out) == (2, "")
+    result = streamdp("ledger", "verify", "-c", str(shop), "-c", str(shop))
+    assert (result.code, result.out) == (2, "")
     assert (
-        "streams.home: a ledger twice; expected each once, got shop.home.ledger, as in" in told.err
+        "streams.home: a ledger twice; expected each once, got shop.home.ledger, as in"
+        in result.err
     )
     monkeypatch.setenv("STREAMDP_CONFIG", str(shop))
     assert "ε = 3/4, of a budget of 3/4" in streamdp("ledger", "verify").out
@@ -430,50 +431,50 @@ def test_does_verify_read_each_ledger_once(
 
 def test_does_inspect_show_the_state_without_content(shop: Path, streamdp: Streamdp) -> None:
     """Positions and numbers; sums only on request, with a banner."""
-    told = streamdp("state", "inspect", "-c", str(shop), "--json")
-    parts = told.json
+    result = streamdp("state", "inspect", "-c", str(shop), "--json")
+    parts = result.json
     assert [part["partition"] for part in parts] == ["home/0", "home/1"]
     assert sum(part["checkpoint"]["next_offset"] for part in parts) == 400
     assert {part["checkpoint"]["configuration"] for part in parts} == {"same"}
     assert all(part["owner"] for part in parts)  # the process that took them last
-    assert "sums" not in told.out
-    assert "NOT PRIVATE" not in told.err
+    assert "sums" not in result.out
+    assert "NOT PRIVATE" not in result.err
     words = streamdp("state", "inspect", "-c", str(shop), "--partition", "1").out
     assert words.startswith("partition home/1\n")
     exact = streamdp("state", "inspect", "-c", str(shop), "--not-private", "--json")
     assert "NOT PRIVATE" in exact.err
     assert all(len(row["sums"]) == 3 for part in exact.json for row in part["rows"].values())
     assert [next(iter(part.items())) for part in exact.json] == [(MEMBER, LABEL)] * 2
-    assert MEMBER not in told.out
+    assert MEMBER not in result.out
     assert "not private" in streamdp("state", "inspect", "-c", str(shop), "--not-private").out
 
 
 def test_does_the_doctor_find_a_healthy_shop_healthy(shop: Path, streamdp: Streamdp) -> None:
     """Files, topics, state and retention."""
-    told = streamdp("doctor", "-c", str(shop))
-    assert told.code == 0
-    assert "partition home/1: state: commit" in told.out
-    assert "partition home/0: retention: a rebuild reads from" in told.out
-    assert f"keys of home: {len(KEYS)}, each in one partition" in told.out
+    result = streamdp("doctor", "-c", str(shop))
+    assert result.code == 0
+    assert "partition home/1: state: commit" in result.out
+    assert "partition home/0: retention: a rebuild reads from" in result.out
+    assert f"keys of home: {len(KEYS)}, each in one partition" in result.out
 
 
 def test_does_the_doctor_say_what_is_wrong_with_records(shop: Path, streamdp: Streamdp) -> None:
     """NOT PRIVATE, in so many words, and exit code 1."""
-    told = streamdp("doctor", "-c", str(shop), "--sample", "100", "--json")
-    assert told.code == 1
-    assert told.err.startswith("NOT PRIVATE")
-    bad = [each for each in told.json if each["subject"].startswith("NOT PRIVATE")]
+    result = streamdp("doctor", "-c", str(shop), "--sample", "100", "--json")
+    assert result.code == 1
+    assert result.err.startswith("NOT PRIVATE")
+    bad = [finding for finding in result.json if finding["subject"].startswith("NOT PRIVATE")]
     assert "records unusable" in bad[-1]["detail"]
     assert len(bad) > 1
-    assert [each.get(MEMBER) for each in bad] == [LABEL] * len(bad)
-    assert all(MEMBER not in each for each in told.json if each not in bad)
+    assert [finding.get(MEMBER) for finding in bad] == [LABEL] * len(bad)
+    assert all(MEMBER not in finding for finding in result.json if finding not in bad)
 
 
 def test_does_the_doctor_say_that_nothing_is_there_yet(tmp_path: Path, streamdp: Streamdp) -> None:
     """What to do comes before what it would look at."""
-    told = streamdp("doctor", "-c", str(written(tmp_path)))
-    assert (told.code, told.err) == (1, "")
-    assert "there is no such file: create it" in told.out
+    result = streamdp("doctor", "-c", str(written(tmp_path)))
+    assert (result.code, result.err) == (1, "")
+    assert "there is no such file: create it" in result.out
 
 
 def test_does_the_doctor_show_what_was_set_aside(tmp_path: Path, streamdp: Streamdp) -> None:
@@ -482,33 +483,35 @@ def test_does_the_doctor_show_what_was_set_aside(tmp_path: Path, streamdp: Strea
     path.write_text(path.read_text().replace("[streams.home]", "[streams.home]\nquarantine = true"))
     assert streamdp("topics", "create", "-c", str(path)).code == 0
     learned(path)
-    told = streamdp("doctor", "-c", str(path), "--quarantine", "3", "--json")
-    assert told.code == 0
-    assert told.err.startswith("NOT PRIVATE")
-    aside = [each for each in told.json if each["subject"].startswith("NOT PRIVATE: losses ")]
+    result = streamdp("doctor", "-c", str(path), "--quarantine", "3", "--json")
+    assert result.code == 0
+    assert result.err.startswith("NOT PRIVATE")
+    aside = [
+        finding for finding in result.json if finding["subject"].startswith("NOT PRIVATE: losses ")
+    ]
     assert len(aside) == 3
-    assert all(each[MEMBER] == LABEL for each in aside)
-    assert all("b'\\xffgarbage'" in each["detail"] for each in aside)
+    assert all(finding[MEMBER] == LABEL for finding in aside)
+    assert all("b'\\xffgarbage'" in finding["detail"] for finding in aside)
     assert "garbage" not in str(streamdp("ledger", "show", "-c", str(path)).out)
 
 
 def test_does_the_doctor_say_that_a_partition_would_halt(shop: Path, streamdp: Streamdp) -> None:
     """Before it does: the configuration differs from the state's."""
     shop.write_text(shop.read_text().replace('epsilon = "1/2"', 'epsilon = "1/4"'))
-    told = streamdp("doctor", "-c", str(shop))
-    assert told.code == 1
-    assert "PROBLEM  partition home/0: state" in told.out
-    assert "needs a new epoch" in told.out
+    result = streamdp("doctor", "-c", str(shop))
+    assert result.code == 1
+    assert "PROBLEM  partition home/0: state" in result.out
+    assert "needs a new epoch" in result.out
     shop.write_text(shop.read_text().replace("[streams.home]", "[streams.home]\nepoch = 2"))
-    told = streamdp("doctor", "-c", str(shop))
-    assert (told.code, "epoch 2 would begin at record" in told.out) == (0, True)
+    result = streamdp("doctor", "-c", str(shop))
+    assert (result.code, "epoch 2 would begin at record" in result.out) == (0, True)
 
 
 def test_is_what_the_transport_refuses_exit_code_3(tmp_path: Path, streamdp: Streamdp) -> None:
     """A published file that is not there is no fault of the configuration."""
-    told = streamdp("watch", "-c", str(written(tmp_path)), "--once")
-    assert told.code == 3
-    assert "shop.published.db: is missing" in told.err
+    result = streamdp("watch", "-c", str(written(tmp_path)), "--once")
+    assert result.code == 3
+    assert "shop.published.db: is missing" in result.err
 
 
 @pytest.mark.slow
@@ -524,10 +527,10 @@ def test_does_a_crowd_go_from_the_configuration_to_a_proof(
     assert "keys learn from each other's releases" in streamdp("check", *config).out
     assert streamdp("check", *config, "--json").json["streams"][0]["crowd"] == "partition"
     assert re.search(r"prior 3 after 3 votes of epoch 1", streamdp("ledger", "show", *config).out)
-    told = streamdp("ledger", "verify", *config)
-    assert told.code == 0
-    assert ": kept\nshop.home: how many plain votes" in told.out
-    assert re.search(r"the control group +\d+\.\d%.* of \d+ votes of \d keys", told.out)
+    result = streamdp("ledger", "verify", *config)
+    assert result.code == 0
+    assert ": kept\nshop.home: how many plain votes" in result.out
+    assert re.search(r"the control group +\d+\.\d%.* of \d+ votes of \d keys", result.out)
     (sides,) = streamdp("ledger", "verify", *config, "--json").json["control"]
     assert sides["stream"] == "shop.home"
     assert sides["with_crowd"]["votes"] + sides["control"]["votes"] > 0
@@ -555,7 +558,7 @@ def test_does_a_donation_go_from_the_configuration_to_a_proof(
     assert re.search(
         r"\(pool\) +block 3 +vote +ε 1/2 +slots \[12, 28\)  records \d+ … \d+  ", shown
     )
-    told = streamdp("ledger", "verify", *config)
-    assert (told.code, ": kept" in told.out) == (0, True)
+    result = streamdp("ledger", "verify", *config)
+    assert (result.code, ": kept" in result.out) == (0, True)
     for point in streamdp("state", "inspect", *config, "--json").json:
         assert point["checkpoint"]["pool_bytes"] > 100

@@ -26,29 +26,29 @@ from tests.support.shop_files import second, shop
 
 def refused(path: Path, environment: dict[str, str] | None = None) -> str:
     """What the message says."""
-    with pytest.raises(InvalidConfig) as told:
+    with pytest.raises(InvalidConfig) as caught:
         resolved(Configuration.load(path, environment or {}))
-    return str(told.value)
+    return str(caught.value)
 
 
-def resolved(found: Configuration) -> None:
+def resolved(configuration: Configuration) -> None:
     """Everything that is made of a configuration without reaching for anything."""
-    found.specs()
-    found.technology()
+    configuration.specs()
+    configuration.technology()
 
 
 def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
     """Everything that privacy rests on is written down; the rest has defaults."""
-    found = Configuration.load(shop(tmp_path), {})
-    (spec,) = found.specs()
+    configuration = Configuration.load(shop(tmp_path), {})
+    (spec,) = configuration.specs()
     assert spec.topics.actions == "shop.home.actions"
     assert spec.learner == sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2")
     assert spec.earlier == sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2")
     assert (spec.share, spec.charge, spec.epoch) == (Fraction(1, 2), Fraction(1, 2), 1)
     assert (spec.start, spec.randomness.seeded) == (Start.EARLIEST, False)
-    assert found.modes() == {"home": Mode.LIVE}
-    assert found.loop_settings() == LoopSettings()
-    assert [topics.input for topics in found.topics()] == ["feedback"]
+    assert configuration.modes() == {"home": Mode.LIVE}
+    assert configuration.loop_settings() == LoopSettings()
+    assert [topics.input for topics in configuration.topics()] == ["feedback"]
 
 
 def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
@@ -79,7 +79,10 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     assert not spec.reaches
     assert not spec.topics.crowd
     assert across.lines.crowd == f"{spec.lines.crowd} across partitions"
-    digests = [each.digest for each in (alone, spec, group, grouped.spec("home"), giving, across)]
+    digests = [
+        crowd_spec.digest
+        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, across)
+    ]
     assert len(set(digests)) == 6
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
@@ -172,17 +175,19 @@ def test_is_what_is_wrong_said_with_where_expected_and_got(
 ) -> None:
     """Nothing is repaired or ignored in silence."""
     path = shop(tmp_path, instead=instead)
-    told = refused(path)
-    assert said in told
-    assert re.search("; expected .*, got ", told)
+    message = refused(path)
+    assert said in message
+    assert re.search("; expected .*, got ", message)
 
 
 def test_is_everything_wrong_told_at_once(tmp_path: Path) -> None:
     """One line for each thing."""
-    told = refused(shop(tmp_path, "[log]\nlevel = 3\n[service]\npace = 1", instead=("app", "ap")))
-    assert len(told.splitlines()) == 4
-    assert "log.level" in told
-    assert "service.pace" in told
+    message = refused(
+        shop(tmp_path, "[log]\nlevel = 3\n[service]\npace = 1", instead=("app", "ap"))
+    )
+    assert len(message.splitlines()) == 4
+    assert "log.level" in message
+    assert "service.pace" in message
 
 
 def test_is_what_is_no_toml_refused_without_quoting_it(tmp_path: Path) -> None:
@@ -202,21 +207,23 @@ def test_is_what_is_no_toml_refused_without_quoting_it(tmp_path: Path) -> None:
 def test_do_the_streams_of_a_topic_share_its_budget(tmp_path: Path) -> None:
     """P11: shadow streams and estimates count; the message lists every share, exactly."""
     estimates = '[[streams.shadow.estimates]]\nname = "mean_loss"\nepsilon = "1/3"\nmin_length = 9'
-    told = refused(shop(tmp_path, second("shadow", more='mode = "shadow"'), estimates))
-    assert 'topics."feedback".budget' in told
-    assert "expected a total of at most 1, got 13/12" in told
-    assert "home 1/2 (action 1/2)" in told
-    assert "shadow 7/12 (action 1/4 + mean_loss 1/3)" in told
+    message = refused(shop(tmp_path, second("shadow", more='mode = "shadow"'), estimates))
+    assert 'topics."feedback".budget' in message
+    assert "expected a total of at most 1, got 13/12" in message
+    assert "home 1/2 (action 1/2)" in message
+    assert "shadow 7/12 (action 1/4 + mean_loss 1/3)" in message
 
 
 def test_is_a_budget_met_to_the_last_fraction(tmp_path: Path) -> None:
     """Ten tenths are one: no binary float can do that."""
     streams = [second(f"s{n}", epsilon='"0.05"') for n in range(10)]
-    found = Configuration.load(shop(tmp_path, *streams), {})
-    assert found.charged("feedback") == 1
-    assert [spec.share for spec in found.specs()] == [Fraction(1, 2)] + [Fraction(1, 20)] * 10
-    told = refused(shop(tmp_path, *streams, second("more", epsilon='"0.000001"')))
-    assert "got 1000001/1000000" in told
+    configuration = Configuration.load(shop(tmp_path, *streams), {})
+    assert configuration.charged("feedback") == 1
+    assert [spec.share for spec in configuration.specs()] == [Fraction(1, 2)] + [
+        Fraction(1, 20)
+    ] * 10
+    message = refused(shop(tmp_path, *streams, second("more", epsilon='"0.000001"')))
+    assert "got 1000001/1000000" in message
 
 
 def test_does_what_others_charge_count(tmp_path: Path) -> None:
@@ -233,10 +240,10 @@ def test_does_what_others_charge_count(tmp_path: Path) -> None:
 def test_has_each_topic_a_budget_of_its_own(tmp_path: Path) -> None:
     """Streams of different inputs do not add up."""
     topic = '[topics.clicks]\nbudget = "3/4"'
-    found = Configuration.load(
+    configuration = Configuration.load(
         shop(tmp_path, topic, second("clicks", epsilon='"3/4"', topic="clicks")), {}
     )
-    assert [found.charged(topic) for topic in ("feedback", "clicks")] == [
+    assert [configuration.charged(topic) for topic in ("feedback", "clicks")] == [
         Fraction(1, 2),
         Fraction(3, 4),
     ]
@@ -295,12 +302,12 @@ def test_does_the_environment_override_the_file(tmp_path: Path) -> None:
         "STREAMDP__SERVICE__SAVE_SECONDS": "7.5",
         "STREAMDP_STRICT": "not ours",
     }
-    found = Configuration.load(path, environment)
-    assert (found.app, found.stream("home").epoch) == ("store", 3)
-    assert found.spec("home").charge == Fraction(1, 3)
-    assert found.modes()["front-page"] is Mode.SHADOW
-    assert found.actions("front-page") == ["p", "q", "r"]
-    assert found.loop_settings().pace.seconds == 7.5
+    configuration = Configuration.load(path, environment)
+    assert (configuration.app, configuration.stream("home").epoch) == ("store", 3)
+    assert configuration.spec("home").charge == Fraction(1, 3)
+    assert configuration.modes()["front-page"] is Mode.SHADOW
+    assert configuration.actions("front-page") == ["p", "q", "r"]
+    assert configuration.loop_settings().pace.seconds == 7.5
 
 
 @pytest.mark.parametrize(
@@ -355,24 +362,24 @@ def test_is_the_variable_named_whatever_a_transport_wants(tmp_path: Path) -> Non
     secure = 'security_protocol = "SASL_SSL"\nsasl_mechanism = "PLAIN"\nusername = "u"'
     path = shop(tmp_path, instead=(kafka[0], f"{kafka[1]}\n{secure}"))
     environment = {"STREAMDP__TRANSPORT__PASSWORD_FILE": "/nope"}
-    told = refused(path, environment)
-    assert told.startswith("STREAMDP__TRANSPORT__PASSWORD_FILE: no such file; expected")
-    told = refused(shop(tmp_path), {"STREAMDP__TRANSPORT__ROOT": "1"})
-    assert told.startswith(f"{path} and STREAMDP__TRANSPORT__ROOT: transport: unknown key")
+    message = refused(path, environment)
+    assert message.startswith("STREAMDP__TRANSPORT__PASSWORD_FILE: no such file; expected")
+    message = refused(shop(tmp_path), {"STREAMDP__TRANSPORT__ROOT": "1"})
+    assert message.startswith(f"{path} and STREAMDP__TRANSPORT__ROOT: transport: unknown key")
 
 
 def test_is_a_variable_named_that_makes_a_stream(tmp_path: Path) -> None:
     """A mistyped name is not the file's fault; a whole stream may come from variables."""
     path, name = shop(tmp_path), "STREAMDP__STREAMS__HOMEX__"
-    told = refused(path, {f"{name}EPOCH": "2"}).splitlines()
-    assert told[0].startswith(
+    lines = refused(path, {f"{name}EPOCH": "2"}).splitlines()
+    assert lines[0].startswith(
         f"{name}EPOCH: streams.homex.input: missing, and {path} has no streams.homex; expected the"
     )
-    assert all(line.startswith(f"{name}EPOCH: streams.homex.") for line in told)
+    assert all(line.startswith(f"{name}EPOCH: streams.homex.") for line in lines)
     whole = {"INPUT": "feedback", "START": "latest", "ACTIONS": '["a", "b"]',
              "LEARNER__EPSILON": "1/4"}  # fmt: skip
-    found = Configuration.load(path, {name + key: value for key, value in whole.items()})
-    assert [spec.name for spec in found.specs()] == ["home", "homex"]
+    configuration = Configuration.load(path, {name + key: value for key, value in whole.items()})
+    assert [spec.name for spec in configuration.specs()] == ["home", "homex"]
 
 
 @pytest.mark.parametrize(
@@ -387,10 +394,10 @@ def test_is_a_variable_named_that_makes_a_stream(tmp_path: Path) -> None:
 )
 def test_is_what_may_be_a_secret_never_quoted(tmp_path: Path, variable: str, value: str) -> None:
     """Whatever stands where a transport's table or a seed ought to be."""
-    told = refused(shop(tmp_path), {f"STREAMDP__{variable}": value})
-    assert told.startswith(f"STREAMDP__{variable}")
-    assert "hunter2" not in told
-    assert "Table" not in told
+    message = refused(shop(tmp_path), {f"STREAMDP__{variable}": value})
+    assert message.startswith(f"STREAMDP__{variable}")
+    assert "hunter2" not in message
+    assert "Table" not in message
 
 
 def test_is_an_option_told_that_a_format_without_options_has_not() -> None:
@@ -403,10 +410,10 @@ def test_are_secrets_in_no_message_and_no_repr(tmp_path: Path) -> None:
     """A transport's settings are its own: nothing of them is quoted."""
     kafka = 'kind = "kafka"\nbootstrap = "b:1"\npassword = "hunter2"\nport = 1'
     path = shop(tmp_path, instead=('kind = "sqlite"\npath = "shop.db"', kafka))
-    with pytest.raises(InvalidConfig) as told:
+    with pytest.raises(InvalidConfig) as caught:
         Configuration.load(path, {}).technology()
-    assert "hunter2" not in str(told.value)
-    assert "port" in str(told.value)
+    assert "hunter2" not in str(caught.value)
+    assert "port" in str(caught.value)
 
 
 def test_does_only_a_change_beyond_modes_need_a_restart(tmp_path: Path) -> None:
@@ -453,8 +460,8 @@ def test_are_the_defaults_that_the_example_tells_the_real_ones(tmp_path: Path) -
         if name not in ("service", "log") or not isinstance(model, type):
             continue
         section = text.partition(f"\n[{name}]")[2].partition("\n[")[0]
-        told = tomllib.loads("\n".join(re.findall(r"^# (\w+ = \S+)", section, re.MULTILINE)))
+        defaults = tomllib.loads("\n".join(re.findall(r"^# (\w+ = \S+)", section, re.MULTILINE)))
         assert issubclass(model, BaseModel)
         assert model().model_dump(mode="json", exclude={"worker"}) == {
-            key: value for key, value in told.items() if key != "worker"
+            key: value for key, value in defaults.items() if key != "worker"
         }

@@ -109,22 +109,24 @@ def test_does_a_key_of_the_control_group_learn_as_if_there_were_no_others() -> N
     only = LossBatch(
         [key], np.zeros(int(mine.sum()), np.int64), rows.losses[mine], rows.offsets[mine]
     )
-    assert [each for each in released if each.key == key] == list(alone.apply_batch(only))
+    assert [release for release in released if release.key == key] == list(alone.apply_batch(only))
     assert own.any()
-    told = {
+    drawn = {
         (
-            each.key in APART,
-            HALF.plain(each.key, each.identity.born, each.identity.block),
-            each.prior,
+            release.key in APART,
+            HALF.plain(release.key, release.identity.born, release.identity.block),
+            release.prior,
         )
-        for each in released
-        if each.kind == ACTION
+        for release in released
+        if release.kind == ACTION
     }
-    assert {prior for apart, _, prior in told if apart} == {0}
-    assert {prior for _, plain, prior in told if plain} == {0}
-    steered = [prior for apart, plain, prior in told if not (apart or plain)]
+    assert {prior for apart, _, prior in drawn if apart} == {0}
+    assert {prior for _, plain, prior in drawn if plain} == {0}
+    steered = [prior for apart, plain, prior in drawn if not (apart or plain)]
     assert len(steered) > 20
-    openings = [each.prior for each in released if each.kind == OPENING and each.key in APART]
+    openings = [
+        release.prior for release in released if release.kind == OPENING and release.key in APART
+    ]
     assert set(openings) == {0}
 
 
@@ -139,7 +141,7 @@ def test_would_a_control_group_that_is_told_priors_be_noticed(
     right = list(engine(HALF).apply_batch(log()))
     monkeypatch.setattr(PartitionCrowd, "sides", everybody)
     wrong = list(engine(HALF).apply_batch(log()))
-    of_control = [[each for each in some if each.key in APART] for some in (right, wrong)]
+    of_control = [[release for release in some if release.key in APART] for some in (right, wrong)]
     assert of_control[0] != of_control[1]
 
 
@@ -156,12 +158,12 @@ def test_is_a_plain_vote_drawn_under_no_bonus_at_all() -> None:
                       np.arange(1200))  # fmt: skip
     in_force: dict[bytes | None, int] = {}
     moved = []
-    for each in machine.apply_batch(zeros):
-        plain = HALF.plain(each.key, each.identity.born, each.identity.block)
-        if each.kind == ACTION:
-            assert plain or each.value == in_force[each.key]
-            moved += [each.value != in_force[each.key]] if plain else []
-        in_force[each.key] = each.value
+    for release in machine.apply_batch(zeros):
+        plain = HALF.plain(release.key, release.identity.born, release.identity.block)
+        if release.kind == ACTION:
+            assert plain or release.value == in_force[release.key]
+            moved += [release.value != in_force[release.key]] if plain else []
+        in_force[release.key] = release.value
     assert 0.4 < np.mean(moved) < 0.9
     assert len(moved) > 30
 
@@ -170,11 +172,11 @@ def test_does_the_crowd_count_a_plain_vote_as_drawn_under_nothing() -> None:
     """It is no vote that the bonus of the action in force has helped."""
     machine = engine(HALF)
     for batch in cut(log(), list(range(500))):
-        for each in machine.apply_batch(batch):
-            row = machine._bank.row(each.key)
+        for release in machine.apply_batch(batch):
+            row = machine._bank.row(release.key)
             number, what, _ = machine._bank.remembered[row, -3:].tolist()
-            if each.kind == ACTION and HALF.plain(
-                each.key, each.identity.born, each.identity.block
+            if release.kind == ACTION and HALF.plain(
+                release.key, release.identity.born, release.identity.block
             ):
                 assert (number, what % 2) == (1, 0)
 
@@ -200,7 +202,7 @@ def test_is_a_rebuilt_control_group_the_one_that_was(
     span = slice(low, position)
     rebuilding.feed(LossBatch(KEYS, rows.index[span], rows.losses[span], rows.offsets[span]))
     again = rebuilding.finish(position=position, rows=machine.rows)
-    rest = [each for batch in batches[crash:] for each in again.apply_batch(batch)]
+    rest = [release for batch in batches[crash:] for release in again.apply_batch(batch)]
     assert rest == whole[len(whole) - len(rest) :]
 
 
@@ -211,18 +213,22 @@ def test_is_the_agreement_a_ratio_of_sums_over_keys(votes: list[tuple[int, bool]
     for key, agreed in votes:
         parts[key % 2].add(int(kept[key, 0]), int(kept[key, 1]), again=agreed)
         kept[key] += (1, agreed)
-    found = Agreement()
+    agreement = Agreement()
     for part in parts:  # two partitions' keys
-        found.include(part)
+        agreement.include(part)
     of = kept[kept[:, 0] > 0]
-    assert (found.keys, found.votes, found.agreed) == (len(of), len(votes), int(kept[:, 1].sum()))
+    assert (agreement.keys, agreement.votes, agreement.agreed) == (
+        len(of),
+        len(votes),
+        int(kept[:, 1].sum()),
+    )
     if not votes:
-        assert (found.rate, found.error) == (None, None)
+        assert (agreement.rate, agreement.error) == (None, None)
         return
     rate = kept[:, 1].sum() / len(votes)
-    assert found.rate == pytest.approx(rate)
+    assert agreement.rate == pytest.approx(rate)
     if len(of) < 2:
-        assert found.error is None
+        assert agreement.error is None
         return
     spread = ((of[:, 1] - rate * of[:, 0]) ** 2).sum() * len(of) / (len(of) - 1)
-    assert found.error == pytest.approx(sqrt(spread) / len(votes), abs=1e-9)
+    assert agreement.error == pytest.approx(sqrt(spread) / len(votes), abs=1e-9)

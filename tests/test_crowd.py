@@ -38,9 +38,9 @@ def prior(number: int, *bonuses: float) -> CrowdPrior:
     return CrowdPrior.of(number, after=number, gap=0, bonuses=units)
 
 
-def votes_of(*told: tuple[int, int, int, int, int], group: int = 0) -> Votes:
+def votes_of(*cells: tuple[int, int, int, int, int], group: int = 0) -> Votes:
     """Cells as (prior, length, stayed, vote, count), all of one group."""
-    prior, length, stayed, vote, count = np.array(told, dtype=np.int64).T
+    prior, length, stayed, vote, count = np.array(cells, dtype=np.int64).T
     return Votes(prior, length, stayed, vote, np.full_like(count, group), count)
 
 
@@ -61,12 +61,12 @@ def test_is_a_prior_the_same_whatever_the_order_of_keys() -> None:
     rng = np.random.default_rng(1)
     kept = many(rng, 500, 3)
     priors = {0: CROWD.nothing, 1: prior(1, 1, 0, 0, -1), 2: prior(2, 0, 0.5, 0, 0)}
-    told = {
-        CROWD.made(newest(each), priors, after=500)
-        for each in (kept, kept[::-1], rng.permutation(kept))
+    priors_made = {
+        CROWD.made(newest(order), priors, after=500)
+        for order in (kept, kept[::-1], rng.permutation(kept))
     }
-    assert len(told) == 1
-    (made,) = told
+    assert len(priors_made) == 1
+    (made,) = priors_made
     assert (made.number, made.after) == (3, 500)
 
 
@@ -89,14 +89,14 @@ def test_is_a_vote_for_what_the_prior_favoured_no_evidence() -> None:
     rest = round(1000 * (1 - chance) / 3)
     seen = [(0, round(1000 * chance)), (1, rest), (2, rest), (3, rest)]
     priors = {0: CROWD.nothing, 1: favouring}
-    told, untold = (
+    under_prior, untold = (
         CROWD.made(
             votes_of(*((number, 1, 0, vote, count) for vote, count in seen)), priors, after=1000
         ).bonuses
         / ONE
         for number in (1, 0)
     )
-    assert abs(told[0]) < 0.3 < 0.9 < untold[0]
+    assert abs(under_prior[0]) < 0.3 < 0.9 < untold[0]
 
 
 def test_does_one_vote_of_a_short_block_say_little() -> None:
@@ -118,19 +118,19 @@ def by_hand(
     supposed = base if only is None else 10 * base
     shares, c = supposed / supposed.sum(), float(CROWD.bonus)
     columns = (votes.prior, votes.length, votes.stayed, votes.vote, votes.group, votes.count)
-    cells = [tuple(int(each) for each in cell) for cell in zip(*columns, strict=True)]
+    cells = [tuple(int(number) for number in cell) for cell in zip(*columns, strict=True)]
 
     def counted() -> NDArray[np.float64]:
         keys = np.zeros(4)
         for number, length, stayed, vote, group, count in cells:
             if only not in (None, group):
                 continue
-            told = min(6.0, float(CROWD.rate * gap) * length)
+            exponent = min(6.0, float(CROWD.rate * gap) * length)
             likelihood = np.empty(4)
             for best in range(4):
                 scores = priors[number].bonuses.reshape(groups, 4)[group] / ONE
                 scores[vote] += c * stayed
-                scores[best] += told
+                scores[best] += exponent
                 likelihood[best] = exp(scores[vote]) / np.exp(scores).sum()
             chances = shares * likelihood
             keys += count * chances / chances.sum()
@@ -151,10 +151,10 @@ def by_hand(
 
 def dirichlet_multinomial(keys: NDArray[np.float64], known: NDArray[np.float64]) -> float:
     """The logarithm of the likelihood of counts, but for a factor that is the same for all."""
-    each = sum(
+    terms = sum(
         lgamma(n + a) - lgamma(a) for n, a in zip(keys.tolist(), known.tolist(), strict=True)
     )
-    return lgamma(known.sum()) - lgamma(known.sum() + keys.sum()) + each
+    return lgamma(known.sum()) - lgamma(known.sum() + keys.sum()) + terms
 
 
 def test_is_the_estimate_what_its_definition_says() -> None:
@@ -180,13 +180,13 @@ def test_is_the_estimate_of_a_group_what_its_definition_says() -> None:
     votes = newest(many(rng, 90, 2, 3))
     made = crowd.made(votes, priors, after=90)
     assert crowd.follows(made, votes, priors)
-    told = made.bonuses.reshape(4, 4) / ONE
+    group_bonuses = made.bonuses.reshape(4, 4) / ONE
     of_all = by_hand(votes, priors, GAPS[made.gap], groups=4)
     for group in range(3):
         shares = by_hand(votes, priors, GAPS[made.gap], groups=4, only=group, base=of_all)
-        assert np.abs(told[group] - np.log(4 * (0.95 * shares + 0.05 / 4))).max() < 1e-5
-    assert np.abs(told[3] - np.log(4 * (0.95 * of_all + 0.05 / 4))).max() < 1e-5
-    assert np.abs(told[0] - told[3]).max() > 0.01
+        assert np.abs(group_bonuses[group] - np.log(4 * (0.95 * shares + 0.05 / 4))).max() < 1e-5
+    assert np.abs(group_bonuses[3] - np.log(4 * (0.95 * of_all + 0.05 / 4))).max() < 1e-5
+    assert np.abs(group_bonuses[0] - group_bonuses[3]).max() > 0.01
 
 
 def test_do_few_votes_that_disagree_say_next_to_nothing() -> None:
@@ -208,13 +208,14 @@ def test_can_whoever_has_the_votes_check_a_prior() -> None:
         return replace(made, **change)
 
     off = [made.bonuses + np.eye(4, dtype=np.int64)[1] * units for units in (1, -1, 2, -2)]
-    told = [
-        CROWD.follows(changed(encoded=each.astype("<i8").tobytes()), votes, priors) for each in off
+    accepted = [
+        CROWD.follows(changed(encoded=bonuses.astype("<i8").tobytes()), votes, priors)
+        for bonuses in off
     ]
-    assert told == [True, True, False, False]
+    assert accepted == [True, True, False, False]
     wrong = [changed(gap=gap) for gap in (-1, 3, *({0, 1, 2} - {made.gap}))]
     wrong += [changed(encoded=made.encoded[:-8])]
-    assert not any(CROWD.follows(each, votes, priors) for each in wrong)
+    assert not any(CROWD.follows(changed_prior, votes, priors) for changed_prior in wrong)
     assert not CROWD.follows(made, votes_of((0, 512, 0, 2, 31), (0, 3, 1, 1, 9)), priors)
 
 
@@ -280,8 +281,10 @@ def test_does_a_learner_refuse_the_crowd_of_other_draws() -> None:
     """The likelihood supposes the learner's own rate, bonus and choice."""
     learner = sd.incumbent_leader(actions=["a", "b"], epsilon="1/2")
     fitting = Crowd(2, Fraction(1, 4), Fraction(1), Fraction(1, 20))
-    told = replace(learner, crowd=fitting)
-    assert told.digest() != learner.digest() != replace(learner, crowd=None, recipe="x").digest()
+    with_crowd = replace(learner, crowd=fitting)
+    assert (
+        with_crowd.digest() != learner.digest() != replace(learner, crowd=None, recipe="x").digest()
+    )
     for crowd in (
         replace(fitting, actions=3), replace(fitting, rate=Fraction(1, 2)),
         replace(fitting, bonus=Fraction(2)),
@@ -296,14 +299,14 @@ def test_does_a_learner_refuse_the_crowd_of_other_draws() -> None:
 def test_is_the_law_of_a_draw_that_of_its_bonuses() -> None:
     """c on the action in force, the prior on all: exact, and prior 0 is the learner without."""
     learner = sd.incumbent_leader(actions=list("abcd"), epsilon="1/2")
-    told = replace(learner, crowd=CROWD)
+    with_crowd = replace(learner, crowd=CROWD)
     sums = np.array([5, 0, 3, 9]) * ONE
     assert np.array_equal(
-        told.log_probabilities(sums, in_force=2), learner.log_probabilities(sums, in_force=2)
+        with_crowd.log_probabilities(sums, in_force=2), learner.log_probabilities(sums, in_force=2)
     )
     favouring = prior(1, 0.5, -3, 0, 1)
     moved = sums - np.array([2, -12, 4, 4]) * ONE  # a bonus is worth 1/ρ = 4 of loss
-    assert told.log_probabilities(sums, in_force=2, prior=favouring) == pytest.approx(
+    assert with_crowd.log_probabilities(sums, in_force=2, prior=favouring) == pytest.approx(
         sd.incumbent_leader(actions=list("abcd"), epsilon="1/2", bonus="0").log_probabilities(
             moved, in_force=0
         )
@@ -315,10 +318,10 @@ def test_does_a_prior_keep_what_the_proof_of_the_regret_needs() -> None:
     rng = np.random.default_rng(5)
     learner = replace(sd.incumbent_leader(actions=list("abcd"), epsilon="1/2"), crowd=CROWD)
     for _ in range(200):
-        told = CrowdPrior.of(1, after=1, gap=0, bonuses=rng.integers(-4 * ONE, 4 * ONE, 4))
+        prior = CrowdPrior.of(1, after=1, gap=0, bonuses=rng.integers(-4 * ONE, 4 * ONE, 4))
         sums, in_force = rng.integers(0, 30 * ONE, 4), int(rng.integers(4))
-        logs = learner.log_probabilities(sums, in_force=in_force, prior=told)
-        bonuses = CROWD.bonuses(told, np.array([in_force]), np.array([0]))
+        logs = learner.log_probabilities(sums, in_force=in_force, prior=prior)
+        bonuses = CROWD.bonuses(prior, np.array([in_force]), np.array([0]))
         scores = bonuses[0] / ONE - sums / ONE / 4
         for best in range(4):
             others = np.delete(logs - (scores - scores[best]), best)

@@ -74,9 +74,9 @@ def test_does_how_records_were_cut_into_batches_change_nothing(
     together = whole.apply_batch(log)
     parts = [cuts.apply_batch(batch) for batch in cut(log, places)]
     ones = [single.apply_batch(batch) for batch in cut(log, list(range(len(log.offsets))))]
-    for found in (parts, ones):
-        assert [each for released in found for each in released] == list(together)
-        assert tuple(p for released in found for p in released.priors) == together.priors
+    for batches in (parts, ones):
+        assert [release for released in batches for release in released] == list(together)
+        assert tuple(p for released in batches for p in released.priors) == together.priors
     assert state(cuts) == state(whole) == state(single)
 
 
@@ -161,16 +161,16 @@ def test_do_new_keys_open_with_what_the_crowd_knows() -> None:
     machine = crowd_of_one_mind()
     standing = machine.crowd()
     assert standing is not None
-    told = standing.priors[-1]
-    assert (told.bonuses[1] - told.bonuses[[0, 2]]).min() > 2.5 * ONE
+    newest = standing.priors[-1]
+    assert (newest.bonuses[1] - newest.bonuses[[0, 2]]).min() > 2.5 * ONE
     losses = np.zeros((400, 3), np.float32)
     keys = [b"new %d" % key for key in range(400)]
     opened = machine.apply_batch(LossBatch(keys, np.arange(400), losses, 10_000 + np.arange(400)))
     openings = [release for release in opened if release.kind == OPENING]
     assert Counter(release.epsilon for release in openings) == {Fraction(0): 400}
-    known = {each.number for each in (*standing.priors[-1:], *opened.priors)}
+    known = {prior.number for prior in (*standing.priors[-1:], *opened.priors)}
     assert {release.prior for release in openings} <= known
-    law = np.exp(leader().log_probabilities(np.zeros(3, np.int64), in_force=0, prior=told))
+    law = np.exp(leader().log_probabilities(np.zeros(3, np.int64), in_force=0, prior=newest))
     assert law[1] > 0.88
     assert sum(release.value == 1 for release in openings) > 340
 
@@ -192,9 +192,11 @@ def test_do_new_keys_open_with_what_their_group_knows() -> None:
     new = [b"%s x%d" % (name, key) for name in (b"new f", b"new d") for key in range(100)]
     zeros = np.zeros((200, 3), np.float32)
     opened = machine.apply_batch(LossBatch(new, np.arange(200), zeros, 20_000 + np.arange(200)))
-    found = {each.key: each.value for each in opened if each.kind == OPENING}
+    actions = {release.key: release.value for release in opened if release.kind == OPENING}
     assert (
-        sum(found[key] == 0 for key in new[:100]) > 65 < sum(found[key] == 2 for key in new[100:])
+        sum(actions[key] == 0 for key in new[:100])
+        > 65
+        < sum(actions[key] == 2 for key in new[100:])
     )
 
 
@@ -216,10 +218,12 @@ def test_is_a_record_that_fits_no_prior_refused() -> None:
     standing = recorder.machine.crowd()
     assert standing is not None
 
-    def rebuilt(crowd: CrowdStanding | None, *, told: int | None = 0) -> Engine:
+    def rebuilt(crowd: CrowdStanding | None, *, number: int | None = 0) -> Engine:
         kept = {
-            name: each._replace(prior=told if each.prior is not None and told != 0 else each.prior)
-            for name, each in recorder.releases.items()
+            name: release._replace(
+                prior=number if release.prior is not None and number != 0 else release.prior
+            )
+            for name, release in recorder.releases.items()
         }
         rebuilding = Rebuilding(engine(leader()), rows=[], releases=kept, crowd=crowd)
         rebuilding.feed(log)
@@ -227,13 +231,13 @@ def test_is_a_record_that_fits_no_prior_refused() -> None:
 
     assert rebuilt(standing).crowd() == standing
     with pytest.raises(sd.StateMismatch, match="no prior on record"):
-        rebuilt(standing, told=None)
+        rebuilt(standing, number=None)
     first, *others = standing.priors
     for missing in (None, replace(standing, priors=(first, *others[:-1]))):
         with pytest.raises(sd.StateMismatch, match="a prior is missing"):
             rebuilt(missing)
     with pytest.raises(sd.StateMismatch, match="a prior is missing"):
-        rebuilt(standing, told=9)
+        rebuilt(standing, number=9)
     for wrong in (
         replace(first, number=2), replace(first, after=99),
         replace(first, encoded=first.encoded[:8]),

@@ -82,7 +82,7 @@ def test_is_a_life_with_crashes_the_life_without(make, seed: int, more) -> None:
     calm, stormy, of = store_of(learner), store_of(learner), stream(learner)
     live(calm, of, 120)
     assert through_crashes(stormy, of, seed) > 0
-    assert [each.value for each in stormy.ledger] == [each.value for each in calm.ledger]
+    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
     assert verified(stormy, of) == []
     for store in (calm, stormy):
         assert judge(evidence(store)) == []
@@ -112,8 +112,8 @@ def told_before_durable(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
         made = cut(self, now=now, pace=pace)
-        priors = [each for each in self._waiting.entries if each.lasts is Lasts.FOR_THE_EPOCH]
-        ledger = [*made.commit.ledger, *((None, each.ledger) for each in priors)]
+        priors = [entry for entry in self._waiting.entries if entry.lasts is Lasts.FOR_THE_EPOCH]
+        ledger = [*made.commit.ledger, *((None, entry.ledger) for entry in priors)]
         return replace(made, commit=replace(made.commit, ledger=ledger))
 
     patch.setattr(PartitionWork, "cut", early)
@@ -211,11 +211,11 @@ def test_are_a_ledger_s_draws_held_against_its_priors() -> None:
     store, of = store_of(learner), stream(learner)
     live(store, of, 60)
 
-    lines = [decode_ledger(each.value) for each in store.ledger]
+    lines = [decode_ledger(record.value) for record in store.ledger]
     priors = [at for at, line in enumerate(lines) if isinstance(line, PriorLine)]
     drawn = next(at for at, line in enumerate(lines) if at > 30 and isinstance(line, Charge))
 
-    def found(*, drop: int | None = None, **change: object) -> str:
+    def violations_of(*, drop: int | None = None, **change: object) -> str:
         verification = Verification()
         for place, record in enumerate(store.ledger):
             if place == drawn and change:
@@ -224,9 +224,9 @@ def test_are_a_ledger_s_draws_held_against_its_priors() -> None:
             verification.read(of.topics, [record] if place != drop else [])
         return "\n".join(verification.violations)
 
-    assert "was drawn under prior 0 where" in found(prior=0)
-    assert "another crowd than before" in found(crowd="crowd of none")
-    assert "is missing, due behind record" in found(drop=priors[3])
+    assert "was drawn under prior 0 where" in violations_of(prior=0)
+    assert "another crowd than before" in violations_of(crowd="crowd of none")
+    assert "is missing, due behind record" in violations_of(drop=priors[3])
 
 
 def test_is_a_control_group_that_is_told_priors_a_violation(
@@ -250,8 +250,8 @@ def changed(store: Store, of: StreamSpec, at: int, **change: object) -> list[str
     verification = Verification()
     places = [
         place
-        for place, each in enumerate(store.ledger)
-        if isinstance(decode_ledger(each.value), PriorLine)
+        for place, record in enumerate(store.ledger)
+        if isinstance(decode_ledger(record.value), PriorLine)
     ]
     for place, record in enumerate(store.ledger):
         if place == places[at]:
@@ -267,14 +267,19 @@ def test_is_another_prior_than_the_votes_make_a_violation() -> None:
     learner = crowded(leader())
     store, of = store_of(learner), stream(learner)
     live(store, of, 120)
-    told = [line for line in lines_of(store) if isinstance(line, PriorLine)]
+    prior_lines = [line for line in lines_of(store) if isinstance(line, PriorLine)]
     assert changed(store, of, 3) == []
-    assert "does not follow" in changed(store, of, 3, bonuses=told[4].bonuses)[0]
-    short = changed(store, of, 3, bonuses=told[4].bonuses[:32])  # later priors are still checked
+    assert "does not follow" in changed(store, of, 3, bonuses=prior_lines[4].bonuses)[0]
+    short = changed(
+        store, of, 3, bonuses=prior_lines[4].bonuses[:32]
+    )  # later priors are still checked
     assert "does not follow" in short[0]
     assert "none was due" in changed(store, of, 3, after=99)[0]
     assert "was due" in changed(store, of, 3, number=9)[0]
-    assert "another crowd" in changed(store, of, 3, crowd=told[3].crowd.replace("1/20", "1/2"))[0]
+    assert (
+        "another crowd"
+        in changed(store, of, 3, crowd=prior_lines[3].crowd.replace("1/20", "1/2"))[0]
+    )
 
 
 @pytest.mark.slow
@@ -286,8 +291,8 @@ def test_does_an_epoch_begin_with_a_crowd_of_its_own(carry: bool) -> None:
     live(store, stream(learner), 60)
     live(store, stream(learner, epoch=2, carry=carry), 120)
     live(store, stream(learner, epoch=2, carry=carry), 120)
-    told = [(line.epoch, line.number) for line in lines_of(store) if isinstance(line, PriorLine)]
-    of_each = [[number for at, number in told if at == epoch] for epoch in (1, 2)]
+    numbers = [(line.epoch, line.number) for line in lines_of(store) if isinstance(line, PriorLine)]
+    of_each = [[number for at, number in numbers if at == epoch] for epoch in (1, 2)]
     assert [numbers == list(range(1, len(numbers) + 1)) for numbers in of_each] == [True, True]
     assert len(of_each[1]) > 5
     assert verified(store, stream(learner, epoch=2, carry=carry)) == []

@@ -32,12 +32,12 @@ LARGEST_EXPOSURE = 1.5  # of 10, by `systemd-analyze security`; it was 1.2
 def kinds(folder: Path = KUBERNETES) -> dict[str, dict[str, Any]]:
     """The Kubernetes objects by their kind."""
     paths = [path for path in folder.glob("*.yaml") if path.name != "kustomization.yaml"]
-    return {found["kind"]: found for path in paths for found in documents(path)}
+    return {resource["kind"]: resource for path in paths for resource in documents(path)}
 
 
 def rules() -> list[dict[str, Any]]:
-    (found,) = documents(RULES)
-    return [rule for group in found["groups"] for rule in group["rules"]]
+    (objects,) = documents(RULES)
+    return [rule for group in objects["groups"] for rule in group["rules"]]
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -165,8 +165,8 @@ def test_every_file_that_compose_mounts_exists() -> None:
 
 
 def test_every_kubernetes_object_keeps_to_its_schema() -> None:
-    found = [*KUBERNETES.glob("*.yaml"), *ASSEMBLE.glob("*.yaml")]
-    paths = sorted(path for path in found if path.name != "kustomization.yaml")
+    files = [*KUBERNETES.glob("*.yaml"), *ASSEMBLE.glob("*.yaml")]
+    paths = sorted(path for path in files if path.name != "kustomization.yaml")
     for version in ("1.31.0", "1.37.0"):
         accepted(TOOLS / "kubernetes-validate", "--strict", "-k", version, *paths)
 
@@ -180,7 +180,7 @@ def test_kustomize_builds_a_whole_that_keeps_to_the_schemas(tmp_path: Path) -> N
     built = tmp_path / "built.yaml"
     built.write_text(accepted("kubectl", "kustomize", home))
     accepted(TOOLS / "kubernetes-validate", "--strict", built)
-    objects = {found["kind"]: found for found in documents(built)}
+    objects = {resource["kind"]: resource for resource in documents(built)}
     assert set(objects) == {*kinds(), "ConfigMap", "Secret"}
     volumes = objects["Deployment"]["spec"]["template"]["spec"]["volumes"]
     assert volumes[0]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
@@ -198,23 +198,23 @@ def test_kustomize_builds_what_assembles_around_one_configuration(tmp_path: Path
     shutil.copytree(ASSEMBLE, tmp_path / ASSEMBLE.name)
     built.write_text(accepted("kubectl", "kustomize", tmp_path / ASSEMBLE.name))
     accepted(TOOLS / "kubernetes-validate", "--strict", built)
-    found = documents(built)
-    (config,) = [each for each in found if each["kind"] == "ConfigMap"]
+    objects = documents(built)
+    (config,) = [resource for resource in objects if resource["kind"] == "ConfigMap"]
     assert config["data"] == {"streamdp.toml": (ASSEMBLE / "streamdp.toml").read_text()}
     pods = {
-        each["metadata"]["name"]: each["spec"]["template"]["spec"]
-        for each in found
-        if each["kind"] == "Deployment"
+        resource["metadata"]["name"]: resource["spec"]["template"]["spec"]
+        for resource in objects
+        if resource["kind"] == "Deployment"
     }
     assert set(pods) == {"streamdp", "streamdp-assemble"}
     mounted = {pod["volumes"][0]["configMap"]["name"] for pod in pods.values()}
     assert mounted == {config["metadata"]["name"]}
-    told = (ASSEMBLE / "streamdp.toml").read_text()
+    text = (ASSEMBLE / "streamdp.toml").read_text()
     path = tmp_path / "streamdp.toml"
     secret = home / "secrets" / "kafka-password"
-    path.write_text(told.replace("/run/secrets/streamdp/kafka-password", str(secret)))
+    path.write_text(text.replace("/run/secrets/streamdp/kafka-password", str(secret)))
     (spec,) = Configuration.load(path, {}).assemblies()
-    partitions = tomllib.loads(told)["topics"][spec.topics.input]["partitions"]
+    partitions = tomllib.loads(text)["topics"][spec.topics.input]["partitions"]
     assert kinds(ASSEMBLE)["Deployment"]["spec"]["replicas"] <= partitions
 
 

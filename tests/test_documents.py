@@ -107,15 +107,15 @@ def reference(page: str) -> dict[str, dict[str, str]]:
     """The arguments of each recipe, with their defaults, as a page's table has them."""
     text = (ROOT / "docs" / page).read_text()
     table = text.partition("| recipe | argument | default | means |\n")[2].partition("\n\n")[0]
-    found: dict[str, dict[str, str]] = {}
+    by_recipe: dict[str, dict[str, str]] = {}
     recipe = ""
     for row in table.splitlines()[1:]:
         named, arguments, defaults, *_ = (cell.strip() for cell in row.split("|")[1:])
         recipe = named.strip("`") or recipe
         names = re.findall(r"`([^`]+)`", arguments)
         values = re.findall(r"`([^`]+)`", defaults) or [""] * len(names)
-        found.setdefault(recipe, {}).update(zip(names, values, strict=True))
-    return found
+        by_recipe.setdefault(recipe, {}).update(zip(names, values, strict=True))
+    return by_recipe
 
 
 PRIVATE_POLICIES = {name: made for name, made in FEEDBACK_RECIPES.items() if "policy" in name}
@@ -128,19 +128,19 @@ def test_has_the_reference_every_argument_of_every_recipe(
     page: str, recipes: Mapping[str, Callable[..., object]]
 ) -> None:
     """With its default, and an example of each recipe."""
-    told = reference(page)
-    of_all = told.pop("all three", {})
+    documented = reference(page)
+    of_all = documented.pop("all three", {})
     example = (ROOT / "docs" / page).read_text()
     for name, recipe in recipes.items():
         arguments = inspect.signature(recipe).parameters.values()
         wanted = {
-            each.name: "" if each.default is each.empty else str(each.default)
-            for each in arguments
-            if each.name not in ("actions", "epsilon") and each.default is not None
+            parameter.name: "" if parameter.default is parameter.empty else str(parameter.default)
+            for parameter in arguments
+            if parameter.name not in ("actions", "epsilon") and parameter.default is not None
         }
-        assert wanted.items() <= (of_all | told[name]).items(), name
+        assert wanted.items() <= (of_all | documented[name]).items(), name
         assert f"sd.{name}(" in example
-    assert told.keys() == recipes.keys()
+    assert documented.keys() == recipes.keys()
 
 
 def test_the_measured_numbers_name_a_command_that_exists() -> None:
@@ -161,7 +161,9 @@ def test_the_runbook_quotes_what_a_halted_partition_says() -> None:
     quoted = [quote.partition(";")[0] for quote in re.findall(r'"([^"]+)"', table)]
     assert len(quoted) > 5
     assert [quote for quote in quoted if f'"{quote}' not in said] == []
-    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {each.value for each in Reason}
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {
+        reason.value for reason in Reason
+    }
 
 
 # -- would a page that lies be noticed? ------------------------------------------------------------
@@ -194,7 +196,7 @@ def test_a_page_that_tells_the_truth_passes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lie", "told"),
+    ("lie", "message"),
     [
         ("```sh\nstreamdp check --exemplary\n```\n", "No such option"),
         ("```sh\nstreamdp check | grep nothing\n```\n", "grep nothing"),
@@ -208,8 +210,8 @@ def test_a_page_that_tells_the_truth_passes(tmp_path: Path) -> None:
         ("```sh\nstreamdp run --config other.toml\n```\n", "other.toml"),
     ],
 )  # fmt: skip
-def test_a_page_that_lies_fails(lie: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=re.escape(told)):
+def test_a_page_that_lies_fails(lie: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=re.escape(message)):
         Story(tmp_path).follow(CONFIGURATION + lie)
 
 
@@ -225,7 +227,9 @@ def test_the_page_on_architecture_names_every_room() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     for house in ("streamdp", "streamdp.core"):
         (layers,) = (
-            each["layers"] for each in contracts["contracts"] if each.get("containers") == [house]
+            contract["layers"]
+            for contract in contracts["contracts"]
+            if contract.get("containers") == [house]
         )
         rooms = {room for layer in layers for room in re.findall(r"\w+", layer)}
         below = page.partition("Inside `streamdp/core`")[2 * (house == "streamdp.core")]
@@ -237,8 +241,10 @@ def test_the_changelog_has_versions() -> None:
     """Unreleased changes first, then each release with its date, the newest first."""
     first, *released = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert first == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", each) for each in released)
-    versions = [Version(each[1 : each.index("]")]) for each in released]
+    assert all(
+        re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in released
+    )
+    versions = [Version(heading[1 : heading.index("]")]) for heading in released]
     assert versions == sorted(versions, reverse=True)
     assert all(version <= Version(__version__) for version in versions)
 
@@ -260,9 +266,13 @@ def test_the_package_of_a_newcomers_format_is_one() -> None:
 
 def test_the_documentation_has_a_page_for_every_public_module() -> None:
     """`make docs` makes them; a name that begins with an underscore has none."""
-    found = set(modules())
-    assert {"streamdp", "streamdp.core.learners.noisy_leader", "streamdp_adapters.kafka"} <= found
-    assert not any("._" in name for name in found)
+    documented = set(modules())
+    assert {
+        "streamdp",
+        "streamdp.core.learners.noisy_leader",
+        "streamdp_adapters.kafka",
+    } <= documented
+    assert not any("._" in name for name in documented)
 
 
 def test_a_link_of_the_documentation_that_leads_nowhere_is_found(tmp_path: Path) -> None:

@@ -49,17 +49,17 @@ def engine(learner: sd.Leader, *, min_length: int = 4, **more: object) -> Engine
     )  # fmt: skip
 
 
-def all_of(told: tuple[Releases, ...]) -> list[sd.Release]:
+def all_of(parts: tuple[Releases, ...]) -> list[sd.Release]:
     """Every release of several parts."""
-    return list(chain.from_iterable(told))
+    return list(chain.from_iterable(parts))
 
 
-def told(released: list[Releases]) -> tuple[list[object], ...]:
+def all_released(released: list[Releases]) -> tuple[list[object], ...]:
     """All that several batches released."""
     return (
-        [each for part_ in released for each in part_],
-        [each for part_ in released for each in all_of(part_.pooled)],
-        [each for part_ in released for each in all_of(part_.donated)],
+        [release for part_ in released for release in part_],
+        [release for part_ in released for release in all_of(part_.pooled)],
+        [release for part_ in released for release in all_of(part_.donated)],
         [prior for part_ in released for prior in part_.priors],
     )
 
@@ -80,10 +80,10 @@ def test_does_how_records_were_cut_into_batches_change_nothing(
 ) -> None:
     """The pool takes slots in the order of the log: votes, rows and charges are the same."""
     whole, cuts, single = (engine(leader(schedule, remembers=remembers)) for _ in range(3))
-    together = told([whole.apply_batch(log)])
-    assert told([cuts.apply_batch(batch) for batch in cut(log, places)]) == together
+    together = all_released([whole.apply_batch(log)])
+    assert all_released([cuts.apply_batch(batch) for batch in cut(log, places)]) == together
     ones = cut(log, list(range(len(log.offsets))))
-    assert told([single.apply_batch(batch) for batch in ones]) == together
+    assert all_released([single.apply_batch(batch) for batch in ones]) == together
     assert state(cuts) == state(whole) == state(single)
 
 
@@ -93,7 +93,7 @@ def paid(released: list[Releases], machine: Engine) -> Counter[tuple[Key, int, i
     The pool's lines charge the pool's slots, which are those of the donated lines.
     """
     lines: Counter[tuple[Key, int, int]] = Counter()
-    kept, pooled, donated, _ = told(released)
+    kept, pooled, donated, _ = all_released(released)
     for line in chain(kept, donated):
         assert isinstance(line, sd.Release)
         if line.kind in ("action", DONATED):
@@ -163,7 +163,9 @@ def test_is_a_rebuilt_engine_the_one_that_was(
     assert rebuilt.open_since() == machine.open_since()
     assert rests is not None or charged(rebuilt) == charged(machine)
     for batch in batches[crash:]:
-        assert told([rebuilt.apply_batch(batch)]) == told([machine.apply_batch(batch)])
+        assert all_released([rebuilt.apply_batch(batch)]) == all_released(
+            [machine.apply_batch(batch)]
+        )
     assert rebuilt.crowd() == machine.crowd()
 
 
@@ -278,7 +280,9 @@ def test_is_a_pool_of_another_checkpoint_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rebuilding_module.Rebuilding, "valid_at", lambda self: {})
     mutant = rebuilt(stale.pool)
     more = [mutant.apply_batch(of_one_key(1, first=at, key=b"%d" % at)) for at in range(6, 12)]
-    before, after = ({each.identity for each in told(them)[1]} for them in (later, more))  # type: ignore[attr-defined]
+    before, after = (
+        {release.identity for release in all_released(them)[1]} for them in (later, more)
+    )  # type: ignore[attr-defined]
     assert before & after
 
 
@@ -332,7 +336,7 @@ def test_does_a_bound_suppose_the_worst_while_nothing_was_learned() -> None:
     shortest = shortest_kept(plain.choose.rate)
     donates = crowded(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), donates=shortest)
     for horizon in (11, 1 << 20):
-        kept, given_ = (bound_of(each, horizon=horizon, gap=0.9) for each in (plain, donates))
+        kept, given_ = (bound_of(learner, horizon=horizon, gap=0.9) for learner in (plain, donates))
         assert given_.regret >= kept.regret
         assert (given_.regret == horizon) == (horizon == 11)
 

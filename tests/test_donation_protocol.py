@@ -83,7 +83,7 @@ def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memor
     calm, stormy, of = many(120), many(120), stream(learner)
     live(calm, of, 120)
     assert through_crashes(stormy, of, seed) > 0
-    assert [each.value for each in stormy.ledger] == [each.value for each in calm.ledger]
+    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
     assert len(pool_lines(calm)) > 3
     for store in (calm, stormy):
         assert verified(store, of) == []
@@ -128,8 +128,8 @@ def forgotten(patch: pytest.MonkeyPatch) -> None:
     plain = protocol._crowd
 
     def known(saved: SavedState) -> CrowdStanding | None:
-        found = plain(saved)
-        return None if found is None else replace(found, pool=b"\x00")
+        standing = plain(saved)
+        return None if standing is None else replace(standing, pool=b"\x00")
 
     patch.setattr(protocol, "_crowd", known)
 
@@ -140,8 +140,8 @@ def told_early(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
         made = cut(self, now=now, pace=pace)
-        votes = [each for each in self._waiting.entries if each.lasts is Lasts.UNTIL_PUBLISHED]
-        ledger = [*made.commit.ledger, *((None, each.ledger) for each in votes)]
+        votes = [entry for entry in self._waiting.entries if entry.lasts is Lasts.UNTIL_PUBLISHED]
+        ledger = [*made.commit.ledger, *((None, entry.ledger) for entry in votes)]
         return replace(made, commit=replace(made.commit, ledger=ledger))
 
     patch.setattr(PartitionWork, "cut", early)
@@ -210,7 +210,7 @@ def test_do_keys_that_were_idle_come_back_as_their_lines_tell(schedule: str) -> 
     of = replace(of, topics=replace(of.topics, headers=True), idle=20)
     live(calm, of, 240)
     assert through_crashes(stormy, of, 5) > 0
-    assert [each.value for each in stormy.ledger] == [each.value for each in calm.ledger]
+    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
     back = [line for line in charges(calm) if line.carried is not UNSET]
     assert len(back) > 3
     assert verified(calm, of) == []
@@ -252,7 +252,7 @@ def test_do_votes_of_the_pool_that_wait_need_room_in_the_budget() -> None:
     others = Tally(of.topics)
     others.read(store.ledger)
     assert others.highest(of.topics.input) == Fraction(1, 2)
-    assert [each.last_offset for each in others.readings(of.topics.input)] == [10]
+    assert [reading.last_offset for reading in others.readings(of.topics.input)] == [10]
 
 
 def test_would_the_version_before_refuse_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,8 +356,8 @@ def test_is_a_donated_slot_charged_once_among_other_streams() -> None:
 
     def highest(*more: StreamSpec) -> Fraction:
         verification = Verification()
-        for each in (of, *more):
-            verification.read(each.topics, store.ledger)
+        for stream_spec in (of, *more):
+            verification.read(stream_spec.topics, store.ledger)
         (verdict,) = verification.verdicts(budgets, {})
         assert verification.violations == []
         return verdict.highest
@@ -380,7 +380,7 @@ def test_is_the_largest_entry_of_a_pool_known_beforehand(schedule: str) -> None:
     released = of.engine(0).apply_batch(batch)
     entries = record_all(released, lines=of.lines, mode=Mode.LIVE, ordinal=1)
     assert len(entries) == released.lines
-    assert [each.ledger for each in entries] == [each.value for each in store.ledger]
+    assert [entry.ledger for entry in entries] == [record.value for record in store.ledger]
     assert fold(store, of, whole="whole") == []
     gifts = {line.donates for line in charges(store) if line.kind == "action"}
     restarts = Donates(blocks=3, slots=4, epsilon="1/2")

@@ -49,15 +49,15 @@ def test_is_a_visit_of_a_browser_a_request_and_its_purchase_an_outcome() -> None
         shelf = shop.shelf("hikers")
         assert shelf is not None
         assert shop.shelf("pirates") is None
-        told = {"segment": "hikers", "request": shelf["request"], "shelf": shelf["shelf"]}
+        purchase = {"segment": "hikers", "request": shelf["request"], "shelf": shelf["shelf"]}
         product = SHELVES[shelf["shelf"]][2]
-        assert shop.buy({**told, "product": product.name})
-        bought = {**told, "product": product.name}
+        assert shop.buy({**purchase, "product": product.name})
+        bought = {**purchase, "product": product.name}
         bad: list[object] = [
             None, [], {}, {**bought, "product": "Yacht"}, {**bought, "request": ""},
             {**bought, "product": 7}, {**bought, "shelf": []},
         ]  # fmt: skip
-        assert not any(shop.buy(each) for each in bad)
+        assert not any(shop.buy(message) for message in bad)
         assert shop.store.loop.flush(30)
         assert shop.state()["seen"][0]["bought"] == f"{product.name}, {product.euros:.0f} €"
     requests, outcomes = (log.input(topic, 0) for topic in TOPICS)
@@ -73,7 +73,7 @@ def test_is_the_money_marked_for_what_it_is() -> None:
         assert shop.switch({"on": False})
         assert not shop.visitors.on
         bad: list[object] = [{"on": 1}, {}, None, []]
-        assert not any(shop.switch(each) for each in bad)
+        assert not any(shop.switch(message) for message in bad)
     assert state["simulator"]["marked"] == "NOT PRIVATE"
     known = {"euros", "per_hundred", "cost_of_privacy", "series", "best"}
     assert known <= state["simulator"].keys()
@@ -94,14 +94,14 @@ def test_do_ways_of_choosing_meet_the_same_visitors() -> None:
         score.add(visit, shown=chance.choice(list(SHELVES)), now=at / 300)
         if at % 300 == 299:
             score.mark(at / 300)
-    told = score.per_hundred()
+    per_hundred = score.per_hundred()
     for way, shelves in (("best", None), ("fixed", FIXED)):
         expected = 100 * sum(
             segment.share * worth(segment, shelves or best(segment)) for segment in SEGMENTS
         )
-        assert abs(told[way] - expected) < 160
-    assert told["fixed"] < 0.6 * told["without privacy"]
-    assert 0.7 * told["best"] < told["without privacy"] <= told["best"]
+        assert abs(per_hundred[way] - expected) < 160
+    assert per_hundred["fixed"] < 0.6 * per_hundred["without privacy"]
+    assert 0.7 * per_hundred["best"] < per_hundred["without privacy"] <= per_hundred["best"]
     assert score.cost > 0
     points = recent(score.series, every=2)
     assert {len(point) for point in points} == {1 + len(WAYS)}
@@ -136,7 +136,7 @@ def test_does_the_compose_file_keep_to_its_schema_and_mount_what_is_there() -> N
     for name, service in compose["services"].items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
         mounts = [volume.split(":")[0] for volume in service.get("volumes", [])]
-        assert all((EXAMPLE / each).exists() for each in mounts if each.startswith(".")), name
+        assert all((EXAMPLE / mount).exists() for mount in mounts if mount.startswith(".")), name
         if "build" in service:
             assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
         else:
@@ -146,10 +146,10 @@ def test_does_the_compose_file_keep_to_its_schema_and_mount_what_is_there() -> N
 def test_does_every_object_of_the_example_keep_to_its_schema() -> None:
     paths = sorted((EXAMPLE / "kubernetes").glob("*.yaml"))
     accepted(TOOLS / "kubernetes-validate", "--strict", *paths)
-    for found in (each for path in paths for each in documents(path)):
-        if "template" not in found.get("spec", {}):
+    for resource in (resource for path in paths for resource in documents(path)):
+        if "template" not in resource.get("spec", {}):
             continue
-        pod = found["spec"]["template"]["spec"]
+        pod = resource["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["automountServiceAccountToken"] is False
         for container in pod["containers"]:
@@ -163,8 +163,8 @@ def test_does_kustomize_take_every_file_of_the_shop_along(tmp_path: Path) -> Non
     built = tmp_path / "built.yaml"
     built.write_text(accepted("kubectl", "kustomize", EXAMPLE))
     accepted(TOOLS / "kubernetes-validate", "--strict", built)
-    maps = [found for found in documents(built) if found["kind"] == "ConfigMap"]
-    files = {name for found in maps for name in found["data"]}
+    maps = [resource for resource in documents(built) if resource["kind"] == "ConfigMap"]
+    files = {name for resource in maps for name in resource["data"]}
     shop = {path.name for path in (EXAMPLE / "shop").iterdir() if path.is_file()}
     assert files == {"streamdp.toml", *shop}
     (kustomization,) = documents(EXAMPLE / "kustomization.yaml")

@@ -37,14 +37,14 @@ def releases() -> list[Release]:
     state, start = LEARNER.nothing_known(1), 1
     opening, block = SHOWN_FEEDBACK["opening"], SHOWN_FEEDBACK["sums"]
     policy = LEARNER.policy(state, np.array([0]))
-    found = [replace(opening, policy=policy[0].astype("<u4").tobytes())]
+    drawn = [replace(opening, policy=policy[0].astype("<u4").tobytes())]
     for number in range(BLOCKS):
         shown = rng.multinomial(2**number, policy[0] / policy[0].sum())
         clicks = rng.binomial(shown, CLICKED_BY)
         gains = np.rint((clicks - shown / 2 + rng.laplace(0, 2, 4)) * UNIT).astype(np.int64)
         state = LEARNER.learned(state, gains[None], shown[None])
         policy = LEARNER.policy(state, np.array([number + 1]))
-        found.append(
+        drawn.append(
             replace(
                 block,
                 identity=block.identity._replace(block=number),
@@ -55,16 +55,18 @@ def releases() -> list[Release]:
             )
         )
         start += 2**number
-    return found
+    return drawn
 
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
     """A window on the page of such a stream, its key opened."""
     stop, address, ready = threading.Event(), list[str](), threading.Event()
-    told = releases()
-    actions = Topic([action(each, lines=LINES) for each in told])
-    ledger = Topic([charge(each, ordinal=n, lines=LINES) for n, each in enumerate(told, start=1)])
+    drawn = releases()
+    actions = Topic([action(release, lines=LINES) for release in drawn])
+    ledger = Topic(
+        [charge(release, ordinal=n, lines=LINES) for n, release in enumerate(drawn, start=1)]
+    )
     about = replace(CLICKS, learner=replace(LEARNER, actions=ACTIONS), fallback="autumn")
 
     async def serve() -> None:
@@ -81,13 +83,13 @@ def window() -> Iterator[Browser]:
     thread.start()
     try:
         assert ready.wait(30)
-        with browser() as found:
-            found.size(1280, 1100)
-            found.open(address[0])
-            found.until(lambda: "fr" in found.text("#rows"))
-            found.run("document.querySelector('#rows button').click()")
-            found.until(lambda: "Interval" in found.text("#rows"))
-            yield found
+        with browser() as page:
+            page.size(1280, 1100)
+            page.open(address[0])
+            page.until(lambda: "fr" in page.text("#rows"))
+            page.run("document.querySelector('#rows button').click()")
+            page.until(lambda: "Interval" in page.text("#rows"))
+            yield page
     finally:
         stop.set()
         thread.join()
@@ -121,8 +123,8 @@ def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:
         "return [...document.querySelectorAll('.policies polyline')].map(e => e.points.length)"
     )
     assert lines == [BLOCKS + 1] * len(ACTIONS)
-    told = window.run("return document.querySelector('.policies').getAttribute('aria-label')")
-    assert told.startswith(f"Policy over {BLOCKS} blocks; now coats ")
+    label = window.run("return document.querySelector('.policies').getAttribute('aria-label')")
+    assert label.startswith(f"Policy over {BLOCKS} blocks; now coats ")
     labels = window.run(
         "return [...document.querySelectorAll('.policies text')].slice(-4)"
         ".map(e => [e.textContent, +e.getAttribute('y'), getComputedStyle(e).fill])"
@@ -132,7 +134,7 @@ def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:
     assert max(height for _, height, _ in labels) <= 194
     assert len({fill for _, _, fill in labels}) == len(ACTIONS)
     now = np.frombuffer(releases()[-1].policy or b"", "<u4") / PARTS
-    assert f"coats {now[2] * 100:.1f} %" in told
+    assert f"coats {now[2] * 100:.1f} %" in label
     assert "computed from the ledger's sums" in window.text(".detail")
     keep("policy", window.screenshot())
 

@@ -70,7 +70,9 @@ def by_hand(learner: PolicyLearner, batch: FeedbackBatch) -> dict[tuple[Key, int
             gains[arm] += max(-NULL, min(NULL, int(batch.gain[at])))
             shown[arm] += 1
     return {
-        at: each for at, each in sums.items() if learner.schedule.stop(at[1]) - 1 <= slots[at[0]]
+        at: block_sums
+        for at, block_sums in sums.items()
+        if learner.schedule.stop(at[1]) - 1 <= slots[at[0]]
     }
 
 
@@ -94,7 +96,9 @@ def test_sums_are_those_of_the_slots(step: int) -> None:
         engine(FEEDBACK_RECIPES["thompson"](actions=ARMS, schedule="capped 8")),
     )
     released = {
-        (release.key, release.identity.block): [each.tolist() for each in release.sums.arrays()]
+        (release.key, release.identity.block): [
+            numbers.tolist() for numbers in release.sums.arrays()
+        ]
         for at in range(0, 400, step)
         for release in machine.apply_batch(part(batch, at, at + step))
         if release.sums is not None
@@ -122,7 +126,7 @@ def test_noise_is_added_once_to_each_number(played: str) -> None:
             if learner.counts_scale is not None:
                 noise = discrete_laplace(learner.counts_scale, bits, position=6 + 2 * at)
                 shown[at] += int(noise[0])
-        assert [each.tolist() for each in release.sums.arrays()] == [gains, shown]
+        assert [numbers.tolist() for numbers in release.sums.arrays()] == [gains, shown]
 
 
 def test_noise_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +236,9 @@ def test_keys_beyond_the_limit_are_counted() -> None:
     assert machine.slots_refused == sum(
         batch.keys[key] not in known for key in batch.index.tolist()
     )
-    assert releases == [each for each in engine(blocks()).apply_batch(batch) if each.key in known]
+    assert releases == [
+        release for release in engine(blocks()).apply_batch(batch) if release.key in known
+    ]
 
 
 def rebuilt(releases: list[Release], rows: list[tuple[Key, bytes]], whole: Engine) -> Engine:
@@ -259,7 +265,7 @@ def test_a_rebuild_refuses_what_is_not_on_record() -> None:
     """Sums that are missing, another policy than the recorded one: stop, and call someone."""
     whole = engine(blocks())
     releases = list(whole.apply_batch(log(90)))
-    place = next(at for at, each in enumerate(releases) if each.kind == SUMS)
+    place = next(at for at, release in enumerate(releases) if release.kind == SUMS)
     for what, said in (
         (replace(releases[place], sums=None), "rebuild: sums: not recorded"),
         (replace(releases[place], policy=releases[0].policy), "another policy was in force"),
@@ -267,7 +273,7 @@ def test_a_rebuild_refuses_what_is_not_on_record() -> None:
         others = [*releases[:place], what, *releases[place + 1 :]]
         with pytest.raises(sd.StateMismatch, match=said):
             rebuilt(others, [], whole)
-    untold = [replace(each, policy=None) for each in releases]
+    untold = [replace(release, policy=None) for release in releases]
     assert dict(rebuilt(untold, [], whole).save()) == dict(whole.save())
 
 

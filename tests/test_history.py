@@ -29,9 +29,9 @@ from tests.support.streams import spec
 def _line(block: int, **changes: Any) -> Published:
     """A real ledger line of an action, of another block and otherwise changed; None removes."""
     real = next(
-        told
-        for told in lived(spec()).ledger
-        if isinstance(line := decode_ledger(told.value), Charge) and line.kind == "action"
+        record
+        for record in lived(spec()).ledger
+        if isinstance(line := decode_ledger(record.value), Charge) and line.kind == "action"
     )
     members = json.loads(real.value) | {"block": block, "start": block, "stop": block + 1}
     members = {name: value for name, value in (members | changes).items() if value is not None}
@@ -39,18 +39,18 @@ def _line(block: int, **changes: Any) -> Published:
 
 
 def _actions(lines: list[Published]) -> list[Acted]:
-    told = StreamReleases()
-    told.apply(lines)
-    assert told.refused == 0
-    (history,) = told.of_key(lines[0].key).values()
+    releases = StreamReleases()
+    releases.apply(lines)
+    assert releases.refused == 0
+    (history,) = releases.of_key(lines[0].key).values()
     assert history.actions is not None
     return list(history.actions)
 
 
 def test_are_the_newest_actions_kept_in_order() -> None:
     """A bounded number of them, oldest first, each with its block and where it begins to count."""
-    found = _actions([_line(block, index=block % 2) for block in range(1, ACTIONS_A_KEY + 6)])
-    assert found == [Acted(block, block + 1, block % 2) for block in range(6, ACTIONS_A_KEY + 6)]
+    actions = _actions([_line(block, index=block % 2) for block in range(1, ACTIONS_A_KEY + 6)])
+    assert actions == [Acted(block, block + 1, block % 2) for block in range(6, ACTIONS_A_KEY + 6)]
 
 
 def test_is_what_nobody_was_told_left_out() -> None:
@@ -68,40 +68,40 @@ def test_is_the_action_in_force_shown_where_a_memory_decides() -> None:
 def test_is_the_newest_prior_of_the_partition_s_epoch_kept() -> None:
     """Each epoch begins with no prior; a line that cannot be read changes nothing."""
     learner = crowded(leader())
-    told = StreamReleases()
+    releases = StreamReleases()
 
     def number() -> int | None:
-        newest = told.partitions[0].prior
+        newest = releases.partitions[0].prior
         return None if newest is None else newest.number
 
-    told.apply([prior(learner, 1, after=1, bonuses=[1, 0, 0]), _line(1)])
-    told.apply([prior(learner, 2, after=2, bonuses=[2, 0, 0])])
+    releases.apply([prior(learner, 1, after=1, bonuses=[1, 0, 0]), _line(1)])
+    releases.apply([prior(learner, 2, after=2, bonuses=[2, 0, 0])])
     assert number() == 2
     broken = prior(learner, 3, after=3, bonuses=[2, 0, 0])
-    told.apply([replace(broken, value=broken.value.replace(b'"bonuses":"', b'"bonuses":"?'))])
-    assert (told.refused, number()) == (1, 2)
-    told.apply([_line(1, epoch=2)])
+    releases.apply([replace(broken, value=broken.value.replace(b'"bonuses":"', b'"bonuses":"?'))])
+    assert (releases.refused, number()) == (1, 2)
+    releases.apply([_line(1, epoch=2)])
     assert number() is None
-    told.apply([prior(learner, 3, after=3, bonuses=[2, 0, 0])])
+    releases.apply([prior(learner, 3, after=3, bonuses=[2, 0, 0])])
     assert number() is None
 
 
 def test_is_what_the_crowd_believes_told_by_action() -> None:
     """For which share of the keys each is thought the best; nothing of a prior of other actions."""
     learner = crowded(leader())
-    told, about = StreamReleases(), replace(ABOUT, learner=learner)
-    assert _crowd(ABOUT, told) is None
-    assert best(about, told) == []
-    told.apply([prior(learner, 4, after=9, bonuses=[1, 0, -1])])
-    (found,) = best(about, told)
-    assert (found["partition"], found["prior"], found["votes"]) == (0, 4, 9)
-    assert found["group"] is None
-    assert [each["action"] for each in found["best"]] == ["a", "b", "c"]
-    assert [round(each["share"], 2) for each in found["best"]] == [0.91, 0.33, 0.12]
-    told.apply([prior(learner, 5, after=10, bonuses=[1, 0])])
-    (found,) = best(about, told)
-    assert found["best"] == []
-    assert best(replace(about, epoch=2), told) == []
+    releases, about = StreamReleases(), replace(ABOUT, learner=learner)
+    assert _crowd(ABOUT, releases) is None
+    assert best(about, releases) == []
+    releases.apply([prior(learner, 4, after=9, bonuses=[1, 0, -1])])
+    (shown,) = best(about, releases)
+    assert (shown["partition"], shown["prior"], shown["votes"]) == (0, 4, 9)
+    assert shown["group"] is None
+    assert [action["action"] for action in shown["best"]] == ["a", "b", "c"]
+    assert [round(action["share"], 2) for action in shown["best"]] == [0.91, 0.33, 0.12]
+    releases.apply([prior(learner, 5, after=10, bonuses=[1, 0])])
+    (shown,) = best(about, releases)
+    assert shown["best"] == []
+    assert best(replace(about, epoch=2), releases) == []
 
 
 def test_is_each_group_s_prior_told() -> None:
@@ -109,12 +109,12 @@ def test_is_each_group_s_prior_told() -> None:
     groups = Groups.of({"d": "german", "f": "french"})
     for known, names in ((groups, ["french", "german"]), (named(groups.name), ["f", "d"])):
         learner = crowded(leader(), groups=known)
-        told, about = StreamReleases(), replace(ABOUT, learner=learner)
-        told.apply([prior(learner, 4, after=9, bonuses=[0, 0, 0, 1, 0, -1, -1, 0, 1])])
-        found = best(about, told)
-        assert [each["group"] for each in found] == ["all other keys", *names]
-        assert [each["best"][0]["action"] for each in found] == ["a", "a", "c"]
-        assert {each["prior"] for each in found} == {4}
+        releases, about = StreamReleases(), replace(ABOUT, learner=learner)
+        releases.apply([prior(learner, 4, after=9, bonuses=[0, 0, 0, 1, 0, -1, -1, 0, 1])])
+        shown = best(about, releases)
+        assert [entry["group"] for entry in shown] == ["all other keys", *names]
+        assert [entry["best"][0]["action"] for entry in shown] == ["a", "a", "c"]
+        assert {entry["prior"] for entry in shown} == {4}
 
 
 def test_are_the_pool_s_votes_counted_and_charged() -> None:
@@ -122,17 +122,17 @@ def test_are_the_pool_s_votes_counted_and_charged() -> None:
     learner = donates()
     store, of = many(), stream(learner)
     live(store, of, 60)
-    told = StreamReleases()
-    told.apply([each for each in store.ledger if b'"type":"pool"' in each.value])
-    assert told.charged() == told.charged_in(lambda partition: 1) == Fraction(1, 2)
-    told = StreamReleases()
-    told.apply(store.ledger)
-    shown = _crowd(replace(ABOUT, learner=learner), told)
+    releases = StreamReleases()
+    releases.apply([record for record in store.ledger if b'"type":"pool"' in record.value])
+    assert releases.charged() == releases.charged_in(lambda partition: 1) == Fraction(1, 2)
+    releases = StreamReleases()
+    releases.apply(store.ledger)
+    shown = _crowd(replace(ABOUT, learner=learner), releases)
     assert shown is not None
     assert (shown["donates_below"], shown["pooled"]) == (3, len(pool_lines(store)))
-    assert told.refused == 0
-    told.apply([_line(1, epoch=2)])
-    assert told.partitions[0].pooled == 0
+    assert releases.refused == 0
+    releases.apply([_line(1, epoch=2)])
+    assert releases.partitions[0].pooled == 0
 
 
 def test_is_it_shown_how_many_partitions_a_prior_has_read() -> None:
@@ -140,30 +140,30 @@ def test_is_it_shown_how_many_partitions_a_prior_has_read() -> None:
     adopters = Adopters()
     adopters.live(1, crashes=False)
     about = replace(ABOUT, learner=adopters.spec.learner)
-    told = StreamReleases()
+    releases = StreamReleases()
     for part in adopters.parts:
-        told.apply(part.ledger)
-    shown = _crowd(about, told)
+        releases.apply(part.ledger)
+    shown = _crowd(about, releases)
     assert shown is not None
-    named = [told.partitions[number].prior.adopted for number in range(3)]  # type: ignore[union-attr]
-    assert [each["adopted"]["partitions"] for each in shown["priors"]] == [len(e) for e in named]
-    newest = {each["partition"]: each["prior"] for each in shown["priors"]}
-    for each, names in zip(shown["priors"], named, strict=True):
+    named = [releases.partitions[number].prior.adopted for number in range(3)]  # type: ignore[union-attr]
+    assert [entry["adopted"]["partitions"] for entry in shown["priors"]] == [len(e) for e in named]
+    newest = {entry["partition"]: entry["prior"] for entry in shown["priors"]}
+    for entry, names in zip(shown["priors"], named, strict=True):
         old = [newest[name.partition] - name.number for name in names]
-        assert each["adopted"]["behind"] == max(old, default=0)
-    assert max(each["adopted"]["behind"] for each in shown["priors"]) > 0
+        assert entry["adopted"]["behind"] == max(old, default=0)
+    assert max(entry["adopted"]["behind"] for entry in shown["priors"]) > 0
 
 
-def best(about: About, told: StreamReleases) -> list[Any]:
+def best(about: About, releases: StreamReleases) -> list[Any]:
     """What is shown of priors; nothing of a control group that there is not."""
-    shown = _crowd(about, told)
+    shown = _crowd(about, releases)
     assert shown is not None
     assert shown["control"] is None
     nothing = {"keys": 0, "votes": 0, "rate": None, "error": None}
     assert shown["agreement"] == {"control": nothing, "with_crowd": nothing}
-    found = shown["priors"]
-    assert isinstance(found, list)
-    return found
+    priors = shown["priors"]
+    assert isinstance(priors, list)
+    return priors
 
 
 def test_is_a_control_group_compared_by_plain_votes() -> None:
@@ -173,9 +173,9 @@ def test_is_a_control_group_compared_by_plain_votes() -> None:
     keys = [b"%d" % number for number in range(24)]
     store, of = Store(mapped(1500, keys=keys)), stream(learner)
     live(store, of, 1500)
-    told = StreamReleases()
-    told.apply(store.ledger)
-    shown = _crowd(replace(ABOUT, learner=learner), told)
+    releases = StreamReleases()
+    releases.apply(store.ledger)
+    shown = _crowd(replace(ABOUT, learner=learner), releases)
     assert shown is not None
     assert shown["control"] == "1/2"
     verification = Verification()
@@ -204,6 +204,6 @@ def test_is_a_control_group_compared_by_plain_votes() -> None:
 
 def test_is_a_crowd_that_nobody_can_read_no_control_group() -> None:
     """The ledger is read, not trusted."""
-    told = StreamReleases()
-    told.apply([_line(1, crowd="crowd of none", prior=0), _line(2, crowd="x", prior=0)])
-    assert told.partitions[0].agreements.together.votes == 0
+    releases = StreamReleases()
+    releases.apply([_line(1, crowd="crowd of none", prior=0), _line(2, crowd="x", prior=0)])
+    assert releases.partitions[0].agreements.together.votes == 0

@@ -151,7 +151,7 @@ def test_is_a_thousand_keys_answered_in_order() -> None:
     keys: list[object] = ["fr", None, {"base64": "/y8uLgA="}, "nobody", *map(str, range(996))]
     body = json.dumps({"keys": keys}).encode()
     answer = asked("/v1/streams/home/actions", method="POST", body=body)
-    actions = [each["action"] for each in answer.json["answers"]]
+    actions = [answered["action"] for answered in answer.json["answers"]]
     assert actions[:4] == ["b", "c", "b", "a"]
     assert len(actions) == 1000
     conforms(answer.json, "AllTold")
@@ -408,19 +408,19 @@ def test_is_no_more_than_the_newest_of_a_long_ledger_read() -> None:
 
 
 def test_is_the_search_for_keys_bounded_and_right() -> None:
-    assert [each["key"] for each in asked("/v1/streams/home/keys?search=F").json["keys"]] == [
+    assert [entry["key"] for entry in asked("/v1/streams/home/keys?search=F").json["keys"]] == [
         "fr",
         "off",
     ]
-    found = asked("/v1/streams/home/keys?limit=2").json
-    assert (len(found["keys"]), found["more"]) == (2, True)
-    for each in asked("/v1/streams/home/keys").json["keys"]:
-        conforms(each, "KeyFound")
+    page = asked("/v1/streams/home/keys?limit=2").json
+    assert (len(page["keys"]), page["more"]) == (2, True)
+    for entry in asked("/v1/streams/home/keys").json["keys"]:
+        conforms(entry, "KeyFound")
 
 
 def test_does_a_key_s_history_show_estimates_beside_their_error() -> None:
-    told = asked("/v1/streams/home/keys/fr/history").json
-    (learner,) = told["learners"]
+    history = asked("/v1/streams/home/keys/fr/history").json
+    (learner,) = history["learners"]
     assert learner["charged"]["exact"] == "1"
     assert [(p["kind"], p["value"]) for p in learner["points"]] == [
         ("block_regret", 1.0),

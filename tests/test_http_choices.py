@@ -39,11 +39,11 @@ def asked(
     *targets: str, method: str = "GET", body: object = b"", about: About = CLICKS
 ) -> list[Response]:
     """Questions to one fresh face of the feedback stream, in turn."""
-    actions = Topic([action(each, lines=FEEDBACK) for each in (SUMMED, BYTES)])
+    actions = Topic([action(release, lines=FEEDBACK) for release in (SUMMED, BYTES)])
     ledger = Topic(
         [
-            charge(each, ordinal=at, lines=FEEDBACK)
-            for at, each in enumerate((SHOWN_FEEDBACK["opening"], SUMMED), start=1)
+            charge(release, ordinal=at, lines=FEEDBACK)
+            for at, release in enumerate((SHOWN_FEEDBACK["opening"], SUMMED), start=1)
         ]
     )
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -54,7 +54,7 @@ def asked(
             await face.knowledge.cache.ready()
             while about is CLICKS and not face.knowledge.histories["home"].loaded:
                 await asyncio.sleep(0)
-            return [await face.ask(each, method=method, body=sent) for each in targets]
+            return [await face.ask(target, method=method, body=sent) for target in targets]
 
     return asyncio.run(ask())
 
@@ -73,11 +73,11 @@ def test_does_a_request_get_the_clients_choice() -> None:
     ]
     answers = asked(*addresses)
     assert {answer.status for answer in answers} == {200}
-    (told,) = {answer.body for answer in answers}
-    conforms(json.loads(told), "Choice")
-    found = json.loads(told)
-    assert (found["stream"], found["key"], found["request"]) == ("home", "fr", "r-1")
-    assert found["release"] == {"partition": 0, "epoch": 2, "born": 17, "block": 3, "slots": 7}
+    (body,) = {answer.body for answer in answers}
+    conforms(json.loads(body), "Choice")
+    choice = json.loads(body)
+    assert (choice["stream"], choice["key"], choice["request"]) == ("home", "fr", "r-1")
+    assert choice["release"] == {"partition": 0, "epoch": 2, "born": 17, "block": 3, "slots": 7}
     assert answers[0].headers["streamdp-source"] == "published"
     assert answers[0].headers["cache-control"] == "no-store"
 
@@ -90,7 +90,7 @@ def test_does_a_batch_get_the_same_choices() -> None:
     conforms(answer.json, "AllChosen")
     (single,) = asked("/v1/streams/home/keys/fr/choice?request=r-0")
     assert answer.json["choices"][0] == single.json
-    assert [each["source"] for each in answer.json["choices"]] == [
+    assert [choice["source"] for choice in answer.json["choices"]] == [
         "published", "published", "unknown_key",
     ]  # fmt: skip
     assert answer.json["choices"][2]["probability"] == 1
@@ -146,8 +146,8 @@ def test_has_a_stream_of_losses_no_choices() -> None:
 def test_does_a_keys_page_show_the_experiment() -> None:
     """Means, intervals and chances as the ledger's sums give them; the policy in force."""
     history, status = asked("/v1/streams/home/keys/fr/history", "/v1/status")
-    told = history.json
-    (learner,) = told["learners"]
+    shown = history.json
+    (learner,) = shown["learners"]
     scales, sums = CLICKS.scales, SUMMED.sums
     assert scales is not None
     assert sums is not None
@@ -158,7 +158,7 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     assert learner["arms"]["high"] == arms.high.tolist()
     assert learner["arms"]["mean_loss"][2] is None
     assert learner["arms"]["shown"] == [1, 2, 0, 1]
-    assert sum(told["policy"]) == 1
+    assert sum(shown["policy"]) == 1
     (stream,) = status.json["streams"]
     assert (stream["observes"], stream["mechanism"]) == ("feedback", "discrete_laplace")
 
@@ -224,10 +224,10 @@ def test_is_it_the_choice_that_a_client_in_memory_draws() -> None:
     table = Table(Source(CLICKS.topics, "a", Names(ACTIONS, "pepper")), most_keys=9)
     list(table.apply([action(SUMMED, lines=FEEDBACK)]))
     requests = [f"r-{at}" for at in range(20)]
-    answers = asked(*(f"/v1/streams/home/keys/fr/choice?request={each}" for each in requests))
+    answers = asked(*(f"/v1/streams/home/keys/fr/choice?request={request}" for request in requests))
     for request, answer in zip(requests, answers, strict=True):
-        drawn, found = choose(table.answers[b"fr"], request, ACTIONS), answer.json
-        assert (found["action"], found["probability"]) == (drawn.action, drawn.probability)
-        assert found["release"] == {
+        drawn, choice = choose(table.answers[b"fr"], request, ACTIONS), answer.json
+        assert (choice["action"], choice["probability"]) == (drawn.action, drawn.probability)
+        assert choice["release"] == {
             name: getattr(drawn, name) for name in ("partition", "epoch", "born", "block", "slots")
         }

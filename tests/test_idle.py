@@ -68,11 +68,11 @@ def test_does_a_key_come_back_as_a_new_learner_that_knows_what_was_public(
     """Born anew, charged nothing, with the action in force; and anybody can compute it."""
     store, of = of_two(made()), idles(made())
     live(store, of, store.end)
-    found = openings_of(store, b"fr")
-    assert len(found) == 4
-    assert [line.mechanism for line in found] == ["uniform", *["carried"] * 3]
-    assert len({line.born for line in found}) == 4
-    assert [line.carried.born for line in found[1:]] == [line.born for line in found[:-1]]  # type: ignore[union-attr]
+    lines = openings_of(store, b"fr")
+    assert len(lines) == 4
+    assert [line.mechanism for line in lines] == ["uniform", *["carried"] * 3]
+    assert len({line.born for line in lines}) == 4
+    assert [line.carried.born for line in lines[1:]] == [line.born for line in lines[:-1]]  # type: ignore[union-attr]
     assert len(openings_of(store, b"de")) == 1
     assert verified(store, of) == []
     assert judge(evidence(store)) == []
@@ -126,7 +126,7 @@ def ledger_with(learner: Any, best: bytes) -> list[bytes]:
     losses = b'{"losses":{"a":1,"b":1,"c":1},"reward":%d}' % (best == b"a")
     again.input[at] = (b"fr", losses.replace(b'"%b":1' % best, b'"%b":0' % best))
     live(again, of, again.end)
-    return [each.value for each in again.ledger]
+    return [record.value for record in again.ledger]
 
 
 def last_of(store: Dated, opening: Charge) -> int:
@@ -264,7 +264,7 @@ def test_does_a_service_drop_the_same_keys_through_faults_at_every_step(seed: in
             await room.until(lambda: not any(room.wrong()))
             shown = worker.view.streams["home"].partitions
             assert sum(part.keys for part in shown.values()) < 12
-        lines = [line for each in room.partitions for line in room.evidence(each).ledger]
+        lines = [line for partition in room.partitions for line in room.evidence(partition).ledger]
         assert sum(b'"mechanism":"carried"' in line.value for line in lines) > 10
         verification = Verification()
         verification.read(of.topics, lines)
@@ -275,12 +275,12 @@ def test_does_a_service_drop_the_same_keys_through_faults_at_every_step(seed: in
 
 def test_is_idleness_configured_and_are_timestamps_asked_for(tmp_path: Path) -> None:
     """A length of time; the stream's topics then deliver timestamps."""
-    found = configured(tmp_path, 'idle = "12h"\n')
-    assert found.idle == 12 * HOUR
-    assert found.topics.headers
+    idling = configured(tmp_path, 'idle = "12h"\n')
+    assert idling.idle == 12 * HOUR
+    assert idling.topics.headers
     assert configured(tmp_path, "").idle is None
-    assert found.digest == configured(tmp_path, "").digest
-    assert found.row_bytes == configured(tmp_path, "").row_bytes + 8
+    assert idling.digest == configured(tmp_path, "").digest
+    assert idling.row_bytes == configured(tmp_path, "").row_bytes + 8
     with pytest.raises(sd.InvalidConfig, match="needs the records' timestamps"):
         replace(stream(leader()), idle=HOUR)
 
@@ -346,7 +346,7 @@ def test_may_a_learner_that_is_not_private_leave_too() -> None:
     assert len(engine) == 1
     assert exact.nulls(0) == 0
     released = fed(engine, [9, 19, 29], [b"it", b"it", b"it"])
-    assert [each.identity.born for each in released if each.kind == "opening"] == [6, 7]
+    assert [release.identity.born for release in released if release.kind == "opening"] == [6, 7]
 
 
 def test_is_what_an_engine_bequeaths_what_the_service_would() -> None:
@@ -368,9 +368,9 @@ def test_is_what_an_engine_bequeaths_what_the_service_would() -> None:
 def test_is_a_key_brought_back_under_its_old_born_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its new opening is recorded, its new row is not saved: the older row must not be believed."""
     store, of = of_two(leader()), idles(leader())
-    told = of_two(leader())
-    live(told, of, told.end)
-    back = openings_of(told, b"fr")[1].born
+    other = of_two(leader())
+    live(other, of, other.end)
+    back = openings_of(other, b"fr")[1].born
     live(store, of, back)
     work = restore(store, of)
     work.absorb([store.records(back, back + 9)], mode=Mode.LIVE)
@@ -441,4 +441,4 @@ def test_is_carrying_from_an_earlier_learner_of_the_key_caught(
     with monkeypatch.context() as broken:
         broken.setattr(machine, "known_of", early)
         live(store, of, store.end)
-    assert any("the key's newest learner" in each for each in verified(store, of))
+    assert any("the key's newest learner" in violation for violation in verified(store, of))

@@ -42,12 +42,14 @@ def engine(*, idle: int | None = 1000, seed: int = 1) -> sd.Engine:
 def batch(log: Logged, start: int, stop: int, *, of: sd.Engine) -> sd.LossBatch:
     """Some records of a log."""
     losses = np.full((stop - start, 3), 0.25, dtype=np.float32)
-    found = sd.LossBatch.by_key(
+    loss_batch = sd.LossBatch.by_key(
         [key for key, _ in log[start:stop]], losses, np.arange(start, stop, dtype=np.int64)
     )
     if of.idleness is None:
-        return found
-    return replace(found, times=np.array([time for _, time in log[start:stop]], dtype=np.int64))
+        return loss_batch
+    return replace(
+        loss_batch, times=np.array([time for _, time in log[start:stop]], dtype=np.int64)
+    )
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Kept:
         """Some rows are saved; releases that they are past are let go."""
         for key, row in self.living.save(most=most):
             self.rows[key] = row
-            self.releases = [each for each in self.releases if each.identity.key != key]
+            self.releases = [release for release in self.releases if release.identity.key != key]
         self.ages, self.low, self.count = (
             self.living.ages(), self.living.low_water(), self.living.rows,
         )  # fmt: skip
@@ -93,15 +95,15 @@ def state(of: sd.Engine) -> dict[str, Any]:
     """All that an engine is, by key."""
     bank = of._bank
     columns = ("born", "slots", "block", "action", "sums", "seen", "first_offset")
-    found: dict[str, Any] = {
+    members: dict[str, Any] = {
         name: {key: getattr(bank, name)[row].tolist() for row, key in enumerate(bank.keys)}
         for name in columns
     }
     assert of.idleness is not None
-    found["away"] = of.idleness.away
-    found["carried"] = {key: each.after for key, each in of._heritage.items()}
-    found["leaving"] = {key: each[:2] for key, each in of._leaving._rows.items()}
-    return found
+    members["away"] = of.idleness.away
+    members["carried"] = {key: carried.after for key, carried in of._heritage.items()}
+    members["leaving"] = {key: row[:2] for key, row in of._leaving._rows.items()}
+    return members
 
 
 def a_log(chance: random.Random, *, records: int) -> Logged:
@@ -135,9 +137,9 @@ def test_is_a_rebuilt_engine_the_one_that_was_whenever_keys_left_and_came_back()
 
 def two_learners(kept: Kept) -> bool:
     """Whether a key without any saved row that is told of has openings of two learners."""
-    told = {each.identity.key for each in kept.releases}
-    openings = [each.identity.key for each in kept.releases if each.kind == "opening"]
-    return not told & kept.rows.keys() and len(set(openings)) < len(openings)
+    keys = {release.identity.key for release in kept.releases}
+    openings = [release.identity.key for release in kept.releases if release.kind == "opening"]
+    return not keys & kept.rows.keys() and len(set(openings)) < len(openings)
 
 
 # -- a whole partition leaves at once ------------------------------------------------------------
@@ -262,10 +264,12 @@ def test_does_a_key_that_is_away_go_on_where_idle_is_taken_out() -> None:
     kept.releases = []
     kept.read(10)
     drawn = [
-        each for each in whole.apply_batch(batch(log, 0, 10, of=whole)) if each.last_offset > 5
+        release
+        for release in whole.apply_batch(batch(log, 0, 10, of=whole))
+        if release.last_offset > 5
     ]
-    assert [(each.identity, each.action) for each in kept.releases] == [
-        (each.identity, each.action) for each in drawn
+    assert [(release.identity, release.action) for release in kept.releases] == [
+        (release.identity, release.action) for release in drawn
     ]
 
 
@@ -303,8 +307,8 @@ def test_does_a_long_key_that_is_away_come_back_where_the_limit_was_lowered() ->
     assert work.engine.knows(b"a long key")
     assert not work.engine.knows(b"never seen")
     live(store, lowered, store.end)
-    found = openings_of(store, b"a long key")
-    assert [line.mechanism for line in found] == ["uniform", "carried"]
+    lines = openings_of(store, b"a long key")
+    assert [line.mechanism for line in lines] == ["uniform", "carried"]
     assert judge(evidence(store)) == []
     assert verified(store, lowered) == []
 

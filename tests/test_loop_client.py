@@ -98,14 +98,14 @@ def test_do_contents_say_what_the_modes_read(
     """And both keep their published schema."""
     request = Request(None, "r1")
     key, value, headers = request_record(request, content=asked)
-    at, told = 1_000, outcome_record(request, said)
+    at, outcome = 1_000, outcome_record(request, said)
     (event,) = joined(
-        [(0, at, key, headers, value)], [(0, at + 5, told[0], told[2], told[1])], recipe
+        [(0, at, key, headers, value)], [(0, at + 5, outcome[0], outcome[2], outcome[1])], recipe
     )
     assert event == (None, losses, {"streamdp-request": b"r1"})
     if value is not None:
         jsonschema.validate(json.loads(value), schema("request"))
-    jsonschema.validate(json.loads(told[1] or b""), schema("outcome"))
+    jsonschema.validate(json.loads(outcome[1] or b""), schema("outcome"))
 
 
 def test_does_a_fallback_name_no_release() -> None:
@@ -139,10 +139,10 @@ BAD: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("write", "told"), BAD, ids=[told for _, told in BAD])
-def test_is_a_mistake_refused_where_it_is_made(write: Callable[[], object], told: str) -> None:
+@pytest.mark.parametrize(("write", "message"), BAD, ids=[message for _, message in BAD])
+def test_is_a_mistake_refused_where_it_is_made(write: Callable[[], object], message: str) -> None:
     """With what was expected, and never with what an outcome said."""
-    with pytest.raises(InvalidConfig, match=told) as refused:
+    with pytest.raises(InvalidConfig, match=message) as refused:
         write()
     assert "1.5" not in str(refused.value)
 
@@ -233,9 +233,9 @@ def test_is_a_batch_that_was_given_up_counted_and_never_sent_again() -> None:
             assert await asyncio.to_thread(loop.flush)
             loop.choose(b"k")
             assert await asyncio.to_thread(loop.flush)
-            told = loop.condition.requests
-            assert (told.written, told.lost, told.waiting) == (0, 2, 0)
-            assert told.trouble == "no answer"
+            requests = loop.condition.requests
+            assert (requests.written, requests.lost, requests.waiting) == (0, 2, 0)
+            assert requests.trouble == "no answer"
         assert producer.sent["requests"] == [1, 1]
 
     asyncio.run(run())
@@ -262,12 +262,12 @@ def test_is_nothing_lost_as_long_as_no_broker_answers() -> None:
                 loop.choose(b"k")
             while producer.attempts < 1:
                 await asyncio.sleep(0)
-            told = loop.condition.requests
-            assert (told.written, told.lost, told.waiting) == (0, 0, 2)
+            requests = loop.condition.requests
+            assert (requests.written, requests.lost, requests.waiting) == (0, 0, 2)
             loop.choose(b"k")
             assert await asyncio.to_thread(loop.flush)
-            told = loop.condition.requests
-            assert (told.written, told.lost, told.waiting) == (2, 1, 0)
+            requests = loop.condition.requests
+            assert (requests.written, requests.lost, requests.waiting) == (2, 1, 0)
         assert producer.sent["requests"] == [2]
 
     asyncio.run(run())

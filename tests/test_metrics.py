@@ -37,16 +37,16 @@ def samples(of: Facts, *, most_series: int = 5000) -> Samples:
     }
 
 
-def of(found: Samples, name: str, **labels: str) -> float:
-    return found[name, tuple(sorted(labels.items()))]
+def of(metrics: Samples, name: str, **labels: str) -> float:
+    return metrics[name, tuple(sorted(labels.items()))]
 
 
 def test_is_the_cost_of_an_event_shown_beside_its_budget() -> None:
-    found = samples(facts())
-    assert of(found, "streamdp_epsilon_configured", stream="home") == 1.0
-    assert of(found, "streamdp_epsilon_charged_max", stream="home") == 1.0
-    assert of(found, "streamdp_epsilon_budget", stream="home") == 2.0
-    assert of(found, "streamdp_seeded", stream="home") == 0
+    metrics = samples(facts())
+    assert of(metrics, "streamdp_epsilon_configured", stream="home") == 1.0
+    assert of(metrics, "streamdp_epsilon_charged_max", stream="home") == 1.0
+    assert of(metrics, "streamdp_epsilon_budget", stream="home") == 2.0
+    assert of(metrics, "streamdp_seeded", stream="home") == 0
 
 
 def test_is_it_shown_what_partitions_adopt_and_refuse() -> None:
@@ -63,38 +63,38 @@ def test_is_it_shown_what_partitions_adopt_and_refuse() -> None:
         of_all.process, streams=[msgspec.structs.replace(stream, snapshots_refused=3)]
     )
     about = replace(ABOUT, learner=adopters.spec.learner)
-    found = samples(replace(of_all, about=[about], shown={"home": lines}, process=one))
+    metrics = samples(replace(of_all, about=[about], shown={"home": lines}, process=one))
     priors = {number: part.prior for number, part in lines.partitions.items()}
     named = [prior.adopted for prior in priors.values() if prior is not None]
-    assert of(found, "streamdp_crowd_adopted", stream="home") == min(map(len, named))
+    assert of(metrics, "streamdp_crowd_adopted", stream="home") == min(map(len, named))
     ages = [
         priors[name.partition].number - name.number  # type: ignore[union-attr]
         for names in named
         for name in names
     ]
-    assert of(found, "streamdp_crowd_priors_behind", stream="home") == max(ages) > 0
-    assert of(found, "streamdp_crowd_snapshots_refused_total", stream="home") == 3
+    assert of(metrics, "streamdp_crowd_priors_behind", stream="home") == max(ages) > 0
+    assert of(metrics, "streamdp_crowd_snapshots_refused_total", stream="home") == 3
     assert not [name for name, _ in samples(facts()) if name.startswith("streamdp_crowd")]
 
 
 def test_are_estimates_means_with_the_standard_error_of_their_noise() -> None:
     """Regret by block, shares by slot; noise of independent keys adds up in quadrature."""
-    found = samples(facts())
-    assert of(found, "streamdp_private_regret", stream="home") == 4.0
+    metrics = samples(facts())
+    assert of(metrics, "streamdp_private_regret", stream="home") == 4.0
     noise = ABOUT.estimates[0].standard_error(actions=3, length=8)
-    error = of(found, "streamdp_private_regret_stderr", stream="home")
+    error = of(metrics, "streamdp_private_regret_stderr", stream="home")
     assert isclose(error, noise / sqrt(2), rel_tol=1e-5)
-    assert isclose(of(found, "streamdp_private_null_share", stream="home"), 0.25, rel_tol=1e-6)
+    assert isclose(of(metrics, "streamdp_private_null_share", stream="home"), 0.25, rel_tol=1e-6)
     noise = ABOUT.estimates[1].standard_error(actions=3, length=8)
-    error = of(found, "streamdp_private_null_share_stderr", stream="home")
+    error = of(metrics, "streamdp_private_null_share_stderr", stream="home")
     assert isclose(error, noise / sqrt(2), rel_tol=1e-5)
 
 
 def test_is_the_bound_a_theorem_s_and_never_estimated() -> None:
-    found = samples(facts())
+    metrics = samples(facts())
     assert isinstance(ABOUT.learner, Leader)
     theorem = bound_of(ABOUT.learner, horizon=10).regret + sqrt(2 * 8 * log(3))
-    assert isclose(of(found, "streamdp_regret_bound", stream="home"), theorem)
+    assert isclose(of(metrics, "streamdp_regret_bound", stream="home"), theorem)
     with_gap = replace(ABOUT, gap=0.9).regret_bound(last_slot=10**6, length=8)
     assert with_gap < ABOUT.regret_bound(last_slot=10**6, length=8)
 
@@ -102,21 +102,21 @@ def test_is_the_bound_a_theorem_s_and_never_estimated() -> None:
 @pytest.mark.parametrize("reason", list(Reason))
 def test_does_a_halted_partition_say_why(reason: Reason) -> None:
     halted = partition(3, status="halted", reason=str(reason))
-    found = samples(facts(partition(), halted))
+    metrics = samples(facts(partition(), halted))
     flags = {
         dict(labels)["reason"]: value
-        for (name, labels), value in found.items()
+        for (name, labels), value in metrics.items()
         if name == "streamdp_partition_halted" and dict(labels)["partition"] == "3"
     }
-    assert flags == {str(each): float(each is reason) for each in Reason}
+    assert flags == {str(possible): float(possible is reason) for possible in Reason}
 
 
 def test_are_durations_counted_up_to_each_bound() -> None:
-    found = samples(facts())
-    counts = [of(found, "streamdp_commit_seconds_bucket", le=str(bound)) for bound in BUCKETS]
+    metrics = samples(facts())
+    counts = [of(metrics, "streamdp_commit_seconds_bucket", le=str(bound)) for bound in BUCKETS]
     assert counts == [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3]
-    assert of(found, "streamdp_commit_seconds_bucket", le="+Inf") == 3
-    assert of(found, "streamdp_commit_seconds_count") == 3
+    assert of(metrics, "streamdp_commit_seconds_bucket", le="+Inf") == 3
+    assert of(metrics, "streamdp_commit_seconds_count") == 3
 
 
 def test_is_the_transport_down_when_it_is_silent_or_lost_and_only_then() -> None:
@@ -124,18 +124,18 @@ def test_is_the_transport_down_when_it_is_silent_or_lost_and_only_then() -> None
     well = [facts(), facts(partition(status="taking")), facts(partition(status="rebuilding"))]
     lost = [facts(partition(status=status, lost=True)) for status in ("retrying", "taking")]
     silent = replace(facts(), process=ProcessStatus([], [], 60.0))
-    values = [of(samples(each), "streamdp_transport_up") for each in (*well, *lost, silent)]
+    values = [of(samples(fact), "streamdp_transport_up") for fact in (*well, *lost, silent)]
     assert values == [1, 1, 1, 0, 0, 0]
 
 
 def test_is_a_loss_over_once_the_transport_has_answered() -> None:
     """It is one through every further attempt, until a take succeeds or the partition halts."""
     view, at = View([spec()]), Partition("home", 0)
-    told = []
+    lost_by_turn = []
     for status in (Status.TAKING, Status.RETRYING, Status.TAKING, Status.REBUILDING):
         view.turn(at, status)
-        told.append(view.part(at).lost)
-    assert told == [False, True, True, False]
+        lost_by_turn.append(view.part(at).lost)
+    assert lost_by_turn == [False, True, True, False]
     view.turn(at, Status.RETRYING)
     view.halt(at, Reason.STATE, "m")
     assert not view.part(at).lost
@@ -161,16 +161,16 @@ def test_is_lag_told_in_seconds_from_offsets_alone() -> None:
 def test_does_a_lower_budget_of_a_new_epoch_stand_beside_its_own_charges() -> None:
     """Until the new epoch has charged anything, it has charged nothing."""
     next_epoch = replace(ABOUT, epoch=2, budget=Fraction(1, 2))
-    found = samples(replace(facts(), about=[next_epoch]))
-    assert of(found, "streamdp_epsilon_charged_in_epoch", stream="home") == 0
+    metrics = samples(replace(facts(), about=[next_epoch]))
+    assert of(metrics, "streamdp_epsilon_charged_in_epoch", stream="home") == 0
     known = releases()
     lower = release(b"fr", 1, block=1, epoch=2, start=1, stop=3, epsilon="1/4")
     known.apply([charge(release(b"fr", 0, epoch=2)), charge(lower)])
     late = charge(release(b"de", 1, block=3, start=11, stop=20, epsilon="1/2"))
     known.apply([late])  # of a partition that is not there yet
-    found = samples(replace(facts(), about=[next_epoch], shown={"home": known}))
-    assert of(found, "streamdp_epsilon_charged_in_epoch", stream="home") == 0.25
-    assert of(found, "streamdp_epsilon_charged_max", stream="home") == 1.0
+    metrics = samples(replace(facts(), about=[next_epoch], shown={"home": known}))
+    assert of(metrics, "streamdp_epsilon_charged_in_epoch", stream="home") == 0.25
+    assert of(metrics, "streamdp_epsilon_charged_max", stream="home") == 1.0
 
 
 def test_is_what_happens_to_the_process_told() -> None:
@@ -178,16 +178,16 @@ def test_is_what_happens_to_the_process_told() -> None:
         process(partition(progress=0.25, lag_seconds=7.0)),
         started_at=1.7e9, assigned=5, revoked=2, listener_restarts=1,
     )  # fmt: skip
-    found = samples(replace(facts(), process=moved))
-    assert of(found, "streamdp_start_time_seconds") == 1.7e9
-    assert of(found, "streamdp_partitions_assigned_total") == 5
-    assert of(found, "streamdp_partitions_revoked_total") == 2
-    assert of(found, "streamdp_http_restarts_total") == 1
+    metrics = samples(replace(facts(), process=moved))
+    assert of(metrics, "streamdp_start_time_seconds") == 1.7e9
+    assert of(metrics, "streamdp_partitions_assigned_total") == 5
+    assert of(metrics, "streamdp_partitions_revoked_total") == 2
+    assert of(metrics, "streamdp_http_restarts_total") == 1
     one = {"stream": "home", "partition": "0"}
-    assert of(found, "streamdp_rebuild_progress_ratio", **one) == 0.25
-    assert of(found, "streamdp_lag_seconds", **one) == 7
-    assert of(found, "streamdp_http_connections_limit") == 1000
-    assert of(found, "streamdp_http_request_seconds_count", kind="look_up") == 5
+    assert of(metrics, "streamdp_rebuild_progress_ratio", **one) == 0.25
+    assert of(metrics, "streamdp_lag_seconds", **one) == 7
+    assert of(metrics, "streamdp_http_connections_limit") == 1000
+    assert of(metrics, "streamdp_http_request_seconds_count", kind="look_up") == 5
 
 
 def test_is_the_number_of_series_bounded() -> None:
@@ -195,11 +195,11 @@ def test_is_the_number_of_series_bounded() -> None:
     parts = [partition(n) for n in range(999)] + [
         partition(999, status="halted", reason="internal")
     ]
-    found = samples(facts(*parts), most_series=600)
-    assert len(found) <= 600
-    assert of(found, "streamdp_partition_halted", stream="home", partition="rest",
+    metrics = samples(facts(*parts), most_series=600)
+    assert len(metrics) <= 600
+    assert of(metrics, "streamdp_partition_halted", stream="home", partition="rest",
               reason="internal") == 1  # fmt: skip
-    slots = sum(value for (name, _), value in found.items() if name == "streamdp_slots_total")
+    slots = sum(value for (name, _), value in metrics.items() if name == "streamdp_slots_total")
     assert slots == 1000 * 1000
 
 
@@ -215,9 +215,9 @@ def test_is_nothing_shown_of_the_process_itself() -> None:
 
 
 def test_does_a_process_that_only_serves_have_a_page() -> None:
-    found = samples(replace(facts(), process=None))
-    assert of(found, "streamdp_private_regret", stream="home") == 4.0
-    assert ("streamdp_transport_up", ()) not in found
+    metrics = samples(replace(facts(), process=None))
+    assert of(metrics, "streamdp_private_regret", stream="home") == 4.0
+    assert ("streamdp_transport_up", ()) not in metrics
 
 
 @pytest.mark.system("promtool")
@@ -268,7 +268,9 @@ def test_is_a_ledger_that_is_read_again_counted_once() -> None:
 def test_is_a_long_ledger_begun_late_and_that_said() -> None:
     """What a start costs is bounded; a key's blocks are counted by their number all the same."""
     known = StreamReleases()
-    late = [replace_offset(each, 10**6) for each in block(b"fr", 7, 200, 300, regret=1, share=0)]
+    late = [
+        replace_offset(record, 10**6) for record in block(b"fr", 7, 200, 300, regret=1, share=0)
+    ]
     known.apply(late)
     known.apply(block(b"fr", 8, 300, 400, regret=1, share=0))
     assert (known.whole, known.partitions[0].blocks) == (False, 9)  # 0 to 8 are finished
@@ -286,7 +288,7 @@ def test_is_the_memory_of_a_history_bounded() -> None:
         known.apply([charge(release(b"%d" % n, 0), lines=LINES)])
         known.apply(block(b"%d" % n, 1, 1, 3, regret=1, share=0))
     assert (len(known.keys), known.beyond) == (5, 60)
-    assert sum(each.points is not None for each in known.keys.values()) == 2
+    assert sum(history.points is not None for history in known.keys.values()) == 2
     for number in range(1000):
         known.apply(block(b"0", number, number + 1, number + 2, regret=1, share=0))
     assert len(list(known.curve("block_regret"))) == 512

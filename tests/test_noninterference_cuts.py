@@ -104,8 +104,8 @@ def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) ->
         nonlocal commits
         commits += 1
         return [
-            each._replace(ledger=each.ledger.replace(b'"ordinal":', b'"ordinal":%d' % commits))
-            for each in record_all(releases, lines=lines, mode=mode, ordinal=ordinal)
+            entry._replace(ledger=entry.ledger.replace(b'"ordinal":', b'"ordinal":%d' % commits))
+            for entry in record_all(releases, lines=lines, mode=mode, ordinal=ordinal)
         ]
 
     def ledger(*stops: int) -> list[Published]:
@@ -144,7 +144,7 @@ def in_the_old_layout(store: Store) -> None:
             old = b"\n".join((_old(drawn, seq), _old(ledger, seq), action))
             store.state[place] = old
     store.ledger = [
-        replace(each, value=_old(each.value, point.commit_seq - 1)) for each in store.ledger
+        replace(record, value=_old(record.value, point.commit_seq - 1)) for record in store.ledger
     ]
 
 
@@ -168,11 +168,11 @@ def test_does_a_stream_with_lines_of_schema_1_go_on(way: str) -> None:
     stream = replace(stream, epoch=2) if way == "new epoch" else stream
     finish(store, restore(store, stream))
     assert judge(evidence(store)) == []
-    lines = [decode_ledger(each.value) for each in store.ledger]
+    lines = [decode_ledger(record.value) for record in store.ledger]
     last_old = max(at for at, line in enumerate(lines) if line.schema == 1)
     assert last_old >= old
     recorded = {value.split(b"\n")[1] for value in waiting.values() if value.count(b"\n") == 2}
-    assert {each.value for each in store.ledger[old : last_old + 1]} <= recorded
+    assert {record.value for record in store.ledger[old : last_old + 1]} <= recorded
     assert [ordinal_of(line) for line in lines[last_old + 1 :]] == list(
         range(1, len(lines) - last_old)
     )
@@ -203,8 +203,8 @@ def test_is_a_state_rolled_back_to_the_old_layout_found() -> None:
 def test_are_the_golden_files_of_schema_1_read() -> None:
     """Lines and state as the version before wrote them, to the byte."""
     lines = msgspec.json.decode((SCHEMA_1 / "published.json").read_bytes())
-    for told in lines.values():
-        line = decode_ledger(told["ledger"].encode())
+    for published in lines.values():
+        line = decode_ledger(published["ledger"].encode())
         assert not isinstance(line, PriorLine | PoolLine)
         assert (line.schema, ordinal_of(line)) == (1, None)
         assert line.commit_seq in {9, 10}
@@ -213,8 +213,8 @@ def test_are_the_golden_files_of_schema_1_read() -> None:
     saved = read_state(entries, stream="home", partition=0)
     assert saved.checkpoint is not None
     assert (saved.checkpoint.lines_recorded, saved.checkpoint.commit_seq) == (0, 9)
-    assert {each.release for each in saved.releases.values()} == set(SHOWN.values())
-    assert {(each.ordinal, each.commit_seq) for each in saved.releases.values()} == {(None, 9)}
+    assert {entry.release for entry in saved.releases.values()} == set(SHOWN.values())
+    assert {(entry.ordinal, entry.commit_seq) for entry in saved.releases.values()} == {(None, 9)}
 
 
 def test_does_the_fold_hold_ordinals() -> None:
@@ -223,8 +223,8 @@ def test_does_the_fold_hold_ordinals() -> None:
     finish(store, restore(store, stream))
     assert fold(store, stream, whole="whole") == []
     moved = [
-        replace(each, value=each.value.replace(b'"ordinal":1,', b'"ordinal":2,'))
-        for each in store.ledger
+        replace(record, value=record.value.replace(b'"ordinal":1,', b'"ordinal":2,'))
+        for record in store.ledger
     ]
     store.ledger = moved
     assert "from line 1 on" in fold(store, stream, whole="whole")[0]

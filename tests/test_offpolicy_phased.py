@@ -57,7 +57,7 @@ def asked(
 def test_is_an_exact_replay_the_engine_on_the_same_losses(text: str) -> None:
     """Mean losses over seeds, against the shipped engine: within five standard errors."""
     log, slots = losses(150), 150
-    (found,) = replay_losses(log, asked(text, seeds=200)).answers
+    (answer,) = replay_losses(log, asked(text, seeds=200)).answers
     learner = bandit_candidate(text, ONE, actions=ACTIONS)
     rewards = []
     for seed in range(60):
@@ -69,8 +69,8 @@ def test_is_an_exact_replay_the_engine_on_the_same_losses(text: str) -> None:
             engine.observe(action, loss)
             lost += loss
         rewards.append(1 - lost / slots)
-    error = np.hypot(np.std(rewards) / 60**0.5, found.by_seed.std() / 200**0.5)
-    assert abs(found.by_seed.mean() - np.mean(rewards)) < 5 * error
+    error = np.hypot(np.std(rewards) / 60**0.5, answer.by_seed.std() / 200**0.5)
+    assert abs(answer.by_seed.mean() - np.mean(rewards)) < 5 * error
 
 
 def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
@@ -79,17 +79,17 @@ def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
     drawn = losses(60).losses.tolist()
     rows = [{"losses": row, "key": "fr" if at % 3 else "de"} for at, row in enumerate(drawn)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = replay_losses(open_log(str(path), ReadOptions()), asked(*LEARNERS, seeds=3))
-    assert found.findings.keys == 2
-    assert [each.cell.text for each in found.answers] == list(LEARNERS)
-    for each in found.answers:
-        assert each.regret is not None
-        assert each.course.mean[-1] == pytest.approx(each.regret.mean())
-        assert each.charge.slots + each.charge.open_slots == 60
-        assert each.charge.epsilon == 1
-        assert found.best is not None
-        assert each.by_seed == pytest.approx(found.best - each.regret / 60)
-        assert each.shares.shares.sum(axis=1) == pytest.approx(1)
+    replayed = replay_losses(open_log(str(path), ReadOptions()), asked(*LEARNERS, seeds=3))
+    assert replayed.findings.keys == 2
+    assert [answer.cell.text for answer in replayed.answers] == list(LEARNERS)
+    for answer in replayed.answers:
+        assert answer.regret is not None
+        assert answer.course.mean[-1] == pytest.approx(answer.regret.mean())
+        assert answer.charge.slots + answer.charge.open_slots == 60
+        assert answer.charge.epsilon == 1
+        assert replayed.best is not None
+        assert answer.by_seed == pytest.approx(replayed.best - answer.regret / 60)
+        assert answer.shares.shares.sum(axis=1) == pytest.approx(1)
 
 
 def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
@@ -168,18 +168,18 @@ def test_stand_phases_beside_policies() -> None:
     exact = replay_losses(losses(200), asked("lazy_ucb", "policy_blocks", "converted"))
     uniform = replay_shown(made_up(300, seed=1, draws=EVEN), asked("lazy_ucb", "policy_blocks"))
     alone = replay_shown(made_up(300, seed=1, draws=EVEN), asked("lazy_ucb"))
-    for found in (exact, uniform, alone):
-        check_told(found)
-    assert [each.cell.text for each in uniform.answers] == ["policy_blocks"]
-    assert [each.cell.text for each in uniform.rejected] == ["lazy_ucb", "policy_blocks"]
+    for replayed in (exact, uniform, alone):
+        check_told(replayed)
+    assert [answer.cell.text for answer in uniform.answers] == ["policy_blocks"]
+    assert [answer.cell.text for answer in uniform.rejected] == ["lazy_ucb", "policy_blocks"]
     assert not alone.answers
     assert "The private experiment" not in page(alone)
     assert "The private experiment" in page(uniform)
 
 
-def check_told(found: FeedbackReplay) -> None:
-    told, text = as_json(found), page(found)
-    assert json.dumps(told, allow_nan=False)
+def check_told(replayed: FeedbackReplay) -> None:
+    figures, text = as_json(replayed), page(replayed)
+    assert json.dumps(figures, allow_nan=False)
     assert "lazy_ucb" in text
     assert "nan" not in text
 
@@ -189,9 +189,9 @@ def test_says_the_command_what_it_costs_before(tmp_path: Path) -> None:
     path = tmp_path / "log.npy"
     np.save(path, losses(300).losses)
     words = ["replay", str(path), "--observes", "feedback", "--learners", "lazy_ucb,hybrid_ucb"]
-    told = CliRunner().invoke(application(), [*words, "--seeds", "2", "--epsilon", "1/2"])
-    assert told.exit_code == 0, told.output
-    assert "hybrid_ucb" in told.stdout
+    result = CliRunner().invoke(application(), [*words, "--seeds", "2", "--epsilon", "1/2"])
+    assert result.exit_code == 0, result.output
+    assert "hybrid_ucb" in result.stdout
     slow = seconds_for(losses(300), asked("hybrid_ucb"))
     assert slow > 100 * seconds_for(losses(300), asked("lazy_ucb"))
 
@@ -199,6 +199,6 @@ def test_says_the_command_what_it_costs_before(tmp_path: Path) -> None:
 def test_says_a_log_without_a_record_to_meet_nothing() -> None:
     """Uniform draws of which a key has one record: the rejected run may end before it began."""
     log = made_up(60, seed=1, draws=EVEN, keys=[b"a", *[b"b"] * 30])
-    found = replay_shown(log, asked("lazy_ucb", seeds=1))
-    assert found.rejected[0].accepted is not None
-    assert found.rejected[0].accepted[0] > 3
+    replayed = replay_shown(log, asked("lazy_ucb", seeds=1))
+    assert replayed.rejected[0].accepted is not None
+    assert replayed.rejected[0].accepted[0] > 3

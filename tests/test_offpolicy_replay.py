@@ -62,7 +62,7 @@ def ipc(path: Path, rows: Sequence[Row]) -> Path:
 
 
 def invoked(*arguments: object) -> Any:
-    return CliRunner().invoke(application(), [str(each) for each in ("replay", *arguments)])
+    return CliRunner().invoke(application(), [str(argument) for argument in ("replay", *arguments)])
 
 
 def written(log: ShownLog, path: Path) -> Path:
@@ -170,18 +170,18 @@ def test_are_actions_that_nobody_names_refused(tmp_path: Path) -> None:
 def test_is_each_kind_of_log_answered_by_its_method() -> None:
     assert replay_shown(made_up(200, seed=1), QUESTION).method == "propensities"
     even = made_up(200, seed=1, draws=EVEN)
-    found = replay_shown(even, QUESTION)
-    assert found.method == "uniform"
-    assert len(found.rejected) == len(found.answers) == 3
+    replayed = replay_shown(even, QUESTION)
+    assert replayed.method == "uniform"
+    assert len(replayed.rejected) == len(replayed.answers) == 3
     assert replay_shown(even, replace(QUESTION, logged="propensities")).rejected == ()
     bare = without_propensities(even)
-    told = replay_shown(bare, replace(QUESTION, logged="uniform"))
-    assert told.method == "uniform"
-    assert told.answers[0].value == found.answers[0].value
+    bare_replay = replay_shown(bare, replace(QUESTION, logged="uniform"))
+    assert bare_replay.method == "uniform"
+    assert bare_replay.answers[0].value == replayed.answers[0].value
     served = replay_shown(even, replace(QUESTION, logged="service"))
     assert served.method == "service"
     assert served.answers[0].value is None
-    assert [len(each) for *_, each in served.releases] == [8] * 4  # 2 budgets × 2 seeds
+    assert [len(released) for *_, released in served.releases] == [8] * 4  # 2 budgets × 2 seeds
 
 
 @pytest.mark.parametrize(
@@ -223,17 +223,17 @@ def test_take_records_that_were_not_drawn_no_part() -> None:
     certain = np.arange(log.slots) % 3 == 0
     played = np.where(certain, 0, log.played).astype(np.int32)
     pscore = np.where(certain, 1.0, log.pscore)
-    found = replay_shown(replace(log, played=played, pscore=pscore), QUESTION)
-    assert found.findings.settled == 1000
-    assert found.fixed is not None
-    assert found.fixed.uniform.records == 2000
-    assert any("not drawn" in each.says for each in summary(found))
+    replayed = replay_shown(replace(log, played=played, pscore=pscore), QUESTION)
+    assert replayed.findings.settled == 1000
+    assert replayed.fixed is not None
+    assert replayed.fixed.uniform.records == 2000
+    assert any("not drawn" in statement.says for statement in summary(replayed))
 
 
 def test_is_a_small_effective_number_said() -> None:
     """A policy far from the log's draws rests on few records: a sentence says so."""
     log = made_up(400, seed=5, draws=np.array([0.96, 0.02, 0.02]))
-    about = [each.about for each in summary(replay_shown(log, QUESTION))]
+    about = [statement.about for statement in summary(replay_shown(log, QUESTION))]
     assert "Few effective records" in about
 
 
@@ -244,17 +244,17 @@ def test_is_everything_labelled(tmp_path: Path) -> None:
     """Text, page and JSON begin with it, whatever the log could answer."""
     path = written(made_up(300, seed=1), tmp_path / "log.ndjson")
     report, figures = tmp_path / "page.html", tmp_path / "log.json"
-    told = invoked(
+    result = invoked(
         path, "--observes", "feedback", "--seeds", 2, "--report", report, "--json", figures
     )
-    assert told.exit_code == 0, told.output
-    assert NOT_PRIVATE in told.stdout
+    assert result.exit_code == 0, result.output
+    assert NOT_PRIVATE in result.stdout
     assert NOT_PRIVATE in report.read_text()
-    found = json.loads(figures.read_text())
-    assert next(iter(found)) == MEMBER
-    assert found["method"] == "propensities"
-    assert len(found["cells"]) == 3 * 3 + 1
-    cell = found["cells"][0]
+    answer = json.loads(figures.read_text())
+    assert next(iter(answer)) == MEMBER
+    assert answer["method"] == "propensities"
+    assert len(answer["cells"]) == 3 * 3 + 1
+    cell = answer["cells"][0]
     assert {"value", "policy_over_time", "experiment", "ledger", "over_time"} <= cell.keys()
     assert cell["ledger"]["epsilon_per_event"] == "1/4"
     assert cell["value"]["dr"]["value"] == pytest.approx(cell["mean_reward"]["value"])
@@ -264,10 +264,10 @@ def test_plays_losses_of_all_actions_as_feedback(tmp_path: Path) -> None:
     path = tmp_path / "log.npy"
     np.save(path, np.random.default_rng(1).random((200, 3)).astype(np.float32))
     asked = [path, "--observes", "feedback", "--seeds", 2, "--epsilon", 1]
-    told = invoked(*asked, "--json", "-")
-    found = json.loads(told.stdout)
-    assert found["method"] == "exact"
-    assert len(found["cells"][0]["regret_by_seed"]) == 2
+    result = invoked(*asked, "--json", "-")
+    answer = json.loads(result.stdout)
+    assert answer["method"] == "exact"
+    assert len(answer["cells"][0]["regret_by_seed"]) == 2
     assert "regret" in invoked(*asked).stdout
     refused = invoked(*asked, "--logged", "uniform")
     assert "no draws are logged" in str(refused.exception) + refused.output
@@ -276,10 +276,10 @@ def test_plays_losses_of_all_actions_as_feedback(tmp_path: Path) -> None:
 def test_tells_what_a_service_released(tmp_path: Path) -> None:
     path = written(made_up(100, seed=1), tmp_path / "log.ndjson")
     asked = [path, "--observes", "feedback", "--logged", "service", "--seeds", 1, "--epsilon", 1]
-    found = json.loads(invoked(*asked, "--learners", "policy_blocks", "--json", "-").stdout)
-    (released,) = found["releases"]
-    assert [each["block"] for each in released["releases"]] == [0, *range(6)]
-    assert "mean_reward" not in found["cells"][0]
+    answer = json.loads(invoked(*asked, "--learners", "policy_blocks", "--json", "-").stdout)
+    (released,) = answer["releases"]
+    assert [release["block"] for release in released["releases"]] == [0, *range(6)]
+    assert "mean_reward" not in answer["cells"][0]
     text = invoked(*asked, "--report", tmp_path / "page.html").stdout
     assert "Released, not valued" in text
     assert "Value over time" not in (tmp_path / "page.html").read_text()
@@ -288,8 +288,8 @@ def test_tells_what_a_service_released(tmp_path: Path) -> None:
 def test_are_uniform_draws_shown_as_live(tmp_path: Path) -> None:
     path = written(made_up(300, seed=1, draws=EVEN), tmp_path / "log.ndjson")
     report = tmp_path / "page.html"
-    told = invoked(path, "--observes", "feedback", "--seeds", 2, "--report", report)
-    assert "records met" in told.stdout
+    result = invoked(path, "--observes", "feedback", "--seeds", 2, "--report", report)
+    assert "records met" in result.stdout
     assert "As it would have run live" in report.read_text()
 
 
@@ -339,19 +339,23 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
     full = [*asked, "--actions", ",".join(ACTIONS), "--content", "reward"]
     missing = invoked(*full)
     assert "propensities are missing" in str(missing.exception) + missing.output
-    found = json.loads(invoked(*full, "--on-bad", "null").stdout)
-    assert found["slots"] == 200
-    assert found["unnamed_slots"] == found["slots_without_propensity"] == 1
-    assert found["cells"][0]["value"]["records"] == 198
+    answer = json.loads(invoked(*full, "--on-bad", "null").stdout)
+    assert answer["slots"] == 200
+    assert answer["unnamed_slots"] == answer["slots_without_propensity"] == 1
+    assert answer["cells"][0]["value"]["records"] == 198
     bare = invoked(*asked)
     assert "a topic does not name them" in str(bare.exception) + bare.output
 
 
 def test_says_the_page_what_the_figures_say() -> None:
-    found = replay_shown(made_up(500, seed=4), QUESTION)
-    text, told = page(found), as_json(found)
-    assert json.dumps(told)
+    replayed = replay_shown(made_up(500, seed=4), QUESTION)
+    text, figures = page(replayed), as_json(replayed)
+    assert json.dumps(figures)
     assert 'style="left:0.00%">10<' in text  # what the first few records say is left out
     for name in ("Value over time", "Policy over time", "The private experiment", "What it costs"):
         assert f"<h2>{name}" in text.replace("\u00a0", " ")
-    assert f"{found.answers[0].value.effective:,.0f}" in text if found.answers[0].value else False
+    assert (
+        f"{replayed.answers[0].value.effective:,.0f}" in text
+        if replayed.answers[0].value
+        else False
+    )

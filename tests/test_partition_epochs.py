@@ -33,9 +33,9 @@ from tests.support.streams import spec
 
 def point(store: Store) -> Checkpoint:
     """The checkpoint."""
-    found = read_state(store.state, stream="home", partition=0).checkpoint
-    assert found is not None
-    return found
+    checkpoint = read_state(store.state, stream="home", partition=0).checkpoint
+    assert checkpoint is not None
+    return checkpoint
 
 
 def marks(store: Store) -> list[EpochMark]:
@@ -125,8 +125,8 @@ def test_does_a_lost_state_begin_anew_in_one_partition() -> None:
         open_partition(spec(), HOME, taken, past=ALONE)
     last = decode_ledger(store.ledger[-1].value)
     assert isinstance(last, Charge)
-    found = Restoring(OWN, HOME, taken, past=ALONE)
-    assert found.span.start == found.span.stop == last.last_offset + 1
+    restoring = Restoring(OWN, HOME, taken, past=ALONE)
+    assert restoring.span.start == restoring.span.stop == last.last_offset + 1
 
 
 def test_does_a_crash_begin_it_once() -> None:
@@ -148,8 +148,8 @@ def test_does_verify_follow_each_partition() -> None:
     finish(store, restore(store, OWN))
     other = lived(spec())
     moved = [
-        replace(each, partition=1, value=each.value.replace(b'"partition":0', b'"partition":1'))
-        for each in other.ledger
+        replace(record, partition=1, value=record.value.replace(b'"partition":0', b'"partition":1'))
+        for record in other.ledger
     ]
     verification = Verification()
     verification.read(spec().topics, [*store.ledger, *moved])
@@ -158,20 +158,20 @@ def test_does_verify_follow_each_partition() -> None:
 
 def test_does_the_status_page_keep_what_other_partitions_told() -> None:
     """A partition that begins anew forgets its own learners only."""
-    told = StreamReleases()
+    releases = StreamReleases()
     lines = [line for line in lived(spec()).ledger if decode_ledger(line.value)]
-    told.apply([replace(line, partition=1) for line in lines])
-    told.apply(lines)
-    before = len([place for place in told.keys if place[0] == 1])
+    releases.apply([replace(line, partition=1) for line in lines])
+    releases.apply(lines)
+    before = len([place for place in releases.keys if place[0] == 1])
     mark = spec().lines.epoch(
         partition=0, epoch=2, previous=1, next_offset=40, ordinal=99, stream_epoch=1
     )
-    told.apply([Published(0, 99, None, mark)])
-    assert {place[0] for place in told.keys} == {1}
-    assert len(told.keys) == before > 0
-    assert told.partitions[1].blocks > 0
-    assert told.partitions[0].blocks == 0
-    assert told.charged_in(OWN.epoch_of) == told.partitions[1].highest > 0
+    releases.apply([Published(0, 99, None, mark)])
+    assert {place[0] for place in releases.keys} == {1}
+    assert len(releases.keys) == before > 0
+    assert releases.partitions[1].blocks > 0
+    assert releases.partitions[0].blocks == 0
+    assert releases.charged_in(OWN.epoch_of) == releases.partitions[1].highest > 0
 
 
 # Configuration
@@ -186,11 +186,11 @@ def configured(folder: Path, more: str) -> StreamSpec:
 
 def test_is_the_epoch_of_a_partition_configured_by_its_number(tmp_path: Path) -> None:
     """Everything else of the stream is as it was, its digest too."""
-    found = configured(tmp_path, "[streams.home.partition_epochs]\n1 = 2\n")
-    assert [found.epoch_of(number) for number in range(3)] == [1, 2, 1]
-    assert found.digest == configured(tmp_path, "").digest
-    assert found.engine(1).epoch == 2
-    assert found.largest_value >= configured(tmp_path, "").largest_value
+    stream_spec = configured(tmp_path, "[streams.home.partition_epochs]\n1 = 2\n")
+    assert [stream_spec.epoch_of(number) for number in range(3)] == [1, 2, 1]
+    assert stream_spec.digest == configured(tmp_path, "").digest
+    assert stream_spec.engine(1).epoch == 2
+    assert stream_spec.largest_value >= configured(tmp_path, "").largest_value
 
 
 @pytest.mark.parametrize("line", ["1 = 1", "-1 = 2", "one = 2", "1 = true"])

@@ -47,13 +47,13 @@ def test_is_the_formula_within_a_factor_of_two_of_the_simulation(
     """The block in which it is found ends at most twice as late as it might; so 2.2 both ways."""
     text, actions, rate, gap, epsilon = point
     wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, 1 << 22)
-    found = plan_feedback(wish, runs=200).found_after
-    assert found is not None
+    found_after = plan_feedback(wish, runs=200).found_after
+    assert found_after is not None
     said = FORMULAS[text].events(
         actions=actions, rate=rate, gap=gap, epsilon=float(Fraction(epsilon))
     )
-    middle = found / 2**0.5
-    assert middle / 2.2 < said < middle * 2.2, (said, found)
+    middle = found_after / 2**0.5
+    assert middle / 2.2 < said < middle * 2.2, (said, found_after)
 
 
 def test_depends_the_formula_on_everything_the_right_way() -> None:
@@ -82,23 +82,23 @@ def test_is_found_what_stays_found() -> None:
 
 
 def test_tells_the_command_a_table_and_one_answer() -> None:
-    told = invoked(*ASKED, "--horizon", "100000", "--traffic", "2000", "--keys", "3")
-    assert told.exit_code == 0, told.output
-    assert "K = 4, ε = 1" in told.stdout
-    assert "Events of a key until the best of 4 is found" in told.stdout
-    assert "The best action is found after" in told.stdout
-    assert "at 2,000 a day" in told.stdout
-    assert "over 3 keys" in told.stdout
+    result = invoked(*ASKED, "--horizon", "100000", "--traffic", "2000", "--keys", "3")
+    assert result.exit_code == 0, result.output
+    assert "K = 4, ε = 1" in result.stdout
+    assert "Events of a key until the best of 4 is found" in result.stdout
+    assert "The best action is found after" in result.stdout
+    assert "at 2,000 a day" in result.stdout
+    assert "over 3 keys" in result.stdout
 
 
 def test_is_the_table_of_the_page_what_its_command_says() -> None:
     """docs/clicks.md names the command that made its table of traffic."""
     page = (Path(__file__).resolve().parent.parent / "docs" / "clicks.md").read_text()
     (command,) = re.findall(r"`streamdp plan --observes feedback (.*? --markdown)`", page)
-    told = invoked(*command.split())
-    assert told.exit_code == 0
-    assert told.stdout.count("\n| 0.") == 12
-    assert f"\n\n{told.stdout.strip()}\n\n" in page
+    result = invoked(*command.split())
+    assert result.exit_code == 0
+    assert result.stdout.count("\n| 0.") == 12
+    assert f"\n\n{result.stdout.strip()}\n\n" in page
 
 
 @pytest.mark.parametrize(
@@ -109,31 +109,31 @@ def test_is_the_table_of_the_page_what_its_command_says() -> None:
     ],
 )
 def test_has_the_table_only_rates_that_can_be(arguments: list[str], said: str | None) -> None:
-    told = invoked(*ASKED, *arguments, "--markdown")
+    result = invoked(*ASKED, *arguments, "--markdown")
     if said is not None:
-        assert said in str(told.exception)
+        assert said in str(result.exception)
     else:
-        assert {line.split("|")[1].strip() for line in told.stdout.splitlines()[2:]} == {
+        assert {line.split("|")[1].strip() for line in result.stdout.splitlines()[2:]} == {
             "0.3", "0.6"
         }  # fmt: skip
 
 
 def test_is_the_plan_there_for_programs() -> None:
-    told = json.loads(invoked(*ASKED, "--horizon", "100000", "--json").stdout)
-    assert told["found_after"] < 30_000
-    assert told["found_after_days"] is None
-    assert told["table"]["epsilon"] == ["0.1", "0.25", "0.5", "1", "2"]
-    assert told["found_after_by_formula"] == pytest.approx(told["table"]["events"][1][3])
-    assert [block["first"] for block in told["blocks"]][:3] == [1, 2, 4]
-    assert 0 < told["regret"] < told["uniform_regret"]
+    plan = json.loads(invoked(*ASKED, "--horizon", "100000", "--json").stdout)
+    assert plan["found_after"] < 30_000
+    assert plan["found_after_days"] is None
+    assert plan["table"]["epsilon"] == ["0.1", "0.25", "0.5", "1", "2"]
+    assert plan["found_after_by_formula"] == pytest.approx(plan["table"]["events"][1][3])
+    assert [block["first"] for block in plan["blocks"]][:3] == [1, 2, 4]
+    assert 0 < plan["regret"] < plan["uniform_regret"]
 
 
 def test_is_any_configured_learner_planned_for() -> None:
     """One with options has no formula, but its own simulation."""
     learner = "policy_blocks:schedule=capped 512:forgetting=9/10"
-    told = invoked(*ASKED, "--horizon", "4000", "--learner", learner)
-    assert "The best action is" in told.stdout
-    assert "Events of a key" not in told.stdout
+    result = invoked(*ASKED, "--horizon", "4000", "--learner", learner)
+    assert "The best action is" in result.stdout
+    assert "Events of a key" not in result.stdout
     wish = FeedbackWish(learner, Fraction(1), 4, 0.02, 0.03)
     assert table_for(wish) is None
 
@@ -142,14 +142,14 @@ def test_takes_the_plan_a_configured_stream(tmp_path: Path) -> None:
     """Its actions, its ε and its learner with all options."""
     file = tmp_path / "streamdp.toml"
     file.write_text(CONFIGURED)
-    told = json.loads(
+    plan = json.loads(
         invoked(
             "--config", str(file), "--rate", "0.02", "--gap", "0.03",
             "--horizon", "1000", "--json",
         ).stdout
     )  # fmt: skip
-    assert told["learner"] == "policy_blocks:schedule=capped 512"
-    assert (told["actions"], told["epsilon"]) == (3, "0.5")
+    assert plan["learner"] == "policy_blocks:schedule=capped 512"
+    assert (plan["actions"], plan["epsilon"]) == (3, "0.5")
     losses = CONFIGURED.partition("observes")[0] + 'actions = ["a", "b"]\n' + LEARNER_OF_LOSSES
     file.write_text(losses)
     refused = invoked("--config", str(file), "--rate", "0.02", "--gap", "0.03")
@@ -181,8 +181,8 @@ LEARNER_OF_LOSSES = '[streams.banners.learner]\nepsilon = "1/2"\n'
 
 
 def test_is_a_best_that_is_never_found_said() -> None:
-    told = invoked(*ASKED, "--horizon", "100")
-    assert "is not found within 100 events" in told.stdout
+    result = invoked(*ASKED, "--horizon", "100")
+    assert "is not found within 100 events" in result.stdout
 
 
 @pytest.mark.parametrize(

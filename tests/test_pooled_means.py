@@ -130,8 +130,8 @@ class Outsider:
                 (release.identity.block + 1),
             )
         self.known[release.key] = np.append(state.reshape(-1).view(np.int64), release.prior)
-        told = self.priors[release.prior]
-        policy = self.learner.policy(state, np.array([block]), told)[0]
+        prior = self.priors[release.prior]
+        policy = self.learner.policy(state, np.array([block]), prior)[0]
         assert policy.astype("<u4").tobytes() == release.policy
 
 
@@ -158,7 +158,7 @@ def test_does_how_records_were_cut_into_batches_change_nothing(
     whole, cuts = engine(of, limit=limit), engine(of, limit=limit)
     together = whole.apply_batch(records)
     parts = [cuts.apply_batch(batch) for batch in cut(records, places)]
-    assert [each for released in parts for each in released] == list(together)
+    assert [release for released in parts for release in released] == list(together)
     assert tuple(p for released in parts for p in released.priors) == together.priors
     assert len(together.priors) > 5
     assert state(cuts) == state(whole)
@@ -232,17 +232,19 @@ def test_do_new_keys_begin_with_what_others_know() -> None:
     new = [b"new %d" % key for key in range(40)]
     zeros = np.zeros(40, np.int64)
     batch = FeedbackBatch(new, np.arange(40), zeros.astype(np.int32), zeros, 5000 + np.arange(40))
-    opened = [each for each in machine.apply_batch(batch) if each.kind == OPENING]
-    shares = {each.key: np.frombuffer(each.policy or b"", "<u4") / (1 << 24) for each in opened}
+    opened = [release for release in machine.apply_batch(batch) if release.kind == OPENING]
+    shares = {
+        opening.key: np.frombuffer(opening.policy or b"", "<u4") / (1 << 24) for opening in opened
+    }
     apart = [key for key in new if HALF.holds(key)]
     assert 10 < len(apart) < 30
-    for each in opened:
-        assert (each.prior == 0) == (each.key in apart)
-        best = shares[each.key][1]
-        assert best < 0.34 if each.key in apart else best > 0.6
+    for opening in opened:
+        assert (opening.prior == 0) == (opening.key in apart)
+        best = shares[opening.key][1]
+        assert best < 0.34 if opening.key in apart else best > 0.6
     plain = engine(replace(learner(schedule="geometric 2"), crowd=None))
-    (alone,) = {each.policy for each in plain.apply_batch(batch) if each.kind == OPENING}
-    assert {each.policy for each in opened if each.key in apart} == {alone}
+    (alone,) = {release.policy for release in plain.apply_batch(batch) if release.kind == OPENING}
+    assert {opening.policy for opening in opened if opening.key in apart} == {alone}
 
 
 def test_does_a_key_that_is_unlike_the_others_find_out() -> None:
@@ -252,16 +254,16 @@ def test_does_a_key_that_is_unlike_the_others_find_out() -> None:
     machine.apply_batch(alike())
     standing = machine.crowd()
     assert standing is not None
-    (told,) = [arms_of(standing.priors[-1])]
-    assert told is not None
-    assert told.means.argmax() == 1
+    (arms,) = [arms_of(standing.priors[-1])]
+    assert arms is not None
+    assert arms.means.argmax() == 1
     assert of.crowd is not None
     shares = of.crowd.believed(standing.priors[-1])
     assert shares[1] > 0.9
     assert shares.sum() == pytest.approx(1)
     contrary = of.nothing_known(1)
     contrary[0, 0], contrary[0, 1] = 300, [90, -60, 0]
-    means, deviations = pooled_means.posterior(contrary, told)
+    means, deviations = pooled_means.posterior(contrary, arms)
     own = contrary[0, 1] / contrary[0, 0]
     assert means[0].argmax() == 0
     assert np.abs(means[0] - own).max() < 0.15
@@ -315,10 +317,10 @@ def test_are_means_and_differences_found() -> None:
     priors = {0: crowd.nothing}
     for number in range(1, 40):
         priors[number] = crowd.made_from(kept, priors, after=number)
-    told = arms_of(priors[39])
-    assert told is not None
-    assert np.abs(told.means - true).max() < 0.02
-    assert np.abs(np.sqrt(told.variances) - spread).max() < 0.04
+    arms = arms_of(priors[39])
+    assert arms is not None
+    assert np.abs(arms.means - true).max() < 0.02
+    assert np.abs(np.sqrt(arms.variances) - spread).max() < 0.04
 
 
 def test_is_a_carried_opening_told_no_prior() -> None:
@@ -329,7 +331,7 @@ def test_is_a_carried_opening_told_no_prior() -> None:
     machine = engine(of, heritage={b"0": held})
     machine.skip_to(0)
     released = machine.apply_batch(alike(60, keys=3))
-    opening = next(each for each in released if each.key == b"0")
+    opening = next(release for release in released if release.key == b"0")
     assert (opening.prior, opening.carried) == (0, held)
     alone = of.policy(history[None], np.array([2]))[0]
     assert opening.policy == alone.astype("<u4").tobytes()
@@ -391,15 +393,15 @@ class Noise:
 
 def transcript(contents: Ints, noise: Noise) -> list[object]:
     """All that two keys' learners release, priors too; blocks are 1, 2, 2 slots, one stays open."""
-    machine, told = engine(learner(schedule="capped 2")), []
+    machine, seen = engine(learner(schedule="capped 2")), []
     for at, content in enumerate(contents.tolist()):
         batch = FeedbackBatch(
             [(b"x", b"y")[at % 2]], np.zeros(1, np.int64), PLAYED[at : at + 1], np.array([content]),
             np.array([at]),
         )  # fmt: skip
         released = machine.apply_batch(batch)
-        told += [*released, *released.priors]
-    return told
+        seen += [*released, *released.priors]
+    return seen
 
 
 def worst(varied: int, patch: pytest.MonkeyPatch) -> float:
@@ -416,10 +418,10 @@ def worst(varied: int, patch: pytest.MonkeyPatch) -> float:
             other[varied] = content
             first = Noise(seed)
             patch.setattr(Fresh, "sums", lambda _, bank, rows, to=first: to.sums(bank, rows))
-            told = transcript(one, first)
+            seen = transcript(one, first)
             second = Noise(seed, forced=first.released)
             patch.setattr(Fresh, "sums", lambda _, bank, rows, to=second: to.sums(bank, rows))
-            if transcript(other, second) != told:
+            if transcript(other, second) != seen:
                 return np.inf
             moved = [
                 np.abs(np.array(first.exact[name]) - np.array(second.exact[name])).sum() / UNIT
@@ -486,7 +488,7 @@ def test_is_a_prior_that_depends_on_where_a_batch_was_cut_caught(
 
     def released(places: list[int]) -> list[Release]:
         machine = engine(learner())
-        return [each for piece in cut(log(90), places) for each in machine.apply_batch(piece)]
+        return [release for piece in cut(log(90), places) for release in machine.apply_batch(piece)]
 
     assert released([]) == released([3, 8, 30])
     monkeypatch.setattr(PartitionCrowd, "parts", whole)

@@ -58,14 +58,14 @@ def read_by(verification: Verification, store: Store, of: StreamSpec) -> list[st
 
 def verified(store: Store, of: StreamSpec) -> list[str]:
     verification = Verification()
-    found = read_by(verification, store, of)
-    assert found or verification.compared.policies == len(store.actions)
-    return found
+    violations = read_by(verification, store, of)
+    assert violations or verification.compared.policies == len(store.actions)
+    return violations
 
 
 def lines_of(store: Store) -> list[Charge | PriorLine]:
     """Openings, sums and priors, in the order of the ledger."""
-    lines = [decode_ledger(each.value) for each in store.ledger]
+    lines = [decode_ledger(record.value) for record in store.ledger]
     return [line for line in lines if isinstance(line, Charge | PriorLine)]
 
 
@@ -98,8 +98,8 @@ def test_is_a_life_with_crashes_the_life_without(seed: int, control: Control, pl
     calm, stormy, of = store_of(learner), store_of(learner), stream(learner)
     live(calm, of, 120)
     assert through_crashes(stormy, of, seed) > 0
-    assert [each.value for each in stormy.ledger] == [each.value for each in calm.ledger]
-    assert [each.value for each in stormy.actions] == [each.value for each in calm.actions]
+    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
+    assert [record.value for record in stormy.actions] == [record.value for record in calm.actions]
     for store in (calm, stormy):
         assert verified(store, of) == []
         assert judge(evidence(store)) == []
@@ -115,9 +115,9 @@ def test_is_every_entry_that_of_the_plain_encoder() -> None:
         batch, _ = decode(of.format, [store.records(0, 60)], most_key_bytes=64)
         releases = machine.apply_batch(batch)
         entries = record_all(releases, lines=of.lines, mode=mode, ordinal=7)
-        drawn = [each for each in entries if each.lasts is Lasts.UNTIL_SAVED]
+        drawn = [entry for entry in entries if entry.lasts is Lasts.UNTIL_SAVED]
         assert len(entries) - len(drawn) == len(releases.priors) > 5
-        numbers = [decode_ledger(each.ledger).ordinal for each in entries]
+        numbers = [decode_ledger(entry.ledger).ordinal for entry in entries]
         assert numbers == list(range(7, 7 + len(entries)))
         for release, entry in zip(releases, drawn, strict=True):
             line = decode_ledger(entry.ledger)
@@ -126,7 +126,9 @@ def test_is_every_entry_that_of_the_plain_encoder() -> None:
             assert (plain.ledger, plain.action) == (entry.ledger, entry.action)
             assert encode_recorded(plain) == entry.recorded
         most = largest_recorded(of.lines, key_bytes=64)
-        assert max(len(each.place) + len(each.recorded or each.ledger) for each in entries) <= most
+        assert (
+            max(len(entry.place) + len(entry.recorded or entry.ledger) for entry in entries) <= most
+        )
 
 
 def test_would_verification_see_another_prior_policy_or_number() -> None:
@@ -134,11 +136,11 @@ def test_would_verification_see_another_prior_policy_or_number() -> None:
     learner = crowded()
     store, of = store_of(learner), stream(learner)
     live(store, of, 90)
-    lines = [decode_ledger(each.value) for each in store.ledger]
+    lines = [decode_ledger(record.value) for record in store.ledger]
     priors = [at for at, line in enumerate(lines) if isinstance(line, PriorLine)]
     sums = next(at for at, line in enumerate(lines) if at > 30 and isinstance(line, Charge))
 
-    def found(at: int, *, drop: bool = False, **change: object) -> str:
+    def violations_of(at: int, *, drop: bool = False, **change: object) -> str:
         changed = list(store.ledger)
         line = msgspec.json.decode(changed[at].value) | change
         changed[at] = replace(changed[at], value=msgspec.json.encode(line))
@@ -148,28 +150,28 @@ def test_would_verification_see_another_prior_policy_or_number() -> None:
         return "\n".join(read_by(Verification(), other, of))
 
     at = priors[4]
-    told = lines[at]
-    assert isinstance(told, PriorLine)
-    assert found(at) == ""
-    moved = bytearray(told.prior().encoded)
+    prior_line = lines[at]
+    assert isinstance(prior_line, PriorLine)
+    assert violations_of(at) == ""
+    moved = bytearray(prior_line.prior().encoded)
     moved[0] ^= 1
-    assert "does not follow" in found(at, bonuses=b64encode(bytes(moved)).decode())
-    assert "does not follow" in found(at, bonuses=b64encode(bytes(8)).decode())
-    assert "was due" in found(sums, prior=0)
-    assert "the sums give another policy" in found(sums, prior=1)
-    assert "another crowd" in found(sums, crowd="means of 4 actions")
-    assert "is missing" in found(at, drop=True)
+    assert "does not follow" in violations_of(at, bonuses=b64encode(bytes(moved)).decode())
+    assert "does not follow" in violations_of(at, bonuses=b64encode(bytes(8)).decode())
+    assert "was due" in violations_of(sums, prior=0)
+    assert "the sums give another policy" in violations_of(sums, prior=1)
+    assert "another crowd" in violations_of(sums, crowd="means of 4 actions")
+    assert "is missing" in violations_of(at, drop=True)
     assert "a prior, but no crowd" in "\n".join(_without_a_crowd(store, of))
 
 
 def _without_a_crowd(store: Store, of: StreamSpec) -> list[str]:
     """The ledger whose lines name priors and no crowd."""
     changed = []
-    for each in store.ledger:
-        line = msgspec.json.decode(each.value)
+    for published in store.ledger:
+        line = msgspec.json.decode(published.value)
         if line["type"] == "charge":
             line.pop("crowd")
-            changed.append(replace(each, value=msgspec.json.encode(line)))
+            changed.append(replace(published, value=msgspec.json.encode(line)))
     return read_by(Verification(), Store(store.input, ledger=changed), of)
 
 
@@ -195,10 +197,11 @@ def test_does_the_judge_hold_policies_against_priors() -> None:
     store, of = store_of(learner), stream(learner)
     live(store, of, 60)
     other = [
-        replace(each, value=each.value.replace(b'"prior":5', b'"prior":1')) for each in store.ledger
+        replace(record, value=record.value.replace(b'"prior":5', b'"prior":1'))
+        for record in store.ledger
     ]
-    found = judge(evidence(Store(store.input, actions=store.actions, ledger=other)))
-    assert any("does not follow from the sums" in each for each in found)
+    violations = judge(evidence(Store(store.input, actions=store.actions, ledger=other)))
+    assert any("does not follow from the sums" in violation for violation in violations)
 
 
 @pytest.mark.parametrize("carry", [True, False])
@@ -215,11 +218,11 @@ def test_does_an_epoch_carry_histories_and_begin_priors_anew(carry: bool) -> Non
                 restore(store, stream(lives[epoch][0], epoch=epoch, carry=carry))
     assert verified(store, stream(policies(), epoch=4, carry=carry)) == []
     carried = {epoch: [] for epoch in (2, 3, 4)}  # type: dict[int, list[bool]]
-    for epoch, found in carried.items():
+    for epoch, flags in carried.items():
         for line in openings(store, epoch).values():
-            found.append(line.carried is not UNSET)
+            flags.append(line.carried is not UNSET)
             assert line.prior == 0 or epoch < 4 or line.prior is UNSET
-    assert all(any(found) == carry for found in carried.values())
+    assert all(any(flags) == carry for flags in carried.values())
     assert not [entry for entry in store.state if b'"prior"' in entry]
 
 
@@ -243,16 +246,16 @@ def test_what_does_the_status_page_know() -> None:
             shows[side] += int(shown.sum())
             lost[side] += shown.sum() / 2 - gains.sum() / 2**20
     for side, of_side in ((True, part.agreements.alone), (False, part.agreements.together)):
-        told = told_of(of_side, part.agreements.unit)
-        assert told["votes"] == shows[side] > 0
-        assert told["rate"] == pytest.approx(lost[side] / shows[side])
+        summary = told_of(of_side, part.agreements.unit)
+        assert summary["votes"] == shows[side] > 0
+        assert summary["rate"] == pytest.approx(lost[side] / shows[side])
     verification = Verification()
     assert read_by(verification, store, of) == []
     (both,) = verification.agreements().values()
     assert both.together.votes == shows[False]
     newest = {
-        json.loads(each.value).get("key"): json.loads(each.value)["policy"]
-        for each in store.actions
+        json.loads(record.value).get("key"): json.loads(record.value)["policy"]
+        for record in store.actions
     }
     for (_, key), history in whole.keys.items():
         assert history.policies is not None
@@ -263,9 +266,9 @@ def test_what_does_the_status_page_know() -> None:
         line.prior for line in lines_of(store)[30:] if isinstance(line, Charge) and line.prior
     )
     late = StreamReleases(scales=scales, actions=3)
-    late.apply([each for each in store.ledger if b'"number":%d,' % named not in each.value])
-    unknown = [each.policies for each in late.keys.values() if each.policies is not None]
-    assert [] in [each.points(3) for each in unknown]
+    late.apply([record for record in store.ledger if b'"number":%d,' % named not in record.value])
+    unknown = [history.policies for history in late.keys.values() if history.policies is not None]
+    assert [] in [history.points(3) for history in unknown]
 
 
 def test_is_a_prior_of_other_sizes_computed_by_nobody() -> None:
@@ -274,11 +277,11 @@ def test_is_a_prior_of_other_sizes_computed_by_nobody() -> None:
     store, of = store_of(learner), stream(learner)
     live(store, of, 60)
     changed = []
-    for each in store.ledger:
-        line = msgspec.json.decode(each.value)
+    for published in store.ledger:
+        line = msgspec.json.decode(published.value)
         if line["type"] == "prior":
             line["bonuses"] = "AAAAAAAAAAA="
-        changed.append(replace(each, value=msgspec.json.encode(line)))
+        changed.append(replace(published, value=msgspec.json.encode(line)))
     read = StreamReleases(scales=Scales(on_sums=Fraction(2)), actions=3)
     read.apply(changed)
     for history in read.keys.values():
@@ -316,7 +319,7 @@ def seen(changed: int | None, *, crash: bool) -> tuple[list[list[bytes]], list[i
         if crash:
             work = restore(store, of)
     settle(store, work)
-    return [[each.value for each in topic] for topic in (store.ledger, store.actions)], sizes
+    return [[record.value for record in topic] for topic in (store.ledger, store.actions)], sizes
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -31,7 +31,7 @@ from tests.support.crowded import crowded
 
 def priors_of(adopters: Adopters, number: int) -> list[PriorLine]:
     """The lines of a partition's priors."""
-    lines = [decode_ledger(each.value) for each in adopters.parts[number].ledger]
+    lines = [decode_ledger(record.value) for record in adopters.parts[number].ledger]
     return [line for line in lines if isinstance(line, PriorLine)]
 
 
@@ -81,7 +81,7 @@ def not_kept(patch: pytest.MonkeyPatch) -> None:
 
     def cut(self: SnapshotTelling, crowd: CrowdStanding | None):  # type: ignore[no-untyped-def]
         record, changes = plain(self, crowd)
-        return record, [each for each in changes if b'"adopted"' not in each[0]]
+        return record, [change for change in changes if b'"adopted"' not in change[0]]
 
     patch.setattr(SnapshotTelling, "cut", cut)
 
@@ -107,12 +107,12 @@ def test_does_a_taker_go_on_where_the_topic_is_lost() -> None:
     adopters = Adopters()
     adopters.live(3)
     before = [work.engine.crowd() for work in adopters.work]
-    told = dict(adopters.topic)
+    kept = dict(adopters.topic)
     adopters.topic.clear()
     for number in range(3):
         adopters.crash(number)
         adopters.settle(number)
-    assert adopters.topic == told
+    assert adopters.topic == kept
     assert [work.engine.crowd() for work in adopters.work] == before
     assert adopters.wrong() == []
 
@@ -174,7 +174,7 @@ def test_is_garbage_refused_by_name() -> None:
     lines, value = adopters.spec.lines, adopters.topic[1]
     assert read_snapshot(value, lines=lines, partition=1).partition == 1
     record = msgspec.json.decode(value)
-    for wrong, told in (
+    for wrong, message in (
         (b"garbage", "unreadable"),
         (msgspec.json.encode(record | {"schema": 9}), "written by a newer streamdp"),
         (msgspec.json.encode(record | {"digest": "0"}), "of another stream"),
@@ -182,7 +182,7 @@ def test_is_garbage_refused_by_name() -> None:
         (msgspec.json.encode(record | {"votes": ""}), "damaged"),
         (msgspec.json.encode(record | {"votes": "!"}), "unreadable"),
     ):
-        with pytest.raises(sd.StateMismatch, match=told):
+        with pytest.raises(sd.StateMismatch, match=message):
             read_snapshot(wrong, lines=lines, partition=1)
     with pytest.raises(sd.StateMismatch, match="of another stream"):
         read_snapshot(value, lines=lines, partition=2)
@@ -208,29 +208,29 @@ def test_are_an_adopting_ledger_s_priors_held_against_bounds() -> None:
     adopters = Adopters()
     adopters.live(1, crashes=False)
 
-    def found(**change: object) -> str:
+    def violations_of(**change: object) -> str:
         verification = Verification()
         for part in adopters.parts:
             for record in part.ledger:
                 line = decode_ledger(record.value)
                 if part.number == 0 and isinstance(line, PriorLine) and line.number == 9:
-                    told = {
+                    members = {
                         key: value(line) if callable(value) else value
                         for key, value in change.items()
                     }
-                    told = msgspec.json.decode(record.value) | told
-                    record = replace(record, value=msgspec.json.encode(told))
+                    members = msgspec.json.decode(record.value) | members
+                    record = replace(record, value=msgspec.json.encode(members))
                 verification.read(adopters.spec.topics, [record])
         verification.finish()
         return "\n".join(verification.violations)
 
-    assert found(adopted=lambda line: line.adopted) == ""
+    assert violations_of(adopted=lambda line: line.adopted) == ""
     for wrong in ([0, 1, 1, "f" * 32], [1, 1, 1, "f" * 32], None):
         names = (lambda line: line.adopted * 9) if wrong is None else [wrong, wrong]
-        assert "not all of other partitions" in found(adopted=names)
-    assert "does not give" in found(adopted=[[1, 1, 1, "f" * 32]])
-    assert "follow from the votes that it names" in found(adopted=[])
-    assert "no shares of keys give" in found(bonuses="AAAAAAAAAAEAAAAAAAAAAQAAAAAAAAAB")
+        assert "not all of other partitions" in violations_of(adopted=names)
+    assert "does not give" in violations_of(adopted=[[1, 1, 1, "f" * 32]])
+    assert "follow from the votes that it names" in violations_of(adopted=[])
+    assert "no shares of keys give" in violations_of(bonuses="AAAAAAAAAAEAAAAAAAAAAQAAAAAAAAAB")
 
 
 def test_does_a_stream_need_an_epoch_to_learn_across_partitions() -> None:

@@ -79,9 +79,9 @@ def written(log: MemoryLog, made: StreamSpec) -> list[tuple[Key, Quarantined]]:
 
 def room(made: StreamSpec, *, partitions: int = 1) -> Room:
     """A log with the stream's topics."""
-    found = Room([made], partitions=partitions)
-    found.log.create(made.topics.quarantine, partitions=partitions)
-    return found
+    place = Room([made], partitions=partitions)
+    place.log.create(made.topics.quarantine, partitions=partitions)
+    return place
 
 
 def work(made: StreamSpec) -> PartitionWork:
@@ -107,12 +107,12 @@ def test_is_every_unusable_record_set_aside_with_its_reason_and_in_order() -> No
     given = events(400)
 
     async def run() -> Room:
-        found = room(made)
-        found.send("home", given)
-        async with quarantining([made.quarantine], MemoryTechnology(found.log)), found.worker():
-            await found.until(found.is_read)
-        assert found.wrong() == []
-        return found
+        place = room(made)
+        place.send("home", given)
+        async with quarantining([made.quarantine], MemoryTechnology(place.log)), place.worker():
+            await place.until(place.is_read)
+        assert place.wrong() == []
+        return place
 
     entries = written(asyncio.run(run()).log, made)
     bad = [(at, key) for at, (key, _) in enumerate(given) if made.format.explain(given[at][1])]
@@ -129,9 +129,9 @@ def test_is_a_frame_with_one_bad_row_set_aside_once() -> None:
     rows = np.full((3, 4, 3), 0.5, dtype="<f4")
     rows[1, 2, 0] = np.nan
     rows[2] = 3e38  # three of them add up to infinity
-    work(made).absorb([records([each.tobytes() for each in rows])], mode=Mode.LIVE)
-    told = [(each.offset, made.format.explain(each.value)) for each in queue(made).take(9)]
-    assert told == [(1, "1 rows with NaN or infinity, the first is 2"), (2, None)]
+    work(made).absorb([records([row.tobytes() for row in rows])], mode=Mode.LIVE)
+    reasons = [(entry.offset, made.format.explain(entry.value)) for entry in queue(made).take(9)]
+    assert reasons == [(1, "1 rows with NaN or infinity, the first is 2"), (2, None)]
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
@@ -147,7 +147,7 @@ def test_is_unusable_feedback_set_aside_and_a_loss_of_one_half_not(played: str) 
     given = replace(records(values), headers=[[("streamdp-action", b"a")]] * 5 + [[]])
     work(made).absorb([given], mode=Mode.LIVE)
     wrong = [at for at, value in enumerate(values) if made.format.explain(value) is not None]
-    assert [each.offset for each in queue(made).take(9)] == wrong
+    assert [entry.offset for entry in queue(made).take(9)] == wrong
     assert wrong == ([2, 3, 4] if played == "header" else [2, 3, 4, 5])
 
 
@@ -157,10 +157,10 @@ def test_is_nothing_set_aside_again() -> None:
     values = [GOOD, BAD, None, GOOD]
     first = work(made)
     first.absorb([records(values)], mode=Mode.LIVE)
-    assert [each.offset for each in queue(made).take(9)] == [1, 2]
+    assert [entry.offset for entry in queue(made).take(9)] == [1, 2]
     again = work(made)
     again.absorb([records(values[:3]), records([GOOD, BAD], start=3)], mode=Mode.LIVE)
-    assert [each.offset for each in queue(made).take(9)] == [4]
+    assert [entry.offset for entry in queue(made).take(9)] == [4]
     restoring = Restoring(aside(), HOME, asyncio.run(_peeked()), past=ALONE)
     restoring.feed(records([BAD]))
     assert restoring._spec.quarantine is not None
@@ -194,9 +194,9 @@ def test_is_an_entry_bounded_whatever_is_in_the_record() -> None:
     assert (key, entry.length, entry.value) == (b"fr", 3 * MOST_VALUE, value[:MOST_VALUE])
     assert len(entry.reason) == MOST_REASON
     assert "xxx" not in repr(entry)
-    with pytest.raises(StateMismatch) as told:
+    with pytest.raises(StateMismatch) as caught:
         read_quarantined(b'{"secret":1}')
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
 async def writing(kept: Quarantine, technology: Technology) -> None:
@@ -213,9 +213,9 @@ def test_is_what_waits_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPat
     kept = queue(made)
     kept.notice(0, [records([b"?" * 898] + [b"!"] * 20)], made_of([np.nan] * 21))
     assert kept.line() == "quarantine: 0 records written, 11 dropped"
-    assert [each.offset for each in kept.take(99)] == list(range(10))
+    assert [entry.offset for entry in kept.take(99)] == list(range(10))
     kept.notice(0, [records([b"?" * 999, b"!", None], start=21)], later(made_of([np.nan] * 3), 21))
-    assert [each.offset for each in kept.take(99)] == [22, 23]
+    assert [entry.offset for entry in kept.take(99)] == [22, 23]
     assert repr(kept) == "Quarantine(home)"
     assert "11" not in re.sub(" at 0x[0-9a-f]+", "", repr(made))
 
@@ -246,24 +246,24 @@ def test_does_sqlite_keep_the_newest_entries_in_the_trusted_file(
         tools = technology.administrator()
         try:
             made_now = await tools.create([made.topics], partitions=1)
-            assert [each.subject for each in made_now] == [
+            assert [finding.subject for finding in made_now] == [
                 "topic home-losses", "topic shop.home.quarantine",
             ]  # fmt: skip
             await writing(kept, technology)
-            found = await quarantined(tools, made.topics, count=3)
+            findings = await quarantined(tools, made.topics, count=3)
             every = await quarantined(tools, made.topics, count=99)
             assert len(every) == 5 + 1
             off = await quarantined(tools, spec().topics, count=3)
             assert "quarantine = true" in off[0].detail
         finally:
             await tools.close()
-        return [f"{each.subject}: {each.detail}" for each in found]
+        return [f"{finding.subject}: {finding.detail}" for finding in findings]
 
-    told = asyncio.run(run())
-    assert [line.partition(":")[0] for line in told] == ["NOT PRIVATE"] * 4
-    assert ["@9:" in told[0], "@10:" in told[1], "@11:" in told[2]] == [True] * 3
-    assert made.format.explain(BAD) in told[0]  # type: ignore[operator]
-    assert '24 bytes: b\'{"losses"' in told[0]
+    lines = asyncio.run(run())
+    assert [line.partition(":")[0] for line in lines] == ["NOT PRIVATE"] * 4
+    assert ["@9:" in lines[0], "@10:" in lines[1], "@11:" in lines[2]] == [True] * 3
+    assert made.format.explain(BAD) in lines[0]  # type: ignore[operator]
+    assert '24 bytes: b\'{"losses"' in lines[0]
     published = tmp_path / "trusted.published.db"
     assert not published.exists() or b'"x"' not in published.read_bytes()
 
@@ -342,7 +342,7 @@ def test_is_everything_public_as_without_a_quarantine() -> None:
     """Whether it can be written or not; seconds are rounded by turns of the clock in between."""
 
     def without_seconds(seen: Observed) -> Observed:
-        return {name: told for name, told in seen.items() if not name.endswith(("steps", "view"))}
+        return {name: value for name, value in seen.items() if not name.endswith(("steps", "view"))}
 
     plain = without_seconds(on_memory(Course(), at=EARLY, content=BAD))
     for aside_ in (same, broken("raises"), broken("hangs")):

@@ -113,19 +113,19 @@ def charges(path: Path, name: str) -> list[Charge]:
 
     async def read() -> list[Published]:
         reader = configuration.technology().publications()
-        found = [r async for batch in reader.ledger(topics, follow=False) for r in batch]
+        records = [r async for batch in reader.ledger(topics, follow=False) for r in batch]
         await reader.close()
-        return found
+        return records
 
     lines = [decode_ledger(record.value) for record in asyncio.run(read())]
-    return [each for each in lines if isinstance(each, Charge) and each.charge]
+    return [line for line in lines if isinstance(line, Charge) and line.charge]
 
 
 def verified(streamdp: Streamdp, path: Path) -> tuple[int, str, list[str]]:
     """What `ledger verify` says: exit code, the highest charge, what it counted beside."""
     ended = streamdp("ledger", "verify", "--config", str(path), "--json")
-    told = ended.json
-    return ended.code, told["topics"][0]["highest"], told["not_configured"]
+    report = ended.json
+    return ended.code, report["topics"][0]["highest"], report["not_configured"]
 
 
 def test_does_a_renamed_stream_begin_behind_what_was_read(
@@ -197,9 +197,11 @@ def test_does_a_stream_halt_whose_open_blocks_another_has_charged(
     assert behind <= min(line.first_offset for line in by_two)
     assert max(line.last_offset for line in by_two) < 60  # the position of the first
     foretold = streamdp("doctor", "--config", str(path), "--json")
-    told = {each["subject"]: each["detail"] for each in foretold.json}
+    details = {finding["subject"]: finding["detail"] for finding in foretold.json}
     assert foretold.code == 1
-    assert "streams that are not configured any more have read on" in told["partition one/0: state"]
+    assert (
+        "streams that are not configured any more have read on" in details["partition one/0: state"]
+    )
     assert lived(path, 10) is Reason.STATE
     assert verified(streamdp, path)[:2] == (0, "1/2")
     again = configured(tmp_path, "one", epoch=2)
@@ -300,8 +302,8 @@ def test_does_a_new_epoch_publish_what_another_has_charged_since(
     assert lived(configured(tmp_path, "two"), 0) is None
     path = configured(tmp_path, "one", epoch=2)
     ended = streamdp("doctor", "--config", str(path), "--json")
-    told = {each["subject"]: each["detail"] for each in ended.json}
-    assert "raise the topic's budget" in told["partition one/0: state"]
+    details = {finding["subject"]: finding["detail"] for finding in ended.json}
+    assert "raise the topic's budget" in details["partition one/0: state"]
     assert lived(path, 1) is Reason.STATE
     assert verified(streamdp, path) == (0, "1/2", ["shop.two.ledger"])
     dearer = configured(tmp_path, "one", epoch=2, budget="1")
@@ -329,14 +331,14 @@ def test_does_a_lowered_sibling_count_with_what_it_charged_before(tmp_path: Path
     path = configured(tmp_path, "home", "two", budget="1", epsilon="1/2", epoch=2)
     configuration = Configuration.load(path, {})
     ledgers = Ledgers(configuration, configuration.technology())
-    found = asyncio.run(ledgers.past("home", Scope.EARLIER))
-    assert (found.room, found.charged(0, 0)) == (Fraction(1, 2), Fraction(1))
+    history = asyncio.run(ledgers.past("home", Scope.EARLIER))
+    assert (history.room, history.charged(0, 0)) == (Fraction(1, 2), Fraction(1))
     stream, store = spec(), Store(events(6, keys=[b"k"]))
     work = restore(store, stream)
     work.absorb([store.records(0, 6)], mode=Mode.LIVE)
     store.decide(work.cut(now=0, pace=Pace()).commit)
     with pytest.raises(StateMismatch, match="raise the topic's budget"):
-        restore(store, stream, past=found)
+        restore(store, stream, past=history)
 
 
 def test_is_the_ledger_of_a_sibling_in_its_first_epoch_left_unread(tmp_path: Path) -> None:
@@ -355,9 +357,9 @@ def test_does_doctor_say_where_a_renamed_stream_would_begin(
     lived(configured(tmp_path, "one"), 60)
     end = max(line.last_offset for line in charges(configured(tmp_path, "one"), "one")) + 1
     ended = streamdp("doctor", "--config", str(configured(tmp_path, "two")), "--json")
-    told = {each["subject"]: each["detail"] for each in ended.json}
-    assert told["partition two/0: state"].startswith(f"none yet: it would start at record {end}")
-    assert "shop.one.ledger" in told["ledgers of streams that are not configured"]
+    details = {finding["subject"]: finding["detail"] for finding in ended.json}
+    assert details["partition two/0: state"].startswith(f"none yet: it would start at record {end}")
+    assert "shop.one.ledger" in details["ledgers of streams that are not configured"]
 
 
 # The arithmetic

@@ -40,11 +40,11 @@ def test_are_fast_sums_the_definition(actions: int, bad: int) -> None:
     ends = np.unique(np.concatenate([generator.integers(1, 9000, 40), [1, 2, 9000]]))
     begin = np.concatenate([[0], ends[:-1]])
     adder = StretchSums(actions)
-    found = adder.sums(
+    sums = adder.sums(
         losses, Grouped(np.zeros(1, dtype=np.int64), np.array([9000]), None), begin, ends - begin
     )
     grid, null = quantise(losses)
-    assert (found == np.add.reduceat(grid, begin, axis=0)).all()
+    assert (sums == np.add.reduceat(grid, begin, axis=0)).all()
     assert adder.nulls == null.sum() == 3 * bad
     assert adder.clipped == 3 * bad
 
@@ -52,8 +52,8 @@ def test_are_fast_sums_the_definition(actions: int, bad: int) -> None:
 def test_is_regret_what_a_live_engine_counts() -> None:
     """The exact regret of all keys at the end, against `NotPrivate`."""
     log, asked = made_up(1200, seed=5, keys=5), cells()
-    found = _curves(log, asked)
-    for cell, curve in zip(asked, found, strict=True):
+    curves = _curves(log, asked)
+    for cell, curve in zip(asked, curves, strict=True):
         for at, seed in enumerate(BENCH.seeds):
             total = sum(_lived_regret(log, cell, seed, partition) for partition in (0, 1))
             assert curve.by_row[:, at].sum() == pytest.approx(total, abs=1e-9)
@@ -104,26 +104,26 @@ def test_is_the_running_leader_the_live_one() -> None:
     (cell,) = cells([RUNNING])
     sums = summed(log, cells(EVERYONE[:1]), BENCH)
     base = baselines(sums, _points(sums))
-    found = follow(log, cell, sums, BENCH, base)
+    curve = follow(log, cell, sums, BENCH, base)
     for at, seed in enumerate(BENCH.seeds):
         total = sum(_lived_regret(log, cell, seed, partition) for partition in (0, 1))
-        assert found.by_row[:, at].sum() == pytest.approx(total, abs=1e-9)
+        assert curve.by_row[:, at].sum() == pytest.approx(total, abs=1e-9)
 
 
 def test_do_sums_that_went_to_a_file_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     log, asked = made_up(900, seed=8, keys=6), cells(EVERYONE[:2])
-    in_memory = [each.regret.tolist() for each in _curves(log, asked)]
+    in_memory = [curve.regret.tolist() for curve in _curves(log, asked)]
     monkeypatch.setattr("streamdp.replay.store._IN_MEMORY", 1000)
-    assert [each.regret.tolist() for each in _curves(log, asked)] == in_memory
+    assert [curve.regret.tolist() for curve in _curves(log, asked)] == in_memory
 
 
 def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys, seeds and waves are worked on in parts that fit in memory."""
     log, asked = made_up(900, seed=8, keys=6), cells()
-    at_once = [each.regret.tolist() for each in _curves(log, asked)]
+    at_once = [curve.regret.tolist() for curve in _curves(log, asked)]
     monkeypatch.setattr("streamdp.replay.grid._WORDS", 8)
     monkeypatch.setattr("streamdp.replay.curves._VALUES", 64)
-    assert [each.regret.tolist() for each in _curves(log, asked)] == at_once
+    assert [curve.regret.tolist() for curve in _curves(log, asked)] == at_once
 
 
 @dataclass
@@ -192,22 +192,22 @@ def test_is_a_crowd_replayed_beside_the_same_keys_alone() -> None:
     """The report compares them; without privacy there is no noise that a crowd could weigh."""
     texts = ["incumbent_leader:crowd=partition", "incumbent_leader", "incumbent_leader:crowd=off"]
     question = Question(parse_candidates(texts), parse_epsilons("0.5,inf"), (1, 2))
-    log, stages, told = made_up(900, seed=9, keys=5), list[str](), list[int]()
+    log, stages, slots_done = made_up(900, seed=9, keys=5), list[str](), list[int]()
 
     class Watcher(Impatient):
         def stage(self, name: str, total: int) -> Callable[[int], None]:
             stages.append(f"{name} {total}")
-            return told.append
+            return slots_done.append
 
-    found = replay_log(log, question, watcher=Watcher(100))
-    finals = [answer.final.tolist() for answer in found.answers]
+    replayed = replay_log(log, question, watcher=Watcher(100))
+    finals = [answer.final.tolist() for answer in replayed.answers]
     assert finals[0] != finals[2] == finals[4]
     assert finals[1] == finals[3] == finals[5]
     assert "crowds 900" in stages
-    assert 900 in told
+    assert 900 in slots_done
     assert "the engine itself, once for each of 2 seeds" in " ".join(costs(log, question))
-    assert all(not each.cell.crowded for each in found.probes)
-    assert page(found)
+    assert all(not probe.cell.crowded for probe in replayed.probes)
+    assert page(replayed)
 
 
 def test_is_a_crowd_that_nothing_could_have_refused() -> None:

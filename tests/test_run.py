@@ -127,7 +127,7 @@ class Shop:
 
         async def read() -> tuple[list[Published], list[Published]]:
             reader = self.configuration.technology().publications()
-            found = [
+            both = [
                 [record async for batch in stream for record in batch]
                 for stream in (
                     reader.actions(self.topics, follow=False),
@@ -135,7 +135,7 @@ class Shop:
                 )
             ]
             await reader.close()
-            return found[0], found[1]
+            return both[0], both[1]
 
         return asyncio.run(read())
 
@@ -144,34 +144,36 @@ class Shop:
 
         async def newest() -> Sequence[Records]:
             tools = self.configuration.technology().administrator()
-            found = await tools.newest(self.topics, count=10**6)
+            records = await tools.newest(self.topics, count=10**6)
             await tools.close()
-            return found
+            return records
 
-        (records,) = [each for each in asyncio.run(newest()) if each.partition.number == partition]
+        (records,) = [
+            batch for batch in asyncio.run(newest()) if batch.partition.number == partition
+        ]
         return records
 
     def wrong(self, *, whole: str = "whole") -> list[str]:
         """What the judge finds."""
         (spec,) = self.configuration.specs(seeds=Seeds.ALLOWED)
         actions, ledger = self.published()
-        found: list[str] = []
+        faults: list[str] = []
         for number in PARTITIONS:
             evidence = Evidence(
                 Partition("home", number),
-                [each for each in actions if each.partition == number],
-                [each for each in ledger if each.partition == number],
+                [record for record in actions if record.partition == number],
+                [record for record in ledger if record.partition == number],
             )
             batch, _ = decode(spec.format, [self.input(number)], most_key_bytes=spec.most_key_bytes)
-            found += judge(evidence)
-            found += judge_fold(
+            faults += judge(evidence)
+            faults += judge_fold(
                 evidence,
                 engine=spec.engine(number),
                 lines=spec.lines,
                 log=[batch],
                 whole=whole,
             )
-        return found
+        return faults
 
 
 @pytest.fixture
@@ -235,10 +237,10 @@ def test_does_a_hangup_reread_modes_and_nothing_else(shop: Shop) -> None:
         shop.send(100, seed=2)
         until(shop.is_read)
         assert process.end() == 0
-    lines = [decode_ledger(each.value) for each in shop.published()[1]]
+    lines = [decode_ledger(record.value) for record in shop.published()[1]]
     charges = [line for line in lines if isinstance(line, Charge) and line.kind == "action"]
-    withheld = {(each.last_offset >= edges[each.partition], each.withheld is True)
-                for each in charges}  # fmt: skip
+    withheld = {(line.last_offset >= edges[line.partition], line.withheld is True)
+                for line in charges}  # fmt: skip
     assert withheld == {(False, False), (True, True)}
     assert {line.epoch for line in lines} == {1}
 
@@ -250,10 +252,10 @@ def test_is_a_second_process_refused(shop: Shop) -> None:
         first.hear("partition_running")
         with shop.run() as second:
             assert second.ended() == 3
-        (told,) = second.said("failed")
+        (entry,) = second.said("failed")
         holder = f"worker {socket.gethostname()}:{first.popen.pid}, process {first.popen.pid}"
         assert f"stop that one first; expected a free file, got one locked by {holder}" in str(
-            told["detail"]
+            entry["detail"]
         )
         assert not second.said("joined")
         shop.send(300, seed=2)
@@ -285,9 +287,9 @@ def test_does_a_fenced_process_end_where_there_are_no_locks(shop: Shop) -> None:
             assert first.ended() == 3
             until(shop.is_read)
             assert second.end() == 0
-    (told,) = first.said("failed")
+    (entry,) = first.said("failed")
     assert not first.other  # it had started: this is the log's
-    assert "fenced; let one process at a time work on these files" in str(told["detail"])
+    assert "fenced; let one process at a time work on these files" in str(entry["detail"])
     assert shop.wrong() == []
 
 
@@ -296,8 +298,8 @@ def test_does_a_full_disk_end_it_with_one_clear_message(shop: Shop) -> None:
     shop.send(2000)
     with shop.run(file_limit=1 << 16) as process:
         assert process.ended() == 6
-    (told,) = process.said("failed")
-    assert "cannot grow; expected room on the disk" in str(told["detail"])
+    (entry,) = process.said("failed")
+    assert "cannot grow; expected room on the disk" in str(entry["detail"])
     with shop.run() as process:
         until(shop.is_read)
         assert process.end() == 0
@@ -328,10 +330,10 @@ def test_does_a_halt_end_it_if_so_configured(shop: Shop) -> None:
     shop.change("[service]", '[service]\non_halt = "exit"')
     with shop.run(environment={"STREAMDP__LOG__FORMAT": "auto"}) as process:
         assert process.ended() == 4
-    told = process.said("partition_halted")[0]
-    assert (told["reason"], told["level"]) == ("configuration_mismatch", "error")
-    assert "needs a new epoch" in str(told["detail"])
-    where, _, why = str(told["detail"]).partition(": ")
+    entry = process.said("partition_halted")[0]
+    assert (entry["reason"], entry["level"]) == ("configuration_mismatch", "error")
+    assert "needs a new epoch" in str(entry["detail"])
+    where, _, why = str(entry["detail"]).partition(": ")
     plain = f"streamdp: {where} is halted (configuration_mismatch): {why}\n"
     assert plain in process.other  # also for who reads what is piped
     shop.change('start = "earliest"', 'start = "earliest"\nepoch = 2')
@@ -339,7 +341,7 @@ def test_does_a_halt_end_it_if_so_configured(shop: Shop) -> None:
     with shop.run() as process:
         until(shop.is_read)
         assert process.end() == 0
-    assert {decode_ledger(each.value).epoch for each in shop.published()[1]} == {1, 2}
+    assert {decode_ledger(record.value).epoch for record in shop.published()[1]} == {1, 2}
 
 
 # -- what cannot start -------------------------------------------------------------------------
@@ -372,9 +374,9 @@ def test_is_a_missing_topic_told(shop: Shop) -> None:
     shop.change("partitions = 2", "partitions = 0")
     with shop.run() as process:
         assert process.ended() == 3
-    (told,) = process.said("failed")
-    assert "topic losses: missing; expected `streamdp topics create`" in str(told["detail"])
-    assert told["exit_code"] == 3
+    (entry,) = process.said("failed")
+    assert "topic losses: missing; expected `streamdp topics create`" in str(entry["detail"])
+    assert entry["exit_code"] == 3
 
 
 def test_is_the_cause_of_a_failed_start_a_plain_line_where_nobody_asked_for_json(
@@ -386,8 +388,8 @@ def test_is_the_cause_of_a_failed_start_a_plain_line_where_nobody_asked_for_json
     for form, plain in (("json", []), ("auto", [f"streamdp: {cause}\n"])):
         with shop.run(environment={"STREAMDP__LOG__FORMAT": form}) as process:
             assert process.ended() == 3
-        (told,) = process.said("failed")
-        assert (told["detail"], process.other) == (cause, plain)
+        (entry,) = process.said("failed")
+        assert (entry["detail"], process.other) == (cause, plain)
 
 
 @pytest.mark.parametrize(
@@ -422,11 +424,11 @@ def test_is_an_unreachable_broker_waited_for(shop: Shop) -> None:
                 process.hear("join_lost")
             assert process.end() == 0
     assert not process.said("failed")
-    for told in process.said("join_lost"):
-        assert f"127.0.0.1:{port}: unreachable" in str(told["detail"])
+    for entry in process.said("join_lost"):
+        assert f"127.0.0.1:{port}: unreachable" in str(entry["detail"])
     plain = [line for line in process.other if line.startswith("streamdp: waiting for the")]
-    causes = {str(told["detail"]) for told in process.said("join_lost")}
-    assert plain == [f"streamdp: waiting for the transport: {each}\n" for each in causes]  # once
+    causes = {str(entry["detail"]) for entry in process.said("join_lost")}
+    assert plain == [f"streamdp: waiting for the transport: {cause}\n" for cause in causes]  # once
 
 
 def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:
@@ -435,9 +437,9 @@ def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with shop.run(environment={"STREAMDP__HTTP__LISTEN": address}) as process:
             assert process.ended() == 3
-    (told,) = process.said("failed")
+    (entry,) = process.said("failed")
     assert f"http.listen: cannot listen; expected a free address, got {address}" in str(
-        told["detail"]
+        entry["detail"]
     )
     unit = (ROOT / "deploy" / "systemd" / "streamdp.service").read_text()
     (kept,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)

@@ -36,8 +36,8 @@ def read(entries: Mapping[bytes, bytes]) -> state.SavedState:
 
 
 def test_a_state_comes_back() -> None:
-    found = read(saved())
-    assert found.checkpoint == Checkpoint(
+    saved_state = read(saved())
+    assert saved_state.checkpoint == Checkpoint(
         next_offset=201,
         low_water=150,
         rows=2,
@@ -51,10 +51,10 @@ def test_a_state_comes_back() -> None:
         input_id="1b4e28ba-2fa1-11d2-883f-0016d3cca427",
         last_record=state.LastRecord(offset=199, digest="0123456789abcdef" * 2),
     )
-    assert found.owner == OwnerEntry(owner="0f-1")
-    assert found.rows == {b"fr": b"row of fr", None: b"row of null"}
-    assert {each.release for each in found.releases.values()} == set(SHOWN.values())
-    assert found.stale == (PLACES.row(b"fr", epoch=1),)
+    assert saved_state.owner == OwnerEntry(owner="0f-1")
+    assert saved_state.rows == {b"fr": b"row of fr", None: b"row of null"}
+    assert {entry.release for entry in saved_state.releases.values()} == set(SHOWN.values())
+    assert saved_state.stale == (PLACES.row(b"fr", epoch=1),)
 
 
 def test_an_empty_state_is_a_first_start() -> None:
@@ -103,10 +103,10 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
     """The same releases as an engine gives them."""
 
     def column(name: str) -> NDArray[np.int64]:
-        found = [getattr(each, name, None) for each in drawn]
-        named = [getattr(each.identity, name, None) for each in drawn]
+        values = [getattr(release, name, None) for release in drawn]
+        named = [getattr(release.identity, name, None) for release in drawn]
         return np.array(
-            [a if a is not None else b for a, b in zip(found, named, strict=True)], np.int64
+            [a if a is not None else b for a, b in zip(values, named, strict=True)], np.int64
         )
 
     charges = tuple(release(kind).epsilon for kind in kinds)
@@ -117,13 +117,13 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         kinds=kinds,
         charges=charges,
         actions=(),
-        keys=[each.key for each in drawn],
-        kind=np.array([kinds.index(each.kind) for each in drawn], np.uint8),
+        keys=[release.key for release in drawn],
+        kind=np.array([kinds.index(release.kind) for release in drawn], np.uint8),
         feedback=None,
         carried={
-            (each.key, each.identity.born): each.carried
-            for each in drawn
-            if each.carried is not None
+            (release.key, release.identity.born): release.carried
+            for release in drawn
+            if release.carried is not None
         },
         born=column("born"),
         block=column("block"),
@@ -132,7 +132,9 @@ def columns(drawn: list[Release], kinds: tuple[str, ...]) -> Releases:
         stop=column("stop"),
         first_offset=column("first_offset"),
         last_offset=column("last_offset"),
-        in_force=column("standing") if any(each.in_force is not None for each in drawn) else None,
+        in_force=column("standing")
+        if any(release.in_force is not None for release in drawn)
+        else None,
     )
 
 
@@ -152,8 +154,8 @@ DRAWN = st.builds(
 
 def with_memory(release: Release, in_force: int) -> Release:
     """The release of a stream with a memory: estimates say nothing of what is in force."""
-    told = release.kind in ("opening", "action")
-    return replace(release, in_force=in_force if told else None)
+    moves = release.kind in ("opening", "action")
+    return replace(release, in_force=in_force if moves else None)
 
 
 @given(
@@ -166,13 +168,13 @@ def test_many_at_once_are_the_same_bytes(
     releases: list[tuple[Release, int]], lines: Lines, mode: Mode, first: int
 ) -> None:
     """The fast way against the plain one."""
-    drawn = [with_memory(*each) if lines.memory else each[0] for each in releases]
+    drawn = [with_memory(*pair) if lines.memory else pair[0] for pair in releases]
     entries = record_all(columns(drawn, KINDS), lines=lines, mode=mode, ordinal=first)
     assert len(entries) == len(drawn)
-    for at, (each, entry) in enumerate(zip(drawn, entries, strict=True)):
-        plain = state.record(each, lines=lines, mode=mode, ordinal=first + at)
-        assert entry.key == each.key
-        assert entry.place == release_entry(each.identity)
+    for at, (drawn_release, entry) in enumerate(zip(drawn, entries, strict=True)):
+        plain = state.record(drawn_release, lines=lines, mode=mode, ordinal=first + at)
+        assert entry.key == drawn_release.key
+        assert entry.place == release_entry(drawn_release.identity)
         assert entry.recorded == state.encode_recorded(plain)
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
 
@@ -193,14 +195,17 @@ def test_many_of_a_feedback_stream_are_the_same_bytes(
     gains, shown = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
     policy = generator.integers(0, 2**32, shape, dtype=np.uint32)
     named = [
-        replace(each, identity=each.identity._replace(kind=kinds[at % 2]), value=0)
-        for at, each in enumerate(drawn)
+        replace(release, identity=release.identity._replace(kind=kinds[at % 2]), value=0)
+        for at, release in enumerate(drawn)
     ]
     releases = replace(columns(named, kinds), feedback=FeedbackColumns(gains, shown, policy))
     entries = record_all(releases, lines=FEEDBACK, mode=mode, ordinal=first)
-    for at, (each, entry) in enumerate(zip(releases, entries, strict=True)):
-        plain = state.record(each, lines=FEEDBACK, mode=mode, ordinal=first + at)
-        assert (entry.key, entry.place) == (each.key, release_entry(each.identity))
+    for at, (drawn_release, entry) in enumerate(zip(releases, entries, strict=True)):
+        plain = state.record(drawn_release, lines=FEEDBACK, mode=mode, ordinal=first + at)
+        assert (entry.key, entry.place) == (
+            drawn_release.key,
+            release_entry(drawn_release.identity),
+        )
         assert entry.recorded == state.encode_recorded(plain)
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
     assert not record_all(columns([], kinds), lines=FEEDBACK, mode=mode, ordinal=first)
@@ -227,8 +232,8 @@ def test_a_recorded_releases_size_is_independent_of_what_was_drawn(mode: Mode) -
     ):
         for lines in (LINES, REMEMBERING):
             sizes = {
-                len(state.encode_recorded(state.record(each, lines=lines, mode=mode, ordinal=9)))
-                for each in drawn
+                len(state.encode_recorded(state.record(release, lines=lines, mode=mode, ordinal=9)))
+                for release in drawn
             }
             assert len(sizes) == 1
 

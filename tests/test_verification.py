@@ -36,10 +36,10 @@ def of_schema_1(record: Published, commit_seq: int) -> Published:
     return replace(record, value=value)
 
 
-OLD = tuple(of_schema_1(each, 1 + at) for at, each in enumerate(LINES_OF_BEFORE))
+OLD = tuple(of_schema_1(before, 1 + at) for at, before in enumerate(LINES_OF_BEFORE))
 
 
-def found(*records: Published) -> list[str]:
+def violations_of(*records: Published) -> list[str]:
     """What is wrong with a ledger."""
     verification = Verification()
     verification.read(HOME, records)
@@ -55,17 +55,17 @@ def altered(record: Published, old: bytes, new: bytes) -> Published:
 
 def test_is_a_sound_ledger_sound() -> None:
     """Openings, blocks that tile, epochs that begin behind everything."""
-    assert found(*GOOD) == []
+    assert violations_of(*GOOD) == []
     first = line(0, 1, 2, first=7, last=7, epoch=2)
     new = (mark(2, next_offset=7), opening(at=7, epoch=2), first)
-    assert found(*numbered(*GOOD, *new)) == []
+    assert violations_of(*numbered(*GOOD, *new)) == []
 
 
 def test_does_a_ledger_of_schema_1_go_on() -> None:
     """Its lines have no ordinal; the first one of schema 2 has 1, and an epoch goes on counting."""
-    assert found(*OLD) == []
-    assert found(*OLD, line(2, 4, 8)) == []
-    assert found(*OLD, *numbered(line(2, 4, 8), mark(2, next_offset=7))) == []
+    assert violations_of(*OLD) == []
+    assert violations_of(*OLD, line(2, 4, 8)) == []
+    assert violations_of(*OLD, *numbered(line(2, 4, 8), mark(2, next_offset=7))) == []
     assert highest((HOME, (*OLD, line(2, 4, 8)))) == Fraction(1, 2)
 
 
@@ -103,9 +103,11 @@ def test_does_a_ledger_of_schema_1_go_on() -> None:
 )  # fmt: skip
 def test_is_what_breaks_a_ledger_found(records: tuple[Published, ...], said: str) -> None:
     """Each with the ledger, partition and offset it is at."""
-    violations = found(*records)
-    assert any(said in each for each in violations)
-    assert all(each.startswith("shop.home.ledger partition 0 offset ") for each in violations)
+    violations = violations_of(*records)
+    assert any(said in violation for violation in violations)
+    assert all(
+        violation.startswith("shop.home.ledger partition 0 offset ") for violation in violations
+    )
 
 
 def highest(*ledgers: tuple[StreamTopics, tuple[Published, ...]]) -> Fraction:
@@ -201,7 +203,7 @@ def test_is_what_is_in_force_computed_again() -> None:
     verification = Verification()
     verification.read(HOME, voted())
     assert (verification.violations, verification.unjudged) == ([], 0)
-    assert any(b'"index":2,"action":"c","in_force":1' in each.value for each in voted())
+    assert any(b'"index":2,"action":"c","in_force":1' in record.value for record in voted())
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,8 @@ def test_is_a_vote_that_was_changed_found_by_what_it_puts_in_force() -> None:
 
 def test_is_a_memory_that_nobody_knows_found() -> None:
     records = [
-        replace(each, value=each.value.replace(b"vote_filter", b"crystal_ball")) for each in voted()
+        replace(record, value=record.value.replace(b"vote_filter", b"crystal_ball"))
+        for record in voted()
     ]
     verification = Verification()
     verification.read(HOME, records)
@@ -245,7 +248,8 @@ def test_is_a_memory_that_nobody_knows_found() -> None:
 
 def test_is_an_action_beside_the_vote_without_a_memory_found() -> None:
     records = [
-        replace(each, value=re.sub(rb'"memory":"[^"]*",', b"", each.value)) for each in voted()
+        replace(record, value=re.sub(rb'"memory":"[^"]*",', b"", record.value))
+        for record in voted()
     ]
     verification = Verification()
     verification.read(HOME, records)

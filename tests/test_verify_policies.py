@@ -35,11 +35,11 @@ class Topics:
     ledger: Sequence[Published]
 
     def verified(self) -> Verification:
-        found, topics = Verification(), feedback_spec().topics
-        found.read_published(topics, self.actions)
-        found.read(topics, self.ledger)
-        found.finish()
-        return found
+        verification, topics = Verification(), feedback_spec().topics
+        verification.read_published(topics, self.actions)
+        verification.read(topics, self.ledger)
+        verification.finish()
+        return verification
 
 
 @lru_cache
@@ -49,8 +49,8 @@ def published(mode: Mode = Mode.LIVE, later: Mode | None = None, played: str = "
 
     async def run() -> Room:
         room = Room([feedback_spec(learner=learner)], partitions=1)
-        for number, each in enumerate((mode, later or mode)):
-            async with room.worker(modes={"clicks": each}):
+        for number, worker_mode in enumerate((mode, later or mode)):
+            async with room.worker(modes={"clicks": worker_mode}):
                 room.send("clicks", *shown(80, keys=KEYS, seed=number))
                 await room.until(room.is_read)
         return room
@@ -62,28 +62,28 @@ def published(mode: Mode = Mode.LIVE, later: Mode | None = None, played: str = "
 @pytest.mark.parametrize("played", ["header", "value"])
 @pytest.mark.parametrize("mode", [Mode.LIVE, Mode.FALLBACK])
 def test_is_every_published_policy_computed_again(mode: Mode, played: str) -> None:
-    told = published(mode, played=played)
-    found = told.verified()
-    assert found.violations == []
-    assert found.compared == Compared(policies=len(told.actions))
-    assert len(told.actions) > 30
+    topics = published(mode, played=played)
+    verification = topics.verified()
+    assert verification.violations == []
+    assert verification.compared == Compared(policies=len(topics.actions))
+    assert len(topics.actions) > 30
 
 
 def test_is_what_compaction_leaves_enough() -> None:
     """The newest policy of each key stands for all sums before it."""
-    told = published()
-    newest = {record.key: record for record in told.actions}
-    found = replace(told, actions=list(newest.values())).verified()
-    assert (found.violations, found.compared.policies) == ([], len(KEYS))
+    topics = published()
+    newest = {record.key: record for record in topics.actions}
+    verification = replace(topics, actions=list(newest.values())).verified()
+    assert (verification.violations, verification.compared.policies) == ([], len(KEYS))
 
 
 def test_are_policies_after_withheld_sums_counted_and_not_judged() -> None:
     """A stream in shadow mode that goes live: nobody was told the sums behind its policies."""
-    told = published(Mode.SHADOW, Mode.LIVE)
-    found = told.verified()
-    assert found.violations == []
-    assert found.compared == Compared(unjudged=len(told.actions))
-    assert len(told.actions) > 10
+    topics = published(Mode.SHADOW, Mode.LIVE)
+    verification = topics.verified()
+    assert verification.violations == []
+    assert verification.compared == Compared(unjudged=len(topics.actions))
+    assert len(topics.actions) > 10
     before = published(Mode.LIVE, Mode.SHADOW)
     assert before.verified().compared == Compared(policies=len(before.actions))
 
@@ -98,16 +98,16 @@ def test_are_published_actions_of_losses_compared_too() -> None:
 
     evidence = asyncio.run(run()).evidence(Partition("home", 0))
     for change, said in ((0, []), (1, ["readers were told action"])):
-        found, topics = Verification(), spec().topics
+        verification, topics = Verification(), spec().topics
         last = json.loads(evidence.actions[-1].value)
         last["index"] = (last["index"] + change) % len(ACTIONS)
         record = replace(evidence.actions[-1], value=json.dumps(last).encode())
-        found.read_published(topics, [*evidence.actions[:-1], record])
-        found.read(topics, evidence.ledger)
-        found.finish()
-        assert [text for text in said if text not in str(found.violations)] == []
-        assert len(found.violations) == change
-        assert found.compared.actions == len(evidence.actions) - change
+        verification.read_published(topics, [*evidence.actions[:-1], record])
+        verification.read(topics, evidence.ledger)
+        verification.finish()
+        assert [text for text in said if text not in str(verification.violations)] == []
+        assert len(verification.violations) == change
+        assert verification.compared.actions == len(evidence.actions) - change
 
 
 # What is tampered with
@@ -177,36 +177,36 @@ def test_is_what_was_tampered_with_found(
     where: str, change: Callable[[Line], None], said: str
 ) -> None:
     """In the middle of the topic, in one line of one key."""
-    told = published()
-    records = list(getattr(told, where))
-    at = next(n for n, each in enumerate(records) if n > 20 and b'"kind":"sums"' in each.value)
+    topics = published()
+    records = list(getattr(topics, where))
+    at = next(n for n, record in enumerate(records) if n > 20 and b'"kind":"sums"' in record.value)
     line = json.loads(records[at].value)
     change(line)
     records[at] = replace(records[at], value=json.dumps(line, separators=(",", ":")).encode())
-    found = replace(told, **{where: records}).verified()
-    assert any(said in violation for violation in found.violations), found.violations
+    verification = replace(topics, **{where: records}).verified()
+    assert any(said in violation for violation in verification.violations), verification.violations
 
 
 @pytest.mark.parametrize("learner", ['["policy_blocks"]', "{", '{"recipe":"policy_blocks"}', "3"])
 def test_is_a_learner_that_is_none_found(learner: str) -> None:
     """In all lines: nothing can be computed, which is no proof."""
-    told = published()
-    lines = [{**json.loads(each.value), "learner": learner} for each in told.ledger]
+    topics = published()
+    lines = [{**json.loads(record.value), "learner": learner} for record in topics.ledger]
     ledger = [
-        replace(each, value=json.dumps(line).encode())
-        for each, line in zip(told.ledger, lines, strict=True)
+        replace(record, value=json.dumps(line).encode())
+        for record, line in zip(topics.ledger, lines, strict=True)
     ]
-    found = replace(told, ledger=ledger).verified()
-    assert len(found.violations) > 10
-    assert found.compared.policies == 0
+    verification = replace(topics, ledger=ledger).verified()
+    assert len(verification.violations) > 10
+    assert verification.compared.policies == 0
 
 
 def test_is_a_sum_found_whose_own_policy_was_compacted_away() -> None:
     """Later policies follow from it too."""
-    told = published()
-    newest = {record.key: record for record in told.actions}
-    ledger = list(told.ledger)
-    at = next(n for n, each in enumerate(ledger) if n > 20 and b'"kind":"sums"' in each.value)
+    topics = published()
+    newest = {record.key: record for record in topics.actions}
+    ledger = list(topics.ledger)
+    at = next(n for n, record in enumerate(ledger) if n > 20 and b'"kind":"sums"' in record.value)
     line = json.loads(ledger[at].value)
     moves_a_sum(line)
     ledger[at] = replace(ledger[at], value=json.dumps(line).encode())
@@ -216,19 +216,23 @@ def test_is_a_sum_found_whose_own_policy_was_compacted_away() -> None:
 
 def test_is_a_policy_without_a_line_found() -> None:
     """One that was published and never charged, and one of a block that was withheld."""
-    told = published()
-    found = replace(told, ledger=told.ledger[:-1]).verified()
-    assert ["which no ledger line tells of" in each for each in found.violations] == [True]
+    topics = published()
+    verification = replace(topics, ledger=topics.ledger[:-1]).verified()
+    assert [
+        "which no ledger line tells of" in violation for violation in verification.violations
+    ] == [True]
     hidden = published(Mode.SHADOW)
     lines = [json.loads(record.value) for record in hidden.ledger]
     at = next(n for n, line in enumerate(lines) if line["kind"] == "sums")
     same = next(
         record
-        for record in told.actions
+        for record in topics.actions
         if decode_in_force(record.value).identity.key == hidden.ledger[at].key
     )
     policy = {**json.loads(same.value), "kind": "sums", "block": lines[at]["block"]}
     policy |= {"born": lines[at]["born"], "epoch": lines[at]["epoch"]}
     shown_ = replace(same, value=json.dumps(policy).encode())
-    found = Topics([shown_], hidden.ledger).verified()
-    assert any("was withheld, but readers were told" in each for each in found.violations)
+    verification = Topics([shown_], hidden.ledger).verified()
+    assert any(
+        "was withheld, but readers were told" in violation for violation in verification.violations
+    )

@@ -74,8 +74,10 @@ class Asked(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Ask again when the answer is whole."""
         self._buffer += data
-        head, found, body = self._buffer.partition(b"\r\n\r\n")
-        if not found or len(body) < int(head.lower().split(b"content-length: ")[1].split(b"\r")[0]):
+        head, separator, body = self._buffer.partition(b"\r\n\r\n")
+        if not separator or len(body) < int(
+            head.lower().split(b"content-length: ")[1].split(b"\r")[0]
+        ):
             return
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(head.decode())
@@ -101,11 +103,11 @@ async def asked(port: int, request: bytes, *, seconds: float, connections: int) 
     loop = asyncio.get_running_loop()
     until = time.perf_counter() + seconds
     made = [Asked(request, until, loop.create_future()) for _ in range(connections)]
-    for each in made:
-        await loop.create_connection(lambda each=each: each, "127.0.0.1", port)  # type: ignore[misc]
-    for each in made:
-        await each.done
-    return [took for each in made for took in each.times]
+    for protocol in made:
+        await loop.create_connection(lambda protocol=protocol: protocol, "127.0.0.1", port)  # type: ignore[misc]
+    for protocol in made:
+        await protocol.done
+    return [took for protocol in made for took in protocol.times]
 
 
 def load(channel: Connection) -> None:
@@ -273,11 +275,11 @@ def measured(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
 
 def _rows(rates: dict[str, list[float]], times: dict[str, list[float]]) -> list[dict[str, Any]]:
     first = statistics.median(rates["smallest route of starlette"])
-    found = []
+    rows = []
     for name, took in times.items():
         cuts = statistics.quantiles(took, n=100)
         rate = statistics.median(rates[name])
-        found.append(
+        rows.append(
             {
                 "run": name,
                 "per_second": round(rate),
@@ -287,7 +289,7 @@ def _rows(rates: dict[str, list[float]], times: dict[str, list[float]]) -> list[
                 "target": TARGETS.get(name, ""),
             }
         )
-    return found
+    return rows
 
 
 def in_memory() -> list[dict[str, Any]]:
@@ -339,8 +341,8 @@ def main() -> None:
     options = parser.parse_args()
     table = [*in_memory(), *measured(seconds=options.seconds, rounds=options.rounds)]
     for row in table:
-        told = "  ".join(f"{name} {row[name]}" for name in row if name not in ("run", "target"))
-        print(f"{row['run']:28} {told:66} {row.get('target', '')}".rstrip())
+        columns = "  ".join(f"{name} {row[name]}" for name in row if name not in ("run", "target"))
+        print(f"{row['run']:28} {columns:66} {row.get('target', '')}".rstrip())
     if options.json:
         written = {"cores": os.cpu_count(), "http": table}
         options.json.write_text(json.dumps(written, indent=1) + "\n")

@@ -34,11 +34,11 @@ class Input:
     sent: dict[int, list[tuple[Key, Value]]] = field(default_factory=dict)
     headers: dict[int, list[Headers]] = field(default_factory=dict)
 
-    def more(self, chance: random.Random, *, partitions: int, each: int) -> Iterator[int]:
+    def more(self, chance: random.Random, *, partitions: int, per_partition: int) -> Iterator[int]:
         """Make up records for every partition; one in twenty is garbage."""
         for number in range(partitions):
             rows = self.sent.setdefault(number, [])
-            for _ in range(each):
+            for _ in range(per_partition):
                 losses = {name: round(chance.random(), 3) for name in ("a", "b", "c")}
                 event = {"losses": losses, "reward": int(losses["a"] < 0.3)}
                 value = json.dumps(event).encode()
@@ -82,14 +82,16 @@ class Scenario:
 
         asyncio.run(create())
 
-    def send(self, each: int) -> None:
+    def send(self, per_partition: int) -> None:
         """Append so many records to every partition."""
 
         async def append() -> None:
             producer = self.place.technology().producer()
-            for number in self.input.more(self.chance, partitions=self.place.partitions, each=each):
-                rows = self.input.sent[number][-each:]
-                headers = self.input.headers.get(number, [])[-each:]
+            for number in self.input.more(
+                self.chance, partitions=self.place.partitions, per_partition=per_partition
+            ):
+                rows = self.input.sent[number][-per_partition:]
+                headers = self.input.headers.get(number, [])[-per_partition:]
                 await producer.send(
                     self.place.input, rows, headers=headers or None, partition=number
                 )
@@ -199,20 +201,20 @@ class Scenario:
         shown: Shown = (),
     ) -> list[str]:
         """Everything that the judge holds against any partition, as it is `shown` or now."""
-        found = []
+        faults = []
         for spec, parts in shown or self._shown():
             for number, evidence in enumerate(parts):
                 if seen is not None:
                     evidence = replace(evidence, seen=seen.get((spec.name, number), []))
-                found += judge(evidence)
-                found += self._counts(spec, number, evidence)
+                faults += judge(evidence)
+                faults += self._counts(spec, number, evidence)
                 if spec.randomness.seeded:
-                    found += self._fold(spec, number, evidence, whole)
+                    faults += self._fold(spec, number, evidence, whole)
                 elif isinstance(spec.learner, PolicyLearner):
                     batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
                     engine = spec.engine(number)
-                    found += judge_counts(evidence, engine=engine, log=[batch])
-        return found
+                    faults += judge_counts(evidence, engine=engine, log=[batch])
+        return faults
 
     def _log(self, spec: StreamSpec, number: int) -> Records:
         rows = self.input.sent.get(number, [])
@@ -250,7 +252,7 @@ class Scenario:
         for spec, parts in self._shown():
             counts = [self._counts(spec, number, evidence) for number, evidence in enumerate(parts)]
             if any(counts):
-                return [each for count in counts for each in count], []
+                return [fault for count in counts for fault in count], []
             shown.append((spec, parts))
         return [], shown
 
@@ -269,10 +271,10 @@ class Scenario:
         deadline = time.monotonic() + PATIENCE
         while True:
             began = time.monotonic()
-            found, shown = self._whole()
-            found = found or self.findings(shown=shown) or self._unverified(shown)
-            if not found or time.monotonic() > deadline:
-                return found
+            faults, shown = self._whole()
+            faults = faults or self.findings(shown=shown) or self._unverified(shown)
+            if not faults or time.monotonic() > deadline:
+                return faults
             for process in processes:
                 assert process.poll() is None, self.log(process)
             # half of the time is left to who works: a look reads everything
@@ -281,6 +283,6 @@ class Scenario:
     def finish(self) -> list[str]:
         """One last service publishes everything and drains by itself when told."""
         with self.running() as process:
-            found = self.settle([process])
+            faults = self.settle([process])
             self.stop(process)
-        return found
+        return faults

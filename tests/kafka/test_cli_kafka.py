@@ -67,10 +67,10 @@ def refused(config: Path) -> str:
 
 def test_are_missing_topics_told_at_once(config: Path, call: Call) -> None:
     """By the doctor within seconds, by `run` with what to type, and by no flood of warnings."""
-    told = call("doctor")
-    assert (told.code, told.err) == (1, "")
-    assert "connection: connected" in told.out
-    assert told.out.count("missing: `streamdp topics create` makes") == 4
+    result = call("doctor")
+    assert (result.code, result.err) == (1, "")
+    assert "connection: connected" in result.out
+    assert result.out.count("missing: `streamdp topics create` makes") == 4
     assert "missing: `streamdp topics create` makes the input" in refused(config)
 
 
@@ -79,9 +79,9 @@ def test_is_a_session_that_the_cluster_refuses_the_users_error(config: Path, cal
     assert call("topics", "create").code == 0
     short = 'kind = "kafka"\nsession_timeout_ms = 5'
     config.write_text(config.read_text().replace('kind = "kafka"', short))
-    told = refused(config)
-    assert "the cluster refuses transport.session_timeout_ms" in told
-    assert "group.min.session.timeout.ms" in told
+    message = refused(config)
+    assert "the cluster refuses transport.session_timeout_ms" in message
+    assert "group.min.session.timeout.ms" in message
 
 
 def test_is_a_look_at_a_state_that_is_not_there_refused_at_once(config: Path, call: Call) -> None:
@@ -101,7 +101,7 @@ def test_is_a_topic_that_somebody_else_has_made_looked_at(
     """A ledger that forgets and a state too small for a commit: said where topics are made."""
     made = json.loads(call("topics", "create", "--json").out)
     ledger, state = (
-        next(name for each in made if (name := each["subject"].split()[1]).endswith(role))
+        next(name for finding in made if (name := finding["subject"].split()[1]).endswith(role))
         for role in (".ledger", ".state")
     )
     asyncio.run(
@@ -117,9 +117,9 @@ def test_is_a_topic_that_somebody_else_has_made_looked_at(
         again = call("topics", command, "--json")
         assert again.code == 1
         wrong = {
-            each["subject"]: each["detail"]
-            for each in json.loads(again.out)
-            if each["verdict"] == "problem"
+            finding["subject"]: finding["detail"]
+            for finding in json.loads(again.out)
+            if finding["verdict"] == "problem"
         }
         assert wrong[f"topic {ledger}: retention.ms"].startswith("expected -1, got 1000")
         least = re.fullmatch(
@@ -127,9 +127,9 @@ def test_is_a_topic_that_somebody_else_has_made_looked_at(
         )
         assert least is not None
         assert int(least[1]) > 10_000
-    told = refused(config)
-    assert f"topic {state}: max.message.bytes: expected at least" in told
-    assert "loop_exception" not in told
+    message = refused(config)
+    assert f"topic {state}: max.message.bytes: expected at least" in message
+    assert "loop_exception" not in message
 
 
 async def altered(bootstrap: str, settings: dict[str, dict[str, str]]) -> None:
@@ -146,15 +146,15 @@ async def altered(bootstrap: str, settings: dict[str, dict[str, str]]) -> None:
 def test_does_everything_work_from_nothing_to_a_proof(config: Path, call: Call) -> None:
     """Topics, events, actions, state and ledger, with the service running meanwhile."""
     made = call("topics", "create", "--json")
-    assert {each["verdict"] for each in json.loads(made.out)} == {"changed"}
+    assert {finding["verdict"] for finding in json.loads(made.out)} == {"changed"}
     assert call("doctor").code == 0
     lines = [json.dumps({"key": key, "losses": [0, 1, 1]}) for key in ("fr", "de") * 200]
     with Process.start("run", "--config", str(config), "--single-broker") as process:
         assert call("send", stdin="\n".join(lines)).out.startswith("400 records sent")
         until(lambda: learned(call) == 400)
         assert process.end() == 0
-    told = [json.loads(line) for line in call("watch", "--once", "--json").out.splitlines()]
-    assert {line["key"] for line in told} == {"fr", "de"}
+    entries = [json.loads(line) for line in call("watch", "--once", "--json").out.splitlines()]
+    assert {line["key"] for line in entries} == {"fr", "de"}
     verified = json.loads(call("ledger", "verify", "--json").out)
     assert verified["violations"] == []
     assert [topic["highest"] for topic in verified["topics"]] == ["1/2"]
@@ -172,17 +172,20 @@ def expect_behind(config: Path, call: Call) -> None:
     text = config.read_text().replace('budget = "1"', 'budget = "1/2"')
     config.write_text(text.replace("streams.home", "streams.renamed"))
     assert call("topics", "create").code == 0
-    told = {each["subject"]: each["detail"] for each in json.loads(call("doctor", "--json").out)}
+    details = {
+        finding["subject"]: finding["detail"]
+        for finding in json.loads(call("doctor", "--json").out)
+    }
     for partition, end in ends.items():
-        said = told[f"partition renamed/{partition}: state"]
+        said = details[f"partition renamed/{partition}: state"]
         assert said.startswith(f"none yet: it would start at record {end}")
     verified = json.loads(call("ledger", "verify", "--json").out)
-    assert [each.rpartition(".home.")[2] for each in verified["not_configured"]] == ["ledger"]
+    assert [ledger.rpartition(".home.")[2] for ledger in verified["not_configured"]] == ["ledger"]
     assert verified["topics"][0]["highest"] == "1/2"
 
 
 def learned(call: Call) -> int:
     """How many records are durably learned, over all partitions."""
-    found = json.loads(call("state", "inspect", "--json").out)
-    points = [part["checkpoint"] for part in found if part["checkpoint"] is not None]
+    parts = json.loads(call("state", "inspect", "--json").out)
+    points = [part["checkpoint"] for part in parts if part["checkpoint"] is not None]
     return sum(point["next_offset"] for point in points)

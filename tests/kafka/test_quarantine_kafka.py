@@ -31,8 +31,10 @@ async def test_does_a_broker_take_what_is_set_aside(
     topics = replace(without, quarantined=True)
     tools = technology.administrator()
     await tools.create([without], partitions=2)
-    missing = [each for each in await tools.check([topics]) if each.verdict is Verdict.PROBLEM]
-    assert [each.subject for each in missing] == [f"topic {topics.quarantine}"]
+    missing = [
+        finding for finding in await tools.check([topics]) if finding.verdict is Verdict.PROBLEM
+    ]
+    assert [finding.subject for finding in missing] == [f"topic {topics.quarantine}"]
     assert set(await examine(settings, [topics])) == {"home"}  # a service would start
     kept = Quarantine(topics, spec().format)
     async with quarantining([kept], technology):  # nobody can be told, so it is only counted
@@ -42,14 +44,14 @@ async def test_does_a_broker_take_what_is_set_aside(
     assert f"--topic {topics.quarantine}" in commands
     assert "retention.ms=604800000" in commands
     await tools.create([topics], partitions=2)
-    assert {each.verdict for each in await tools.check([topics])} == {Verdict.GOOD}
-    assert {each.verdict for each in await tools.probe([topics])} == {Verdict.GOOD}
+    assert {finding.verdict for finding in await tools.check([topics])} == {Verdict.GOOD}
+    assert {finding.verdict for finding in await tools.probe([topics])} == {Verdict.GOOD}
     again = Quarantine(topics, spec().format)
     async with quarantining([again], technology):
         again.notice(1, [records(topics)], made_of([float("nan")] * 3))
-    found = await quarantined(tools, topics, count=10)
-    told = [each.subject for each in found]
-    assert told[:-1] == [f"NOT PRIVATE: {topics.input} 1@{offset}" for offset in range(3)]
+    findings = await quarantined(tools, topics, count=10)
+    subjects = [finding.subject for finding in findings]
+    assert subjects[:-1] == [f"NOT PRIVATE: {topics.input} 1@{offset}" for offset in range(3)]
 
 
 def records(topics: StreamTopics) -> Records:
@@ -70,5 +72,5 @@ async def test_is_a_quarantine_expanded_with_its_input(
         await tools.expand([topics], partitions=2)
     await tools.create([topics], partitions=1)
     done = await tools.expand([topics], partitions=2)
-    assert f"topic {topics.quarantine}" in [each.subject for each in done]
-    assert {each.verdict for each in await tools.check([topics])} == {Verdict.GOOD}
+    assert f"topic {topics.quarantine}" in [finding.subject for finding in done]
+    assert {finding.verdict for finding in await tools.check([topics])} == {Verdict.GOOD}

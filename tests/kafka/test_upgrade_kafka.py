@@ -47,10 +47,10 @@ class Known(Input):
 
     left: list[tuple[Key, Value]] = field(default_factory=lambda: events(6000, seed=11, keys=KEYS))
 
-    def more(self, chance: random.Random, *, partitions: int, each: int) -> Iterator[int]:
+    def more(self, chance: random.Random, *, partitions: int, per_partition: int) -> Iterator[int]:
         """The next records."""
-        self.sent.setdefault(0, []).extend(self.left[:each])
-        del self.left[:each]
+        self.sent.setdefault(0, []).extend(self.left[:per_partition])
+        del self.left[:per_partition]
         yield 0
 
 

@@ -23,8 +23,8 @@ PARTITIONS = 3
 
 def across() -> StreamSpec:
     """A stream whose keys form one crowd across partitions."""
-    found = stream(crowded(leader(), reach="stream"))
-    return replace(found, topics=replace(found.topics, crowd=True))
+    spec = stream(crowded(leader(), reach="stream"))
+    return replace(spec, topics=replace(spec.topics, crowd=True))
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Part(Store):
     """What is durable of one partition."""
 
     number: int = 0
-    told: list[bytes] = field(default_factory=list)  # everything that anybody ever saw, in order
+    seen: list[bytes] = field(default_factory=list)  # everything that anybody ever saw, in order
 
     def records(self, start: int, stop: int) -> Records:
         """Input by offsets."""
@@ -41,8 +41,8 @@ class Part(Store):
     def send(self, commit: Commit) -> None:
         """Everything is sent and can be seen; nothing counts yet."""
         super().send(commit)
-        self.told += [value for _, value in commit.ledger]
-        self.told += [] if commit.snapshot is None else [commit.snapshot]
+        self.seen += [value for _, value in commit.ledger]
+        self.seen += [] if commit.snapshot is None else [commit.snapshot]
 
     def decide(self, commit: Commit) -> None:
         """All of it counts."""
@@ -143,7 +143,7 @@ class Adopters:
         return [
             value
             for part in self.parts
-            for value in part.told
+            for value in part.seen
             if value.startswith(b'{"type":"snapshot"')
         ]
 
@@ -157,15 +157,15 @@ class Adopters:
 
     def wrong(self) -> list[str]:
         """All that judge and outsiders have against it."""
-        found = list(self.verified().violations)
+        faults = list(self.verified().violations)
         for part in self.parts:
             at = Partition("home", part.number)
-            seen = [value for value in part.told if not value.startswith(b'{"type":"snapshot"')]
+            seen = [value for value in part.seen if not value.startswith(b'{"type":"snapshot"')]
             evidence = Evidence(at, part.actions, part.ledger, seen)
-            found += judge(evidence)
-            found += judge_snapshots(at, part.told)
-            found += self._fold(part, evidence)
-        return found
+            faults += judge(evidence)
+            faults += judge_snapshots(at, part.seen)
+            faults += self._fold(part, evidence)
+        return faults
 
     def _fold(self, part: Part, evidence: Evidence) -> list[str]:
         """The judge's own fold of the input, which adopts what is on record."""

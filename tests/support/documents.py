@@ -68,14 +68,14 @@ class Block:
     @property
     def file(self) -> str | None:
         """The file that it is, by its first line."""
-        found = re.match(r"(?:#|--|//) ([\w.]+\.(?:toml|py|db|java))\n", self.text)
-        return found and found[1]
+        match = re.match(r"(?:#|--|//) ([\w.]+\.(?:toml|py|db|java))\n", self.text)
+        return match and match[1]
 
 
 def blocks(page: str) -> list[Block]:
     """The fenced blocks of a page in order."""
     fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-    return [Block(found[1], found[2]) for found in fence.finditer(page)]
+    return [Block(match[1], match[2]) for match in fence.finditer(page)]
 
 
 def needs_broker(page: str) -> bool:
@@ -155,9 +155,11 @@ class Story:
             for block in blocks(page):
                 getattr(self, f"_{block.language}")(Block(block.language, self._said(block.text)))
         finally:
-            ends = [(each, each.end()) for each in reversed(self.running)]
-        for each, code in ends:
-            assert code == 0 or "watch" in each.command, f"{each.command}: {code}\n{each.output}"
+            ends = [(running, running.end()) for running in reversed(self.running)]
+        for running, code in ends:
+            assert code == 0 or "watch" in running.command, (
+                f"{running.command}: {code}\n{running.output}"
+            )
 
     # -- languages -------------------------------------------------------------------------------
 
@@ -209,51 +211,53 @@ class Story:
     def _text(self, block: Block) -> None:
         for expected in block.text.splitlines():
             pattern = _pattern(expected)
-            if pattern.search(self.last) or any(each.wait_until(pattern) for each in self.waiting):
+            if pattern.search(self.last) or any(
+                running.wait_until(pattern) for running in self.waiting
+            ):
                 continue
-            printed = "\n".join([self.last, *(each.output for each in self.waiting)])
+            printed = "\n".join([self.last, *(running.output for running in self.waiting)])
             raise AssertionError(f"nothing printed\n  {expected}\nbut\n{printed}")
 
     def _json(self, block: Block) -> None:
         for line in block.text.splitlines():
-            told = json.loads(line)
-            layout = "list" if isinstance(told.get("losses"), list) else "mapping"
-            if "loss" in told or "reward" in told:
+            event = json.loads(line)
+            layout = "list" if isinstance(event.get("losses"), list) else "mapping"
+            if "loss" in event or "reward" in event:
                 layout = "feedback"
-            if "items" in told or "predictions" in told:
-                jsonschema.validate(told, schema("request"))
+            if "items" in event or "predictions" in event:
+                jsonschema.validate(event, schema("request"))
                 continue
-            if told.keys() & {"item", "categories", "truth"}:
-                jsonschema.validate(told, schema("outcome"))
+            if event.keys() & {"item", "categories", "truth"}:
+                jsonschema.validate(event, schema("outcome"))
                 continue
             kinds = {"action": "action", "policy": "policy"}
             kinds |= dict.fromkeys(("charge", "epoch", "pool", "prior"), "ledger")
-            jsonschema.validate(told, schema(kinds.get(told.get("type"), f"event-{layout}")))
+            jsonschema.validate(event, schema(kinds.get(event.get("type"), f"event-{layout}")))
 
     # -- doing -----------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> Iterator[Running]:
         """The commands that stay and print for people, the newest first."""
-        return (each for each in reversed(self.running) if "watch" in each.command)
+        return (running for running in reversed(self.running) if "watch" in running.command)
 
     def _start(self, command: str, kind: str) -> None:
         running = Running(command, self.folder, self._environment)
         self.running.append(running)
-        first = not any(each.command in command for each in self.running[:-1])
+        first = not any(earlier.command in command for earlier in self.running[:-1])
         if kind in READY:
             event = READY[kind] if first else "joined"  # a second one shares, maybe nothing
             assert running.wait_until(re.compile(rf"\b{event}\b")), f"{command}:\n{running.output}"
 
-    def _forked(self, arguments: list[str], told: str) -> str:
+    def _forked(self, arguments: list[str], command: str) -> str:
         """What `streamdp` prints that needs nothing of a shell: without a start of its own."""
         done = parent().run(
             MAIN, arguments, timeout=PATIENCE, environment=self._environment, folder=self.folder
         )
-        assert done.returncode == 0, f"{told}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def _run(self, arguments: list[str], told: str) -> str:
+    def _run(self, arguments: list[str], command: str) -> str:
         done = subprocess.run(
             arguments,
             cwd=self.folder,
@@ -263,7 +267,7 @@ class Story:
             text=True,
             timeout=PATIENCE,
         )
-        assert done.returncode == 0, f"{told}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     @property
@@ -300,7 +304,7 @@ def _check_elsewhere(words: list[str]) -> None:
     match words:
         case ["make", *arguments]:
             targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            assert next(each for each in arguments if "=" not in each) in targets, words
+            assert next(argument for argument in arguments if "=" not in argument) in targets, words
         case [".", where]:
             assert where == ".venv/bin/activate", words
         case ["docker", "compose", "-f", file, *_]:

@@ -61,7 +61,7 @@ async def lived(
         stream(number, cell.leader, app=app, input=f"{app}.input")
         for number, cell in enumerate(cells())
     ]
-    topics = [each.topics for each in specs]
+    topics = [spec.topics for spec in specs]
     await technology.administrator().create(topics, partitions=partitions)
     producer = technology.producer()
     await producer.send(f"{app}.input", records)
@@ -78,14 +78,14 @@ async def lived(
     wanted = [_slots(records, cell.leader) for cell in cells()]
     async with asyncio.timeout(60):
         while True:
-            found = [await _released(technology, each) for each in topics]
-            if [sum(map(len, each.values())) for each in found] == wanted:
+            released = [await _released(technology, stream_topics) for stream_topics in topics]
+            if [sum(map(len, by_key.values())) for by_key in released] == wanted:
                 break
             assert not running.done()
             await asyncio.sleep(0.02)
     service.drain()
     await running
-    return found
+    return released
 
 
 def _slots(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> int:
@@ -97,25 +97,27 @@ def _slots(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> int:
 
 
 async def _released(technology: Technology, topics: StreamTopics) -> Released:
-    found: dict[tuple[int, Key], dict[int, int]] = {}
+    actions: dict[tuple[int, Key], dict[int, int]] = {}
     reader = technology.publications()
     async for batch in reader.ledger(topics, follow=False):
         for record in batch:
             line = decode_ledger(record.value)
             if isinstance(line, Charge) and line.kind in ("opening", "action"):
-                place = found.setdefault((record.partition, key_bytes(line)), {})
+                place = actions.setdefault((record.partition, key_bytes(line)), {})
                 action = line.index if line.in_force is UNSET else line.in_force
                 assert isinstance(action, int)
                 place[-1 if line.kind == "opening" else line.block] = action
     await reader.close()
-    return {name: [value for _, value in sorted(each.items())] for name, each in found.items()}
+    return {
+        name: [value for _, value in sorted(by_block.items())] for name, by_block in actions.items()
+    }
 
 
 def replayed_like(technology: Technology, *, app: str) -> list[Released]:
     """The same from a replay of the topic."""
     log = topic_log(technology, f"{app}.input", ReadOptions(actions=ACTIONS), name="topic")
-    found: list[Released] = []
+    released: list[Released] = []
     for number, cell in enumerate(cells()):
         actions = replayed.replayed(log, [cell], Bench((SEED,), f"s{number}", EPOCH))
-        found.append({(part, key): held for (_, _, part, key), held in actions.items()})
-    return found
+        released.append({(part, key): held for (_, _, part, key), held in actions.items()})
+    return released

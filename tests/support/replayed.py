@@ -89,14 +89,14 @@ def made_up(slots: int, *, seed: int, keys: int = 1) -> Pieces:
 
 def logged(log: Log, start: Position = START) -> list[tuple[object, ...]]:
     """Every slot: losses as bits (null rows alike), key, offset, partition."""
-    found: list[tuple[object, ...]] = []
+    slots: list[tuple[object, ...]] = []
     for chunk in chunks(log.portions(start)):
         losses = np.clip(chunk.losses, 0, 1)
         null = chunk.nulls()
         for at, row in enumerate(losses):
             held = None if null[at] else row.tobytes()
-            found.append((held, chunk.keys[at], int(chunk.offsets[at]), chunk.partition))
-    return found
+            slots.append((held, chunk.keys[at], int(chunk.offsets[at]), chunk.partition))
+    return slots
 
 
 def cells(texts: Sequence[str] = EVERYONE, epsilons: str = "0.5,2") -> tuple[Cell, ...]:
@@ -110,8 +110,8 @@ def plan_of(which: Sequence[Cell], slots: int) -> CutPlan:
 
 
 def redrawn(which: Sequence[Cell]) -> CutPlan | None:
-    found = [cell for cell in which if cell.resampled]
-    return CutPlan(schedules_of(found), (), np.zeros(0, dtype=np.int64)) if found else None
+    resampled = [cell for cell in which if cell.resampled]
+    return CutPlan(schedules_of(resampled), (), np.zeros(0, dtype=np.int64)) if resampled else None
 
 
 def summed(log: Log, which: Sequence[Cell], bench: Bench) -> Summed:
@@ -127,7 +127,7 @@ Name = tuple[int, int, int, Key]  # cell, seed, partition, key
 def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[int]]:
     """The actions of every cell: the opening, then block by block."""
     sums = summed(log, which, bench)
-    found: dict[Name, list[int]] = {}
+    actions: dict[Name, list[int]] = {}
     together = all(cell.crowded for cell in which)
     course = play_crowds(log, which, sums, bench) if together else play(sums, which, bench)
     for played in course:
@@ -140,8 +140,8 @@ def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[i
                     sums.rows.partitions[row],
                     sums.rows.keys[row],
                 )
-                found[name] = played.actions[:blocks, place, at].tolist()
-    return found
+                actions[name] = played.actions[:blocks, place, at].tolist()
+    return actions
 
 
 def lived(
@@ -149,7 +149,7 @@ def lived(
 ) -> dict[Name, list[int]]:
     """The same from live engines, one for each partition, cell and seed."""
     held = list(portions)
-    found: dict[Name, list[int]] = {}
+    actions: dict[Name, list[int]] = {}
     for at, cell in enumerate(which):
         for seed in bench.seeds:
             engines: Mapping[int, sd.Engine] = {
@@ -165,16 +165,16 @@ def lived(
             }
             for portion in held:
                 for release in engines[portion.partition].apply_batch(portion.batch):
-                    told = found.setdefault((at, seed, portion.partition, release.key), [])
+                    in_force = actions.setdefault((at, seed, portion.partition, release.key), [])
                     if release.kind == "action":
-                        _stay(told, release.identity.block + 1)
-                    told.append(release.standing)
-            for name in [name for name in found if name[:2] == (at, seed)]:
+                        _stay(in_force, release.identity.block + 1)
+                    in_force.append(release.standing)
+            for name in [name for name in actions if name[:2] == (at, seed)]:
                 slots = engines[name[2]].slots(name[3])
-                _stay(found[name], cell.leader.schedule.block_of(slots + 1) + 1)
-    return found
+                _stay(actions[name], cell.leader.schedule.block_of(slots + 1) + 1)
+    return actions
 
 
-def _stay(told: list[int], blocks: int) -> None:
+def _stay(in_force: list[int], blocks: int) -> None:
     """After blocks that are donated the action stays that was in force."""
-    told += told[-1:] * (blocks - len(told))
+    in_force += in_force[-1:] * (blocks - len(in_force))
