@@ -27,22 +27,22 @@ EPSILONS = ("0.1", "0.5", "2")
 
 def points(text: str) -> list[tuple[FeedbackWish, float]]:
     """Every combination, and the events until found."""
-    found = []
+    wishes = []
     for actions, rate, part, epsilon in product(ACTIONS, RATES, GAPS, EPSILONS):
         gap = min(rate * part, 0.45)
         wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, HORIZON)
         after = plan_feedback(wish, runs=RUNS).found_after
         if after:
-            found.append((wish, after / 2**0.5))
-    return found
+            wishes.append((wish, after / 2**0.5))
+    return wishes
 
 
-def fitted(told: list[tuple[FeedbackWish, float]]) -> Formula:
+def fitted(measured: list[tuple[FeedbackWish, float]]) -> Formula:
     """The constants that come closest, in the logarithm."""
 
     def off(constants: np.ndarray) -> np.ndarray:
         formula = Formula(*constants.tolist())
-        return np.array([_log_ratio(formula, wish, after) for wish, after in told])
+        return np.array([_log_ratio(formula, wish, after) for wish, after in measured])
 
     best = least_squares(off, [1.5, 0.5, 5.0], loss="soft_l1", f_scale=0.35)
     return Formula(*np.round(best.x, 2).tolist())
@@ -58,12 +58,12 @@ def _log_ratio(formula: Formula, wish: FeedbackWish, after: float) -> float:
 def main() -> None:
     """Print the constants, and how far they are off."""
     text = sys.argv[1]
-    told = points(text)
-    formula = fitted(told)
-    ratios = np.exp([_log_ratio(formula, wish, after) for wish, after in told])
-    print(text, formula, f"{len(told)} points")
+    measured = points(text)
+    formula = fitted(measured)
+    ratios = np.exp([_log_ratio(formula, wish, after) for wish, after in measured])
+    print(text, formula, f"{len(measured)} points")
     print("formula ÷ simulation:", np.percentile(ratios, [0, 5, 25, 50, 75, 95, 100]).round(2))
-    for wish, after in told:
+    for wish, after in measured:
         if not 0.5 < np.exp(_log_ratio(formula, wish, after)) < 2:
             print("off:", replace(wish, text=""), round(after))
 

@@ -118,8 +118,8 @@ def of_votes(memory: VoteFilter) -> str:
 
 def known() -> dict[str, str]:
     """The digests that hold for good."""
-    found: dict[str, str] = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
-    return found
+    digests: dict[str, str] = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    return digests
 
 
 def main() -> None:

@@ -145,14 +145,14 @@ SHOWN_FEEDBACK = {
 
 def feedback() -> object:
     """What is recorded and published of a feedback stream, by mode."""
-    told: dict[str, object] = {}
+    recordings: dict[str, object] = {}
     for name, shown in SHOWN_FEEDBACK.items():
         for mode in Mode:
             recorded = state.record(shown, lines=FEEDBACK, mode=mode, ordinal=9)
-            told[f"{name}, {mode}"] = {
+            recordings[f"{name}, {mode}"] = {
                 "recorded": state.encode_recorded(recorded).decode().split("\n"),
             }
-    return told
+    return recordings
 
 
 def published() -> object:
@@ -206,42 +206,42 @@ def saved() -> dict[bytes, bytes]:
 
 def crowd() -> object:
     """What is recorded and published of a crowd: lines, and what its state adds to another's."""
-    told: dict[str, object] = {}
+    recordings: dict[str, object] = {}
     for name in ("opening", "action"):
         for mode in (Mode.LIVE, Mode.FALLBACK):
             shown = replace(SHOWN[name], prior=7)
             recorded = state.record(shown, lines=CROWDED, mode=mode, ordinal=9)
-            told[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
+            recordings[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
     line = CROWDED.prior(PRIOR, partition=0, epoch=2, last_offset=200, ordinal=10)
-    told[Entries("home", 0).prior(7, epoch=2).decode()] = line.decode()
+    recordings[Entries("home", 0).prior(7, epoch=2).decode()] = line.decode()
     for_groups = replace(
         PRIOR, number=8, encoded=PRIOR.encoded + PRIOR.encoded[::-1] + PRIOR.encoded
     )
     line = GROUPED.prior(for_groups, partition=0, epoch=2, last_offset=200, ordinal=10)
-    told[Entries("home", 0).prior(8, epoch=2).decode()] = line.decode()
+    recordings[Entries("home", 0).prior(8, epoch=2).decode()] = line.decode()
     for name in ("opening", "action"):
         shown = replace(SHOWN[name], prior=7)
-        told[f"{name}, donating"] = DONATING.ledger(shown, mode=Mode.LIVE, ordinal=9).decode()
+        recordings[f"{name}, donating"] = DONATING.ledger(shown, mode=Mode.LIVE, ordinal=9).decode()
     for number, value in enumerate((0, 3)):
         identity = Identity("home/pool", 0, b"", 2, 17, number, "action")
         vote = Release(identity, value, 1, 4, 100, 200, Fraction(1, 2))
         place = Entries("home", 0).pooled(number, epoch=2).decode()
-        told[place] = DONATING.pool(vote, ordinal=11).decode()
+        recordings[place] = DONATING.pool(vote, ordinal=11).decode()
     point = with_a_crowd(state.decode_checkpoint(saved()[Entries("home", 0).checkpoint]))
-    return {**told, "checkpoint": state.encode_checkpoint(point).decode()}
+    return {**recordings, "checkpoint": state.encode_checkpoint(point).decode()}
 
 
 def pooled() -> object:
     """The same of a feedback stream's crowd: its priors say two numbers of each action."""
-    lines, told = replace(FEEDBACK, crowd="means of 3 actions"), {}
+    lines, recordings = replace(FEEDBACK, crowd="means of 3 actions"), {}
     for name, shown in SHOWN_FEEDBACK.items():
         for mode in (Mode.LIVE, Mode.FALLBACK):
             recorded = state.record(replace(shown, prior=7), lines=lines, mode=mode, ordinal=9)
-            told[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
+            recordings[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
     numbers = np.array([1 << 18, -5, 0, 99, 1, 1 << 20])
     prior = CrowdPrior.of(7, after=40, gap=0, bonuses=numbers)
     line = lines.prior(prior, partition=0, epoch=2, last_offset=200, ordinal=10)
-    return {**told, "prior": line.decode()}
+    return {**recordings, "prior": line.decode()}
 
 
 def adoption() -> object:
@@ -249,13 +249,13 @@ def adoption() -> object:
     lines = replace(CROWDED, crowd=f"{CROWDED.crowd} across partitions")
     cells = np.array([[0, 7, 1, 2, 0, 3], [1, 3, 0, 0, 0, 1]], dtype="<i4")
     bonuses = np.array([[0, 0, 0, 0], [-1, 2, 3, 0]], dtype="<i4")
-    told = CrowdSnapshot(3, 2, 5, bonuses.tobytes(), cells.tobytes())
-    prior = replace(PRIOR, adopted=(told.name,))
+    snapshot = CrowdSnapshot(3, 2, 5, bonuses.tobytes(), cells.tobytes())
+    prior = replace(PRIOR, adopted=(snapshot.name,))
     line = lines.prior(prior, partition=0, epoch=2, last_offset=200, ordinal=10)
     places = Entries("home", 0)
     return {
         places.prior(7, epoch=2).decode(): line.decode(),
-        places.adopted(3, epoch=2).decode(): encode_snapshot(told, lines=lines).decode(),
+        places.adopted(3, epoch=2).decode(): encode_snapshot(snapshot, lines=lines).decode(),
     }
 
 
@@ -267,17 +267,17 @@ def with_a_crowd(point: state.Checkpoint) -> state.Checkpoint:
 
 def decoded() -> object:
     """What each format makes of the same bytes: float32 in hexadecimal, null for a null loss."""
-    found: dict[str, list[list[str | None]]] = {}
+    by_format: dict[str, list[list[str | None]]] = {}
     for name, (format_name, options) in FORMATS.items():
         format_ = configure(format_name, actions=("a", "b", "c"), options=options)
-        found[name] = [
+        by_format[name] = [
             [
                 row.astype("<f4").tobytes().hex() if np.isfinite(row).all() else None
                 for row in format_.decode([value]).losses[:4]
             ]
             for value in (*EVENTS, *HOSTILE)
         ]
-    return found
+    return by_format
 
 
 def encoded() -> object:

@@ -77,8 +77,8 @@ def test_commits_of_neighbouring_logs_have_the_same_sizes() -> None:
     logs = random_logs(3)
     silent = replace(logs, outcomes=logs.outcomes[:1])
 
-    def seen(each: Logs) -> list[tuple[int, list[int], list[tuple[bytes, int]]]]:
-        log = asyncio.run(lived_through(each, replace(SPEC, cap=CAP), seed=0, chance=Fraction(0)))
+    def seen(part: Logs) -> list[tuple[int, list[int], list[tuple[bytes, int]]]]:
+        log = asyncio.run(lived_through(part, replace(SPEC, cap=CAP), seed=0, chance=Fraction(0)))
         return [_sizes(attempt.commit) for attempt in log.attempts]
 
     assert seen(logs) == seen(silent)

@@ -31,7 +31,7 @@ def test_workers_that_come_and_go_emit_each_request_once() -> None:
         logs = [random_logs(seed, requests=40) for seed in range(PARTITIONS)]
         first, _ = group.service("first")
         tasks = {first: asyncio.create_task(first.run())}
-        end = max(at for each in logs for at, *_ in each.requests + each.outcomes)
+        end = max(at for part in logs for at, *_ in part.requests + part.outcomes)
         for now in range(0, end + WINDOW, 100):
             group.send(logs, now=now)
             await asyncio.sleep(0.001)
@@ -44,12 +44,12 @@ def test_workers_that_come_and_go_emit_each_request_once() -> None:
                 third, _ = group.service("third")
                 tasks[third] = asyncio.create_task(third.run())
         group.now = end + 10 * (WINDOW + GRACE)
-        await group.until(sum(len(each.requests) for each in logs))
+        await group.until(sum(len(part.requests) for part in logs))
         for service, task in tasks.items():
             service.drain()
             await task
-        for number, each in enumerate(logs):
-            assert group.events(number) == expected_events(each, RULES)
+        for number, part in enumerate(logs):
+            assert group.events(number) == expected_events(part, RULES)
         return group
 
     group = asyncio.run(run())

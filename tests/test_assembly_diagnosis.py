@@ -34,14 +34,14 @@ def room() -> MemoryLog:
 
 
 def test_would_a_new_assembly_begin() -> None:
-    async def found() -> list[Finding]:
+    async def looked() -> list[Finding]:
         tools = MemoryTechnology(room()).administrator()
         await compare_assemblies(tools, [SPEC])
         return await partitions(tools, SPEC, alone)
 
-    told = asyncio.run(found())
-    assert [each.verdict for each in told] == [Verdict.GOOD] * 2
-    assert told[1].detail == "it would begin epoch 1 at request 0"
+    findings = asyncio.run(looked())
+    assert [finding.verdict for finding in findings] == [Verdict.GOOD] * 2
+    assert findings[1].detail == "it would begin epoch 1 at request 0"
 
 
 def test_is_a_configuration_of_another_state_refused_before_a_roll_out() -> None:
@@ -53,8 +53,8 @@ def test_is_a_configuration_of_another_state_refused_before_a_roll_out() -> None
     tools = MemoryTechnology(log).administrator()
     with pytest.raises(ConfigurationMismatch, match="needs a new epoch"):
         asyncio.run(compare_assemblies(tools, [SPEC]))
-    told = asyncio.run(partitions(tools, SPEC, alone))
-    assert [each.verdict for each in told] == [Verdict.GOOD, Verdict.PROBLEM]
+    findings = asyncio.run(partitions(tools, SPEC, alone))
+    assert [finding.verdict for finding in findings] == [Verdict.GOOD, Verdict.PROBLEM]
     log.replace_state(TOPICS, 1, {b"checkpoint": b"nonsense"})
     asyncio.run(compare_assemblies(tools, [SPEC]))
 
@@ -86,10 +86,10 @@ def test_are_producers_that_disagree_about_partitions_found() -> None:
     log.append(TOPICS.beside, [(b"fr", None)], partition=0)
     assert asyncio.run(keys(tools, TOPICS, count=10)).verdict is Verdict.GOOD
     log.append(TOPICS.beside, [(b"de", None)], partition=1)
-    found = asyncio.run(keys(tools, TOPICS, count=10))
-    assert found.verdict is Verdict.PROBLEM
-    assert found.subject.startswith("NOT PRIVATE")
-    assert "1 of 2 in several partitions, such as b'de' in 0, 1" in found.detail
+    finding = asyncio.run(keys(tools, TOPICS, count=10))
+    assert finding.verdict is Verdict.PROBLEM
+    assert finding.subject.startswith("NOT PRIVATE")
+    assert "1 of 2 in several partitions, such as b'de' in 0, 1" in finding.detail
 
 
 def test_is_an_event_overdue_in_whole_minutes() -> None:

@@ -78,7 +78,7 @@ def proven(
 ) -> list[EpsilonBound]:
     """What each pair proves of a learner behind the real service, its bits by a seed."""
     names = itertools.count()
-    found = []
+    bounds = []
     for pair in pairs(learner.schedule, spec_of(learner, stream="x").loss_format)[which]:
         spec = spec_of(learner, stream=f"pair-{next(names)}")
         spec = replace(spec, randomness=sd.SeededRandomness(seed))
@@ -87,17 +87,17 @@ def proven(
         def run(log: Sequence[Record], spec: object = spec, on: object = technology) -> list[bytes]:
             return asyncio.run(served(spec, on, log))  # type: ignore[arg-type]
 
-        found.append(lower_bound(pair, run, runs=runs, confidence=confidence))
-    return found
+        bounds.append(lower_bound(pair, run, runs=runs, confidence=confidence))
+    return bounds
 
 
 @pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
 def test_do_shipped_learners_prove_no_more_than_they_charge(options: dict[str, str]) -> None:
     learner = shipped(options)
-    found = proven(learner, runs=300)
-    assert len(found) == 3
+    bounds = proven(learner, runs=300)
+    assert len(bounds) == 3
     assert learner.charge is not None
-    assert max(bound.epsilon for bound in found) <= learner.charge
+    assert max(bound.epsilon for bound in bounds) <= learner.charge
 
 
 def test_is_the_bound_close_to_what_is_charged() -> None:
@@ -238,9 +238,9 @@ QUICK = ("audit", "--recipe", "incumbent_leader", "--epsilon", "1", "--actions",
 @once
 def test_does_the_command_tell_what_the_service_proves() -> None:
     code, out = run(*QUICK, "--json")
-    (found,) = json.loads(out)
+    (audit,) = json.loads(out)
     assert code == 0
-    assert 0 <= found["epsilon_proven"] <= 1
+    assert 0 <= audit["epsilon_proven"] <= 1
 
 
 @once
@@ -256,9 +256,9 @@ def test_does_the_table_have_a_column_for_it(monkeypatch: Patch) -> None:
 def test_does_the_command_fail_for_a_service_that_proves_more(monkeypatch: Patch) -> None:
     monkeypatch.setattr(incumbent_leader, "permute_and_flip_rate", lambda epsilon: 4 * epsilon)
     code, out = run(*QUICK, "--json")
-    (found,) = json.loads(out)
+    (audit,) = json.loads(out)
     assert code == 1
-    assert any("from outside" in failure for failure in found["failures"])
+    assert any("from outside" in failure for failure in audit["failures"])
 
 
 def test_is_a_service_that_halts_no_proof(monkeypatch: Patch) -> None:

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_does_a_crowd_cost_an_event_its_charge_at_most(kind: str) -> None:
     """Exactly its charge where the draw is close, and nothing while its block is open."""
-    found = audit_crowd(sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2"), kind)
-    assert found.verdict == "holds"
-    assert (found.charged, found.actions, found.samples) == (Fraction(1, 2), 2, 0)
-    assert 0.45 < found.worst <= 0.5 + 1e-9
-    assert f"crowd={kind})" in found.learner
+    audit = audit_crowd(sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2"), kind)
+    assert audit.verdict == "holds"
+    assert (audit.charged, audit.actions, audit.samples) == (Fraction(1, 2), 2, 0)
+    assert 0.45 < audit.worst <= 0.5 + 1e-9
+    assert f"crowd={kind})" in audit.learner
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_is_a_broken_engine_caught(
 ) -> None:
     """A prior that reads sums, waits for them or is chosen by them; a slot that counts twice."""
     break_it(monkeypatch)
-    found = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), kind)
-    assert not found.passed
-    assert f"record {record}: moves what is released by" in found.failures[-1]
-    assert found.worst > 1.1
+    audit = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), kind)
+    assert not audit.passed
+    assert f"record {record}: moves what is released by" in audit.failures[-1]
+    assert audit.worst > 1.1
 
 
 def test_is_a_draw_that_reads_nothing_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

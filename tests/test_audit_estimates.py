@@ -178,9 +178,9 @@ def noise_fits() -> bool:
         {"recipe": "incumbent_leader", "epsilon": "1", "schedule": "capped 1"},
         actions=["a", "b", "c"],
     )
-    each = tuple(replace(asked, min_length=1) for asked in TWO)
-    found = sample_estimates(single, each, randomness=SeededRandomness(2), samples=10_000)
-    return all(fit.passed for fit in found)
+    estimates = tuple(replace(asked, min_length=1) for asked in TWO)
+    fits = sample_estimates(single, estimates, randomness=SeededRandomness(2), samples=10_000)
+    return all(fit.passed for fit in fits)
 
 
 @pytest.fixture(scope="module")

@@ -57,12 +57,12 @@ def test_is_a_broken_engine_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
     """Each passed an audit that went through three blocks; `said` is what is found."""
     mutant = MUTANTS[name]
     mutant.patch(monkeypatch)
-    found: list[str] = []
+    flaws: list[str] = []
     for what in findings(mutant):
-        found.append(what)
+        flaws.append(what)
         if re.search(mutant.said, what):
             return
-    pytest.fail(f"found {found}")
+    pytest.fail(f"found {flaws}")
 
 
 def test_does_the_shipped_engine_pass_with_estimates() -> None:
@@ -123,9 +123,9 @@ def test_is_what_is_in_force_recomputed_from_releases(monkeypatch: pytest.Monkey
 
     remember = LossBlocks._remember
     monkeypatch.setattr(LossBlocks, "_remember", peeking)
-    found = misdeeds(learner, longest=64)
-    assert any("a release does not say what is in force after it" in what for what in found)
-    assert any("the bonus is not what earlier releases say" in what for what in found)
+    flaws = misdeeds(learner, longest=64)
+    assert any("a release does not say what is in force after it" in what for what in flaws)
+    assert any("the bonus is not what earlier releases say" in what for what in flaws)
 
 
 # -- the bits of production -----------------------------------------------------------------------
@@ -146,8 +146,8 @@ Entropy = Callable[[int], bytes]
 def test_is_a_key_with_less_entropy_found(changed: Callable[[Entropy], Entropy], said: str) -> None:
     """Whatever is made of the operating system's bytes: 256 bits of them have to be the key."""
     assert flaws_of_system_bits() == []
-    found = flaws_of_system_bits(lambda entropy: SystemRandomness(changed(entropy)))
-    assert any(said in what for what in found), found
+    flaws = flaws_of_system_bits(lambda entropy: SystemRandomness(changed(entropy)))
+    assert any(said in what for what in flaws), flaws
 
 
 def test_is_every_batch_of_draws_keyed_anew() -> None:

@@ -92,8 +92,8 @@ def test_is_no_earlier_learner_carried_wherever_a_cut_ends(
         work.absorb([store.records(work.engine.position, stop)], mode=how)
         cut(store, work, times=2, saves=saves)
     if not carry:  # as an epoch says of itself that began anew, behind a state that was rolled back
-        told = encode_learner(second.epoch_learner(carries=False))
-        store.state[Entries("home", 0).learner(epoch=2)] = told
+        learner_entry = encode_learner(second.epoch_learner(carries=False))
+        store.state[Entries("home", 0).learner(epoch=2)] = learner_entry
     while count < left:
         trial = deepcopy(store)
         monkeypatch.setattr(protocol, "_MOST_GONE", count)
@@ -145,8 +145,8 @@ def test_is_a_key_of_before_idle_counted_as_withheld(
     for stop in (61, *range(81, store.end, 20)) if restarts else (61,):
         live(store, of, stop)
     live(store, of, store.end)
-    told = [line.mechanism for line in openings_of(store, b"fr")]
-    assert told == ["uniform", "uniform", "carried", "carried"]
+    mechanisms = [line.mechanism for line in openings_of(store, b"fr")]
+    assert mechanisms == ["uniform", "uniform", "carried", "carried"]
     assert verified(store, of) == []
     third = idles(made(MORE), epoch=2)
     store.input += store.input[-40:]
@@ -165,17 +165,17 @@ def test_does_no_cut_into_batches_change_what_counts_as_withheld(made: Callable[
     for begin in (15, 20, 25, 30):
         hours += [begin - 2, *(begin + at * 0.01 for at in range(30))]
     keys = [b"fr"] * 40 + [b"de", *[b"fr"] * 30] * 4
-    found = []
+    by_size = []
     for size in (1, 7, 200):
         store, of = dated(made(), hours, keys), idles(made())
         for first, last, mode in ((0, 40, Mode.LIVE), (40, 90, Mode.SHADOW), (90, 164, Mode.LIVE)):
             for start in range(first, last, size):
                 live(store, of, min(last, start + size), mode=mode)
-        found.append([line.mechanism for line in openings_of(store, b"fr")])
+        by_size.append([line.mechanism for line in openings_of(store, b"fr")])
         assert verified(store, of) == []
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) == 5
-    assert {"uniform", "carried"} == set(found[0][1:])
+    assert by_size[0] == by_size[1] == by_size[2]
+    assert len(by_size[0]) == 5
+    assert {"uniform", "carried"} == set(by_size[0][1:])
 
 
 def headers_of(headers: Any) -> list[Headers]:

@@ -28,8 +28,8 @@ SOURCE = Source(TOPICS, "a", Names(ACTIONS, salt="pepper"))
 SUMMED = SHOWN_FEEDBACK["sums"]
 
 
-def parts(*each: int) -> bytes:
-    return np.array([*each, PARTS - sum(each)], dtype="<u4").tobytes()
+def parts(*shares: int) -> bytes:
+    return np.array([*shares, PARTS - sum(shares)], dtype="<u4").tobytes()
 
 
 def published(of: Release, *, lines: Lines = FEEDBACK, mode: Mode = Mode.LIVE) -> Published:
@@ -39,9 +39,9 @@ def published(of: Release, *, lines: Lines = FEEDBACK, mode: Mode = Mode.LIVE) -
 
 
 def table(*records: Published, source: Source = SOURCE, most_bytes: int = 1 << 20) -> Table:
-    found = Table(source, most_keys=100, most_bytes=most_bytes)
-    list(found.apply(records))
-    return found
+    filled = Table(source, most_keys=100, most_bytes=most_bytes)
+    list(filled.apply(records))
+    return filled
 
 
 def chosen(known: Table, request: str, key: Key = b"fr") -> Answer:
@@ -64,9 +64,9 @@ def test_do_the_frequencies_follow_the_policy() -> None:
 def by_the_documents(request: str, release: Release, salt: str, policy: bytes) -> tuple[str, float]:
     """The draw as the documents describe it, without the code under test."""
     identity = release.identity
-    told = [salt.encode(), identity.stream.encode(), str(identity.partition).encode()]
+    fields = [salt.encode(), identity.stream.encode(), str(identity.partition).encode()]
     rest = [str(n).encode() for n in (identity.epoch, identity.born, identity.block)]
-    text = b"".join(len(part).to_bytes(4, "little") + part for part in told)
+    text = b"".join(len(part).to_bytes(4, "little") + part for part in fields)
     if identity.key is None:
         text += b"\xff\xff\xff\xff"
     else:

@@ -75,13 +75,13 @@ BAD: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "line", "told"), BAD)
-def test_is_a_line_that_cannot_be_sent_refused(mode: str, line: str, told: str) -> None:
+@pytest.mark.parametrize(("mode", "line", "phrase"), BAD)
+def test_is_a_line_that_cannot_be_sent_refused(mode: str, line: str, phrase: str) -> None:
     """With file and line, and never with what an outcome said."""
     with pytest.raises(InvalidConfig) as refused:
         read(line, mode)
     message = str(refused.value)
-    assert told in message
+    assert phrase in message
     assert message.startswith("f line 1")
     assert "1.5" not in message
 
@@ -97,8 +97,8 @@ def test_does_a_trial_need_no_code(streamdp: Streamdp, tmp_path: Path) -> None:
         b'{"key": "fr", "request": "r1", "reward": 1}\n'
         b'{"key": "fr", "request": "r2", "action": "list", "person": "p1"}\n'
     )
-    told = streamdp("send", "--assembly", "clicks", *config, stdin=lines)
-    assert told.out == "2 requests sent to shop.requests, 1 outcomes to shop.outcomes\n"
+    result = streamdp("send", "--assembly", "clicks", *config, stdin=lines)
+    assert result.out == "2 requests sent to shop.requests, 1 outcomes to shop.outcomes\n"
     more = streamdp("send", "--assembly", "clicks", "--json", *config, stdin=lines[:0])
     assert more.json == {"requests": 0, "outcomes": 0}
     technology = Configuration.load(path, {}).technology()

@@ -26,9 +26,9 @@ BRIEF = (0.001,)
 
 
 def table(*releases: Release, most_keys: int = 100) -> Table:
-    found = Table(SOURCE, most_keys=most_keys)
-    list(found.apply([action(each) for each in releases]))
-    return found
+    filled = Table(SOURCE, most_keys=most_keys)
+    list(filled.apply([action(release) for release in releases]))
+    return filled
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -41,14 +41,14 @@ async def until(holds: Callable[[], bool]) -> None:
 def test_does_the_newest_release_of_a_key_answer() -> None:
     opened, later = release(b"fr", 0), release(b"fr", 2, block=1, start=1, stop=4)
     assert table(opened).answers[b"fr"].action == "a"
-    found = table(opened, later).answers[b"fr"]
-    assert (found.action, found.why, found.slots) == ("c", Why.PUBLISHED, 3)
+    answer = table(opened, later).answers[b"fr"]
+    assert (answer.action, answer.why, answer.slots) == ("c", Why.PUBLISHED, 3)
 
 
 def test_does_reading_again_never_bring_back_an_old_action() -> None:
     records = [release(b"fr", n % 3, block=n, stop=1 + n) for n in range(5)]
     known = table(*records)
-    again = list(known.apply([action(each) for each in records]))
+    again = list(known.apply([action(release) for release in records]))
     assert again == []
     assert known.answers[b"fr"].block == 4
 
@@ -117,14 +117,14 @@ def test_is_an_unreadable_line_counted_and_survived() -> None:
 
 
 async def following() -> None:
-    actions, told = Topic(), list[Change]()
+    actions, changes = Topic(), list[Change]()
     closed: list[int] = []
     reader = Reader(actions, Topic(), lambda: closed.append(1))
     clock = itertools.count()
     actions.publish(action(release(b"fr", 0)), action(release(None, 2)))
     cache = ActionsCache(
-        lambda: reader, [SOURCE], on_change=told.append, retries=BRIEF, clock=lambda: next(clock),
-        stale_after=1e6,
+        lambda: reader, [SOURCE], on_change=changes.append, retries=BRIEF,
+        clock=lambda: next(clock), stale_after=1e6,
     )  # fmt: skip
     assert cache.action("home", b"fr").why is Why.UNKNOWN_KEY
     assert cache.condition("home").feed is Feed.LOADING
@@ -144,7 +144,7 @@ async def following() -> None:
         actions.fail(None)
         await until(lambda: cache.action("home", b"fr").action == "c")
         await until(lambda: cache.condition("home").stale_seconds == 0)
-    assert [(c.key, c.after.action) for c in told] == [
+    assert [(c.key, c.after.action) for c in changes] == [
         (b"fr", "a"), (None, "c"), (b"fr", "b"), (b"fr", "c"),
     ]  # fmt: skip
     assert actions.readers == len(closed)

@@ -126,9 +126,11 @@ def test_is_every_undocumented_module_listed() -> None:
 def test_is_a_library_whose_internals_are_touched_bounded(library: str) -> None:
     """To the series of releases that these tests have seen."""
     (wanted,) = [
-        each
-        for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-        if re.match(rf"{library}\b", each)
+        requirement
+        for requirement in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+            "dependencies"
+        ]
+        if re.match(rf"{library}\b", requirement)
     ]
     assert re.fullmatch(rf"{library}>=0\.(\d+)(\.\d+)?,<0\.(\d+)", wanted), wanted
     ((lower, upper),) = re.findall(r"0\.(\d+)(?:\.\d+)?,<0\.(\d+)", wanted)
@@ -178,9 +180,9 @@ class Held:
 def made(app: Held, state: ServerState) -> tuple[Any, Wire]:
     """uvicorn's protocol as a listener makes it, connected."""
     config = http_of(app)
-    told = {"reserved": True}
+    server_state = {"reserved": True}
     protocol = cast(Any, config.http_protocol_class)(
-        config, state, told, asyncio.get_running_loop()
+        config, state, server_state, asyncio.get_running_loop()
     )
     wire = Wire()
     protocol.connection_made(wire)
@@ -263,8 +265,8 @@ def test_does_shutdown_close_what_is_idle_and_let_an_answer_end() -> None:
         app.go_on.set()
         await asyncio.gather(*state.tasks)
         assert wire.is_closing()
-        for each in (idle, busy):
-            each.connection_lost(None)
+        for protocol in (idle, busy):
+            protocol.connection_lost(None)
 
     asyncio.run(ask())
 

@@ -156,7 +156,7 @@ def test_is_a_prior_that_depends_on_where_a_batch_was_cut_caught(
         )  # fmt: skip
         losses = np.tile(np.array([[0, 1], [1, 0]], np.float32), (20, 1))
         log = LossBatch([b"x", b"y"], np.tile([0, 1], 20), losses, np.arange(40))
-        return [each for piece in cut(log, places) for each in machine.apply_batch(piece)]
+        return [release for piece in cut(log, places) for release in machine.apply_batch(piece)]
 
     assert released([]) == released([3, 8, 30])
     monkeypatch.setattr(PartitionCrowd, "parts", whole)
@@ -168,14 +168,14 @@ def test_is_a_draw_as_private_under_any_prior(bonuses: tuple[int, int]) -> None:
     """Any bonus vector, and base sums up to 256: the worst log-ratio of one draw is ε."""
     learner = crowded(sd.incumbent_leader(actions=TWO, epsilon=EPSILON))
     units = np.array(bonuses, np.int64) << POINT
-    told = CrowdPrior.of(1, after=1, gap=0, bonuses=units)
+    prior = CrowdPrior.of(1, after=1, gap=0, bonuses=units)
     ratio = 0.0
     for lead in (-255, -20, -3, -1, 0, 1, 3, 20, 255):
         base = np.array([max(0, lead), max(0, -lead)])
         logs = np.array(
             [
                 learner.log_probabilities(
-                    (base + vertex.astype(np.int64)) * UNIT, in_force=0, prior=told
+                    (base + vertex.astype(np.int64)) * UNIT, in_force=0, prior=prior
                 )
                 for vertex in VERTICES
             ]

@@ -117,19 +117,19 @@ def test_does_it_run_and_end_by_itself(tmp_path: Path) -> None:
     run = "from streamdp.cli import main; main()"
     asked = ["demo", "--seconds", "6", "--folder", str(folder), "--listen", f"127.0.0.1:{port}"]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
-    page, told = "", []
+    page, printed = "", []
     with subprocess.Popen(
         [sys.executable, "-c", run, *asked], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            told.append(line)
+            printed.append(line)
             if "block" in line and "…" not in line and not page:
                 address = f"http://127.0.0.1:{port}/v1/status"
                 with urllib.request.urlopen(address, timeout=5) as answer:
                     page = answer.read().decode()
     assert process.returncode == 0
-    said = "".join(told)
+    said = "".join(printed)
     assert "the simulator's own" in said.lower()
     assert "first action was on the screen" in said
     assert "Where to look next" in said
@@ -145,7 +145,9 @@ def test_does_it_run_and_end_by_itself(tmp_path: Path) -> None:
 
 def test_does_a_terminal_of_24_lines_hold_the_picture() -> None:
     """What is higher is cut off below, where the budget is."""
-    rows = [screen.Row(each.name, "outdoor", 9, 5000, [0.3], 0.02, False) for each in SEGMENTS]
+    rows = [
+        screen.Row(segment.name, "outdoor", 9, 5000, [0.3], 0.02, False) for segment in SEGMENTS
+    ]
     banners = [screen.Banner(name, 0.25, 3000, (9.25, 11.5)) for name in BANNERS]
     one = Fraction(1)
     frame = screen.Frame(rows, one, one, one, 6000, 0.5, 10.0, "http://x", banners, one)

@@ -141,8 +141,11 @@ def lines(machine: Engine) -> tuple[Counter[tuple[Key, int]], list[sd.Release]]:
     votes: list[sd.Release] = []
     for at, vector in enumerate(BASE):
         released = machine.apply_batch(record(at, vector))
-        votes += [vote for each in released.pooled for vote in each]
-        for line in (*released, *(line for each in released.donated for line in each)):
+        votes += [vote for released_votes in released.pooled for vote in released_votes]
+        for line in (
+            *released,
+            *(line for released_lines in released.donated for line in released_lines),
+        ):
             if line.kind in ("action", DONATED):
                 charged.update((line.key, slot) for slot in range(line.start, line.stop))
     return charged, votes
@@ -183,8 +186,8 @@ def charged_never(patch: pytest.MonkeyPatch) -> None:
     plain = Plan.charged.fget  # type: ignore[attr-defined]
 
     def charged(self: Plan) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = plain(replace(self, gives=None))
-        return found if self.gives is None else found & ~self.gives
+        plain_charged: NDArray[np.bool_] = plain(replace(self, gives=None))
+        return plain_charged if self.gives is None else plain_charged & ~self.gives
 
     patch.setattr(Plan, "charged", property(charged))
 

@@ -47,7 +47,7 @@ SHIPPED = [
 ]
 
 
-def told(observed: Observed) -> list[tuple[int, float]]:
+def arms_and_gains(observed: Observed) -> list[tuple[int, float]]:
     """Each slot's arm and gain."""
     return list(zip(observed.played.tolist(), (observed.gain / UNIT).tolist(), strict=True))
 
@@ -63,7 +63,7 @@ def test_decides_the_configuration_whether_headers_or_payloads_name_actions() ->
     format_ = made("json", REWARD)
     telling = _Telling(format_)
     record, headers = b'{"reward":1,"action":"b"}', [("streamdp-action", b"a")]
-    assert told(observe(telling, [record], [headers])) == [(0, 0.5)]
+    assert arms_and_gains(observe(telling, [record], [headers])) == [(0, 0.5)]
     silent = _Telling(format_, feedback=IN_VALUE)
     with pytest.raises(InvalidConfig, match="names no actions"):
         observe(silent, [record], [headers])
@@ -77,10 +77,10 @@ class _Telling:
 
     def decode(self, values: Sequence[Value]) -> Outcomes:
         """The numbers; whatever is asked for, not what should be told of actions."""
-        found = self._format.decode(values)
+        decoded = self._format.decode(values)
         tells = self.feedback.played == "header"
-        named = np.full(len(found.numbers), 1, dtype=np.int32)
-        return Outcomes(found.numbers, found.slots_per_record, named if tells else None)
+        named = np.full(len(decoded.numbers), 1, dtype=np.int32)
+        return Outcomes(decoded.numbers, decoded.slots_per_record, named if tells else None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._format, name)
@@ -93,7 +93,7 @@ def test_what_is_sent_is_observed(format_: FeedbackFormat) -> None:
     numbers = np.array([0.25] * len(arms), dtype=np.float32)
     payload, headers = format_.encode(numbers, played=arms), headers_of(format_, arms)
     gain = 0.25 if format_.feedback.content == "loss" else -0.25
-    assert told(observe(format_, [payload], [headers])) == [(arm, gain) for arm in arms]
+    assert arms_and_gains(observe(format_, [payload], [headers])) == [(arm, gain) for arm in arms]
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,16 @@ def test_what_is_sent_is_observed(format_: FeedbackFormat) -> None:
 )
 def test_the_header_names_the_arm(headers: Headers, arm: int) -> None:
     """A missing, doubled or unknown header is the null observation; the slot is taken."""
-    assert told(observe(made("json"), [b'{"loss":0.25}'], [headers])) == [(arm, 0.25)]
+    assert arms_and_gains(observe(made("json"), [b'{"loss":0.25}'], [headers])) == [(arm, 0.25)]
 
 
 def test_another_header_can_be_configured() -> None:
     format_ = made("json", Feedback(ACTIONS, header="shown"))
     headers: list[Headers] = [[("shown", b"b")], [("streamdp-action", b"b")]]
-    assert told(observe(format_, [b'{"loss":1}'] * 2, headers)) == [(1, -0.5), (NO_ARM, -0.5)]
+    assert arms_and_gains(observe(format_, [b'{"loss":1}'] * 2, headers)) == [
+        (1, -0.5),
+        (NO_ARM, -0.5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_another_header_can_be_configured() -> None:
 def test_an_unusable_loss_is_the_gain_0_of_its_arm(payload: Value, gain: float) -> None:
     """The arm was shown, which is public, so its slot counts for it whatever the payload is."""
     headers: list[Headers] = [[("streamdp-action", b"a")]]
-    assert told(observe(made("json"), [payload], headers)) == [(0, gain)]
+    assert arms_and_gains(observe(made("json"), [payload], headers)) == [(0, gain)]
 
 
 def test_a_reward_is_one_minus_a_loss() -> None:
@@ -172,7 +175,7 @@ def test_a_frames_header_names_every_row(header: bytes | None, arms: list[int]) 
     """A header of a wrong length names no row; a row that is unknown is null alone."""
     frame = np.array([0, 0.25, np.nan], dtype="<f4").tobytes()
     observed = observe(made("float32", frames=True), [frame], [[("streamdp-actions", header)]])
-    assert told(observed) == list(zip(arms, [0.5, 0.25, 0.0], strict=True))
+    assert arms_and_gains(observed) == list(zip(arms, [0.5, 0.25, 0.0], strict=True))
 
 
 def test_a_frame_of_a_wrong_length_still_counts_its_arms() -> None:
@@ -180,13 +183,13 @@ def test_a_frame_of_a_wrong_length_still_counts_its_arms() -> None:
     frame = np.array([0, 0.25], dtype="<f4").tobytes() + b"x"
     header = np.array([1, 2], dtype="<u4").tobytes()
     observed = observe(made("float32", frames=True), [frame], [[("streamdp-actions", header)]])
-    assert told(observed) == [(1, 0.0), (2, 0.0)]
+    assert arms_and_gains(observed) == [(1, 0.0), (2, 0.0)]
 
 
 def test_the_value_may_name_the_arm() -> None:
     values = [b'{"action":"b","reward":1}', b'{"action":"z","reward":1}', b'{"reward":1}']
     observed = observe(made("json", IN_VALUE), values, [[("streamdp-action", b"a")]] * 3)
-    assert told(observed) == [(1, 0.5), (NO_ARM, 0.5), (NO_ARM, 0.0)]
+    assert arms_and_gains(observed) == [(1, 0.5), (NO_ARM, 0.5), (NO_ARM, 0.0)]
 
 
 @pytest.mark.parametrize("format_", [made("json"), made("json", IN_VALUE)], ids=repr)

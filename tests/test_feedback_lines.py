@@ -35,9 +35,9 @@ def test_what_was_recorded_comes_back(name: str, mode: Mode) -> None:
     """Sums and counts in every mode; the policy where it is published, it is computed elsewhere."""
     shown = SHOWN_FEEDBACK[name]
     recorded = state.record(shown, lines=FEEDBACK, mode=mode, ordinal=9)
-    found = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
+    decoded = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
     kept = replace(shown, policy=None) if mode is Mode.SHADOW else shown
-    assert found == replace(recorded, release=kept)
+    assert decoded == replace(recorded, release=kept)
 
 
 def test_readers_are_told_the_policy_and_what_it_is_about() -> None:
@@ -70,10 +70,10 @@ def test_every_length_is_a_function_of_the_number_of_actions(mode: Mode) -> None
         for shown in (np.zeros(4, dtype=np.int64), np.full(4, 2**62))
         for policy in policies
     ]
-    kept = [state.record(each, lines=FEEDBACK, mode=mode, ordinal=9) for each in drawn]
-    assert len({len(state.encode_recorded(each)) for each in kept}) == 1
-    assert len({len(each.ledger) for each in kept}) == 1
-    assert len({len(each.action or b"") for each in kept}) == 1
+    kept = [state.record(release, lines=FEEDBACK, mode=mode, ordinal=9) for release in drawn]
+    assert len({len(state.encode_recorded(recorded)) for recorded in kept}) == 1
+    assert len({len(recorded.ledger) for recorded in kept}) == 1
+    assert len({len(recorded.action or b"") for recorded in kept}) == 1
     assert len(state.encode_recorded(kept[0])) < state.largest_recorded(FEEDBACK, key_bytes=8)
 
 

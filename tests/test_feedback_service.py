@@ -70,9 +70,9 @@ def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
     room = asyncio.run(run())
     assert room.wrong() == []
     evidence = room.evidence(CLICKS)
-    told = {
+    policies = {
         line.identity: policy_of(from_base64(line.policy, "policy"), actions=len(ACTIONS))
-        for line in map(decode_in_force, (each.value for each in evidence.actions))
+        for line in map(decode_in_force, (record.value for record in evidence.actions))
         if isinstance(line, PolicyLine)
     }
     first = decode_ledger(evidence.ledger[0].value)
@@ -91,9 +91,9 @@ def test_is_a_policy_published_that_anybody_can_recompute(played: str) -> None:
             states[key] = learner.learned(states[key], gains[None], counts[None])
         block = line.block if sums is None else line.block + 1
         expected = learner.policy(states[key], np.array([block]))[0]
-        assert told[line.identity].tolist() == expected.tolist()
+        assert policies[line.identity].tolist() == expected.tolist()
         compared += 1
-    assert compared == len(told) > 20
+    assert compared == len(policies) > 20
 
 
 def test_are_counts_those_of_the_headers_whatever_the_payloads() -> None:

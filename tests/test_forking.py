@@ -35,9 +35,9 @@ def test_has_it_its_arguments_environment_limits_and_the_streamdp_that_is_tested
             file_limit=1 << 30,
         ) as process:  # fmt: skip
             assert process.stderr is not None
-            told = json.loads(process.stderr.read())
+            said = json.loads(process.stderr.read())
             assert process.wait() == 7
-        assert told == {
+        assert said == {
             "arguments": ["-c", "check", "-v"], "folder": str(Path.cwd()), "word": word,
             "streamdp": streamdp.__file__, "name": "__main__", "stdin": "", "limit": 1 << 30,
             "threads": 1, "aiokafka": True,

@@ -408,8 +408,8 @@ class Mutant:
         return self.good.explain(value)
 
     def decode(self, values: Sequence[Value]) -> Decoded:
-        found: Decoded = getattr(self, f"_{self.name}")(values)
-        return found
+        decoded: Decoded = getattr(self, f"_{self.name}")(values)
+        return decoded
 
     def _drops_bad_records(self, values: Sequence[Value]) -> Decoded:
         return self.good.decode([value for value in values if self.explain(value) is None])
@@ -431,7 +431,7 @@ class Mutant:
         parts = [self.good.decode([value]) for value in values]
         null = np.full((1, len(self.actions)), np.nan, dtype=np.float32)
         rows = [null if np.isnan(part.losses).any() else part.losses for part in parts]
-        slots = np.array([len(each) for each in rows], dtype=np.int64)
+        slots = np.array([len(part_rows) for part_rows in rows], dtype=np.int64)
         return Decoded(np.concatenate([null[:0], *rows]), slots)
 
     def _nulls_the_batch(self, values: Sequence[Value]) -> Decoded:

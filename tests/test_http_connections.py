@@ -208,10 +208,10 @@ def test_are_durations_told_by_what_was_asked_for() -> None:
             body = json.dumps({"keys": []}).encode()
             await face.ask(f"/v1/streams/home/{path}", method=method, body=body)
         durations = face.knowledge.traffic.durations
-        assert {kind: sum(each.counts) for kind, each in durations.items()} == dict.fromkeys(
-            RequestKind, 1
-        )
-        assert all(each.seconds > 0 for each in durations.values())
+        assert {
+            kind: sum(histogram.counts) for kind, histogram in durations.items()
+        } == dict.fromkeys(RequestKind, 1)
+        assert all(histogram.seconds > 0 for histogram in durations.values())
 
     asyncio.run(ask())
 
@@ -250,10 +250,10 @@ def test_is_a_sandbox_that_refuses_to_tell_or_change_limits_survived(
 
     monkeypatch.setattr(resource, "getrlimit", refused)
     monkeypatch.setattr(resource, "setrlimit", refused)
-    told = tmp_path / "limits"
-    monkeypatch.setattr(door, "LIMITS", told)
+    limits = tmp_path / "limits"
+    monkeypatch.setattr(door, "LIMITS", limits)
     for soft, most in (("600", 328), ("unlimited", 1000), ("16384", 1000)):
-        told.write_text(
+        limits.write_text(
             f"Limit  Soft  Hard  Units\nMax open files            {soft}   unlimited  files\n"
         )
         assert fitted(Limits(1000, 1.0, 16)).most_connections == most

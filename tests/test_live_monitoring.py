@@ -123,7 +123,7 @@ def test_is_a_refused_charge_seen_and_nothing_drawn(tmp_path: Path) -> None:
         place.send(events(100))
         assert fires(server, "StreamdpChargeRefused", "StreamdpPartitionHalted")
         halted = server.query('streamdp_partition_halted{reason="budget_exceeded"} == 1')
-        assert [each["metric"]["stream"] for each in halted] == ["home"]
+        assert [sample["metric"]["stream"] for sample in halted] == ["home"]
         assert server.query("streamdp_blocks_total > 0") == []
         assert server.query("streamdp_epsilon_charged_max > 0") == []
 

@@ -103,8 +103,13 @@ class Life:
         page = MetricsPage(lambda: facts, most_series=5000).render()
         service.drain()
         await task
-        told = [line for line in log.told if line[1].get("partition") in (None, "clicks/0")]
-        return {"commits": self._commits(), "log": told, "metrics": page, "status": status.encode()}
+        lines = [line for line in log.lines if line[1].get("partition") in (None, "clicks/0")]
+        return {
+            "commits": self._commits(),
+            "log": lines,
+            "metrics": page,
+            "status": status.encode(),
+        }
 
     def _requests(self, begin: int) -> None:
         for number in range(REQUESTS):
@@ -236,7 +241,7 @@ def _narrow_positions(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "told"),
+    ("mutant", "member"),
     [
         (_counts_outcomes, "metrics"),
         (_measures_reading, "metrics"),
@@ -245,7 +250,7 @@ def _narrow_positions(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_is_a_service_that_tells_caught(
-    mutant: Callable[[pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], None], member: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    assert told in differing(lived("none")[0], lived("many")[0])
+    assert member in differing(lived("none")[0], lived("many")[0])

@@ -106,8 +106,8 @@ def test_do_neighbouring_inputs_look_the_same(name: str, monkeypatch: pytest.Mon
     other, other_operator = asyncio.run(observed(NEIGHBOURS[name]))
     for before, after in zip(one, other, strict=True):
         assert before.keys() == after.keys()
-        for what, told in before.items():
-            assert told == after[what], what
+        for what, answer in before.items():
+            assert answer == after[what], what
     assert one_operator != other_operator
     history = json.loads(one[0]["/v1/streams/home/keys/%00%00%00%00%00%00%00%02/history"][2])  # type: ignore[index]
     assert len(history["learners"][0]["points"]) > 4

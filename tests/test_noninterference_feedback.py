@@ -90,12 +90,12 @@ def test_are_neighbours_the_same_to_the_byte(
 
 
 def test_are_neighbours_the_same_on_files(tmp_path: Path) -> None:
-    told = []
+    lives = []
     for number, name in enumerate(("a loss", "another", "garbage")):
         folder = tmp_path / str(number)
         folder.mkdir()
-        told.append(on_sqlite(FeedbackCourse(), folder, at=LATE, content=HEADER[name]))
-    assert [differences(told[0], other) for other in told[1:]] == [[], []]
+        lives.append(on_sqlite(FeedbackCourse(), folder, at=LATE, content=HEADER[name]))
+    assert [differences(lives[0], other) for other in lives[1:]] == [[], []]
 
 
 def test_are_neighbours_the_same_with_a_quarantine() -> None:
@@ -115,8 +115,8 @@ def test_is_a_life_told_in_full() -> None:
     assert len(commits) > 20
     for event in ("partition_lost", "partition_drained", "partition_halted", "stopped"):
         assert event in log
-    for told in ("needs a new epoch", "2 or a later one", "damaged", "rows; expected", "foreign"):
-        assert told in log, told
+    for phrase in ("needs a new epoch", "2 or a later one", "damaged", "rows; expected", "foreign"):
+        assert phrase in log, phrase
     assert "withheld" in str(seen["ledger"])
     assert str(seen["actions"]).count('"policy"') > 20
 

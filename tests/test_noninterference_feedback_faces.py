@@ -80,8 +80,8 @@ def test_do_neighbouring_inputs_look_the_same(name: str, monkeypatch: pytest.Mon
     other = asyncio.run(observed(CONTENTS[name]))
     for before, after in zip(one, other, strict=True):
         assert before.keys() == after.keys()
-        for what, told in before.items():
-            assert told == after[what], what
+        for what, answer in before.items():
+            assert answer == after[what], what
     choice = one[0][f"{KEY}/choice?request=r-1"]
     assert json.loads(choice[2])["source"] == "published"  # type: ignore[index]
     history = json.loads(one[1][f"{KEY}/history"][2])  # type: ignore[index]
@@ -93,5 +93,5 @@ def test_would_sums_without_noise_be_caught(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Fresh, "sums", lambda self, bank, rows: (bank.sums[rows], bank.shown[rows]))
     one = asyncio.run(observed(CONTENTS["a loss"]))
     other = asyncio.run(observed(CONTENTS["another"]))
-    found = {what for what in one[0] if one[0][what] != other[0][what]}
-    assert f"{KEY}/history" in found, found
+    differing = {what for what in one[0] if one[0][what] != other[0][what]}
+    assert f"{KEY}/history" in differing, differing

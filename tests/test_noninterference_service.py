@@ -111,12 +111,12 @@ def test_are_neighbours_the_same_to_the_byte(
 
 
 def test_are_neighbours_the_same_on_files(tmp_path: Path) -> None:
-    told = []
+    lives = []
     for number, name in enumerate(("a vector", "another", "not a number", "garbage")):
         folder = tmp_path / str(number)
         folder.mkdir()
-        told.append(on_sqlite(Course(), folder, at=LATE, content=JSON[name]))
-    assert [differences(told[0], other) for other in told[1:]] == [[], [], []]
+        lives.append(on_sqlite(Course(), folder, at=LATE, content=JSON[name]))
+    assert [differences(lives[0], other) for other in lives[1:]] == [[], [], []]
 
 
 def test_is_a_life_told_in_full() -> None:
@@ -129,8 +129,8 @@ def test_is_a_life_told_in_full() -> None:
         assert event in log
     assert '"records": 0' in log
     assert log.count('"partition_rebuilding"') > log.count('"records": 0')
-    for told in ("needs a new epoch", "2 or a later one", "damaged", "rows; expected", "foreign"):
-        assert told in log, told
+    for phrase in ("needs a new epoch", "2 or a later one", "damaged", "rows; expected", "foreign"):
+        assert phrase in log, phrase
     assert "withheld" in str(seen["ledger"])
     assert "block_regret" in str(seen["epoch: view"])
 
@@ -241,14 +241,14 @@ def shows_what_is_kept(patch: Patch) -> None:
     patch.setattr(Engine, "__repr__", lambda self: f"Engine({self._bank.sums.tolist()})")
     live = Worker._live
 
-    async def told(self: Worker) -> None:
+    async def showing(self: Worker) -> None:
         try:
             await live(self)
         finally:
             if self._work is not None:
                 self._around.view.part(self.partition).message = repr(self._work.engine)
 
-    patch.setattr(Worker, "_live", told)
+    patch.setattr(Worker, "_live", showing)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_is_the_argument_of_a_failed_callback_not_logged() -> None:
 
     lines = Lines()
     asyncio.run(fail())
-    ((event, fields),) = lines.told
+    ((event, fields),) = lines.lines
     assert (event, fields["detail"]) == ("loop_exception", "Exception in callback")
     assert fields["exception"] == "ValueError"
     assert "0.25" not in str(fields)

@@ -42,9 +42,9 @@ def published(mode: Mode = Mode.LIVE) -> Evidence:
 
 
 def heard(evidence: Evidence, *, since: int = 0) -> StreamReleases:
-    told = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS))
-    told.apply(evidence.ledger[since:])
-    return told
+    releases = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS))
+    releases.apply(evidence.ledger[since:])
+    return releases
 
 
 def test_are_the_points_the_published_policies() -> None:
@@ -90,11 +90,11 @@ def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
     store = store_of(policies())
     live(store, stream(policies()), 60)
     live(store, stream(policies(MORE), epoch=2), store.end)
-    told = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
-    told.apply(store.ledger)
+    releases = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
+    releases.apply(store.ledger)
     lines = [decode_in_force(record.value) for record in store.actions]
     for key, opening in openings(store, 2).items():
-        history = told.of_key(key)[0]
+        history = releases.of_key(key)[0]
         assert history.policies is not None
         points = history.policies.points(len(MORE))
         by_stop = {
@@ -116,11 +116,11 @@ def test_does_a_key_that_comes_back_keep_its_place_among_the_first() -> None:
     """Whoever is watched stays so: a new learner of the key takes the place of the one before."""
     store, of = of_two(policies()), idles(policies())
     live(store, of, store.end)
-    told = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS), histories=2)
-    told.apply(store.ledger)
-    assert told.of_key(b"fr")[0].carried
-    assert told.of_key(b"fr")[0].points is not None
-    assert told.of_key(b"fr")[0].policies is not None
+    releases = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS), histories=2)
+    releases.apply(store.ledger)
+    assert releases.of_key(b"fr")[0].carried
+    assert releases.of_key(b"fr")[0].points is not None
+    assert releases.of_key(b"fr")[0].policies is not None
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
     )
     (real["carried"] if member == "history" else real)[member] = broken
     store.ledger[at] = replace(store.ledger[at], value=json.dumps(real).encode())
-    told = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
-    told.apply(store.ledger)
+    releases = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
+    releases.apply(store.ledger)
     drawn = {}
-    for (_, key), history in told.keys.items():
+    for (_, key), history in releases.keys.items():
         drawn[key] = _learner(0, history, MORE)["policies"]
     assert drawn.pop(store.ledger[at].key) is None
     assert None not in drawn.values()
-    assert told.refused == (kind == "sums")
+    assert releases.refused == (kind == "sums")
 
 
 def test_are_there_no_policies_of_what_was_withheld() -> None:

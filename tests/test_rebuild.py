@@ -122,9 +122,9 @@ def test_is_another_action_in_force_than_was_recorded_an_error() -> None:
     again = {"rows": [], "log": [LOG], "position": 10, "expected_rows": 1}
     assert sd.rebuild(engine(learner), releases=releases, **again).action(b"k")  # type: ignore[arg-type]
     (name,) = (name for name in releases if (name.kind, name.block) == ("action", 1))
-    told = releases[name].in_force
-    assert told is not None
-    moved = releases | {name: releases[name]._replace(in_force=(told + 1) % 3)}
+    in_force = releases[name].in_force
+    assert in_force is not None
+    moved = releases | {name: releases[name]._replace(in_force=(in_force + 1) % 3)}
     with pytest.raises(sd.StateMismatch, match="block 1 born at 0: another action was in force"):
         sd.rebuild(engine(learner), releases=moved, **again)  # type: ignore[arg-type]
 

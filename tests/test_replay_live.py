@@ -64,10 +64,10 @@ def test_do_partitions_of_a_replay_adopt_in_step(monkeypatch: pytest.MonkeyPatch
     names = ("incumbent_leader:schedule=capped 8:crowd=stream",)
     log, asked = made_up(300, seed=5, keys=6), cells(names, "2")
     small = Pieces(log.losses, log.keys, log.partitions, step=13)
-    found = replayed(log, asked, BENCH)
-    assert replayed(small, asked, BENCH) == found
+    whole = replayed(log, asked, BENCH)
+    assert replayed(small, asked, BENCH) == whole
     within = cells([names[0].replace("stream", "partition")], "2")
-    assert list(replayed(log, within, BENCH).values()) != list(found.values())
+    assert list(replayed(log, within, BENCH).values()) != list(whole.values())
     held: dict[int, list[LossBatch]] = {}
     for portion in log.portions():
         held.setdefault(portion.partition, []).append(portion.batch)

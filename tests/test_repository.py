@@ -64,12 +64,12 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
 def test_no_test_skips_or_expects_to_fail() -> None:
     guilty = re.compile(r"pytest\.(mark\.)?(skip|skipif|xfail|importorskip)\b")
     allowed = {ROOT / "tests" / "support" / "left_out.py", ROOT / "tests" / "test_left_out.py"}
-    found = [
+    names = [
         path.name
         for path in python_files()
         if path not in allowed and path != Path(__file__) and guilty.search(path.read_text())
     ]
-    assert found == []
+    assert names == []
 
 
 def test_no_test_file_takes_from_another() -> None:

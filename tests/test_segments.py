@@ -34,22 +34,22 @@ def check_cut(
     """Cut a batch, and compare every column with the dictionary."""
     grouped = group(index, int(index.max()) + 1)
     before = np.array([taken.get(key, 0) for key in grouped.touched.tolist()], dtype=np.int64)
-    found = cut(schedule, grouped, before)
+    pieces = cut(schedule, grouped, before)
     wanted = by_hand(schedule, index, taken)
     waves: dict[int, int] = defaultdict(int)
     for at, ((key, block), places) in enumerate(sorted(wanted.items())):
         seen = taken.get(key, 0) + sum(
             len(wanted[key, b]) for k, b in wanted if k == key and b < block
         )
-        rows = slice(found.begin[at], found.begin[at] + found.length[at])
+        rows = slice(pieces.begin[at], pieces.begin[at] + pieces.length[at])
         assert grouped.places(np.arange(len(index)))[rows].tolist() == places
-        assert (grouped.touched[found.of[at]], found.block[at]) == (key, block)
-        assert found.into[at] == seen + 1 - schedule.start(block)
-        assert found.closes[at] == (seen + len(places) + 1 == schedule.stop(block))
-        assert found.wave[at] == waves[key]
+        assert (grouped.touched[pieces.of[at]], pieces.block[at]) == (key, block)
+        assert pieces.into[at] == seen + 1 - schedule.start(block)
+        assert pieces.closes[at] == (seen + len(places) + 1 == schedule.stop(block))
+        assert pieces.wave[at] == waves[key]
         waves[key] += 1
-    assert len(found.of) == len(wanted)
-    return grouped, found
+    assert len(pieces.of) == len(wanted)
+    return grouped, pieces
 
 
 @given(
@@ -111,9 +111,9 @@ def test_are_the_sums_those_of_each_slot_alone(
     cuts = cut(sd.geometric("2.5"), grouped, before)
     for length in (cuts.length, generator.integers(0, cuts.length + 1), cuts.length * 0):
         sums, nulls = Adder(actions).sums(losses, grouped, cuts.begin, length)
-        for begin, rows, found in zip(cuts.begin, length, sums, strict=True):
+        for begin, rows, summed in zip(cuts.begin, length, sums, strict=True):
             places = grouped.places(np.arange(begin, begin + rows))
-            np.testing.assert_array_equal(found, wanted[places].sum(axis=0))
+            np.testing.assert_array_equal(summed, wanted[places].sum(axis=0))
             np.testing.assert_array_equal(nulls[places], bad[places])
 
 
@@ -125,9 +125,9 @@ def test_are_rows_summed_that_are_wider_than_working_memory(actions: int) -> Non
     grouped = group(index, 2)
     cuts = cut(sd.capped(20), grouped, np.array([0, 5]))
     sums, _ = Adder(actions).sums(losses, grouped, cuts.begin, cuts.length)
-    for begin, rows, found in zip(cuts.begin, cuts.length, sums, strict=True):
+    for begin, rows, summed in zip(cuts.begin, cuts.length, sums, strict=True):
         places = grouped.places(np.arange(begin, begin + rows))
-        np.testing.assert_array_equal(found, quantise(losses[places])[0].sum(axis=0))
+        np.testing.assert_array_equal(summed, quantise(losses[places])[0].sum(axis=0))
 
 
 def test_does_an_adder_remember_nothing() -> None:

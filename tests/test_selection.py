@@ -226,8 +226,8 @@ def test_a_law_has_twelve_digits(name: str, s: list[float]) -> None:
     """
     with mp.workdps(80 + int(max(s))):
         exact = getattr(laws_by_hand, name)(s)
-        found = getattr(laws, name)(np.array(s))
-        for ours, true in zip(found.tolist(), exact, strict=True):
+        law = getattr(laws, name)(np.array(s))
+        for ours, true in zip(law.tolist(), exact, strict=True):
             assert abs(mp.expm1(mp.mpf(ours) - true)) < 1e-12
 
 
@@ -268,8 +268,8 @@ def test_a_law_knows_sums_and_priors_exactly(kind: type[Ours]) -> None:
     prior = Prior.dense(np.array([[1, 3, -2]]), 3)
     small = np.array([5, 5 + UNIT // 3, 0], np.int64)
     mechanism = kind(Fraction(1, 3))
-    found = mechanism.log_probabilities(sums, prior)
-    assert np.array_equal(found, mechanism.log_probabilities(small, prior))
+    law = mechanism.log_probabilities(sums, prior)
+    assert np.array_equal(law, mechanism.log_probabilities(small, prior))
     handicaps = [
         Fraction(1, 3) * int(small[i]) / UNIT - Fraction([1, 3, -2][i], 3) for i in range(3)
     ]
@@ -277,7 +277,7 @@ def test_a_law_knows_sums_and_priors_exactly(kind: type[Ours]) -> None:
     name = {Exponential: "exponential", PermuteAndFlip: "permute_and_flip"}.get(kind, "laplace")
     with mp.workdps(50):
         exact = getattr(laws_by_hand, name)(s)
-    assert found == pytest.approx([float(x) for x in exact], rel=1e-12)
+    assert law == pytest.approx([float(x) for x in exact], rel=1e-12)
 
 
 def test_permute_and_flip_never_expects_worse_than_the_exponential_mechanism() -> None:
@@ -464,16 +464,18 @@ def test_enclosures_contain_the_true_value() -> None:
         for size in (6, 64, 120):
             precision = Precision.of_bits(size)
             for numerator in (0, 1, 3, (1 << size) // 3, (1 << size) - 2, (1 << size) - 1):
-                found = precision.logarithm(precision.fraction(numerator, size))
+                interval = precision.logarithm(precision.fraction(numerator, size))
                 high = mp.log(mp.mpf(numerator + 1) / (1 << size))
-                assert mp.mpf(str(found.high)) >= high - mp.mpf(10) ** -55
+                assert mp.mpf(str(interval.high)) >= high - mp.mpf(10) ** -55
                 if numerator:
                     low = mp.log(mp.mpf(numerator) / (1 << size))
-                    assert mp.mpf(str(found.low)) <= low + mp.mpf(10) ** -55
+                    assert mp.mpf(str(interval.low)) <= low + mp.mpf(10) ** -55
                     width = float(high - low) * (1 + 1e-6)  # as narrow as two logarithms
-                    assert float(found.high - found.low) <= width + 10.0 ** (-15 - size * 31 // 100)
+                    assert float(interval.high - interval.low) <= width + 10.0 ** (
+                        -15 - size * 31 // 100
+                    )
                 else:
-                    assert found.low == Decimal("-Infinity")
+                    assert interval.low == Decimal("-Infinity")
 
 
 def test_exact_arithmetic_on_intervals_rounds_outwards() -> None:

@@ -173,7 +173,7 @@ async def test_does_a_defect_halt_its_partition_without_telling_content() -> Non
     async with room.worker(reached=reached) as worker:
         await room.until(lambda: room.is_read(HOME1))
     assert worker.view.part(HOME0).reason is Reason.INTERNAL
-    assert "0.25" not in str(worker.log.told)
+    assert "0.25" not in str(worker.log.lines)
 
 
 @running
@@ -194,7 +194,7 @@ async def test_does_a_defect_in_reading_halt_its_partition_alone() -> None:
             await room.until(lambda: room.is_read(HOME1) and worker.service.halted == [HOME0])
     assert worker.view.part(HOME0).reason is Reason.INTERNAL
     assert room.wrong(HOME1) == []
-    assert "0.25" not in str(worker.log.told)
+    assert "0.25" not in str(worker.log.lines)
     assert worker.log.of("partition_halted")[0]["detail"] == "ValueError"
 
 

@@ -87,12 +87,12 @@ def test_are_runs_the_same_again_and_common_to_all() -> None:
     )
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one.regrets, other.regrets)
-    told = {(outcome.cell.name, outcome.cell.epsilon): outcome for outcome in first}
-    assert len(told) == 5
+    outcomes = {(outcome.cell.name, outcome.cell.epsilon): outcome for outcome in first}
+    assert len(outcomes) == 5
     (low, high) = parse_epsilons("0.1,1")
     capped, free = "prefix_softmax", "prefix_softmax:cap=none"
-    np.testing.assert_array_equal(told[capped, low].regrets, told[free, low].regrets)
-    assert (told[capped, high].regrets != told[free, high].regrets).any()
+    np.testing.assert_array_equal(outcomes[capped, low].regrets, outcomes[free, low].regrets)
+    assert (outcomes[capped, high].regrets != outcomes[free, high].regrets).any()
 
 
 @pytest.mark.slow
@@ -157,12 +157,12 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.slow
 def test_does_the_command_print_tables_and_json() -> None:
-    told = json.loads(
+    rows = json.loads(
         run("--json", "--epsilon", "1,inf", "--learners", "incumbent_leader", "--slots", "9000")
     )
-    assert len(told) == 2 * len(INSTANCES)
-    assert {row["epsilon"] for row in told} == {"1", None}
-    assert all(row["mean_regret"] > 0 and row["runs"] == 3 for row in told)
+    assert len(rows) == 2 * len(INSTANCES)
+    assert {row["epsilon"] for row in rows} == {"1", None}
+    assert all(row["mean_regret"] > 0 and row["runs"] == 3 for row in rows)
     for arguments in ([], ["--learners", "naive_noisy_leader"]):
         text = run("--slots", "9000", *arguments)
         assert "naive_noisy_leader" in text
@@ -258,8 +258,8 @@ def test_does_the_default_follow_change_in_worlds_that_it_was_not_chosen_by() ->
     assert len(instances) == len(HELD_OUT_DRIFTING) == 10
     ratios = [lost[name, DEFAULT] / lost[name, "incumbent_leader"] for name in instances]
     assert np.exp(np.mean(np.log(ratios))) < 0.4
-    assert not {each.name for each in (*HELD_OUT_DRIFTING, *HELD_OUT_STATIONARY)} & {
-        each.name for family in (STATIONARY, DRIFTING, OTHERS) for each in family
+    assert not {instance.name for instance in (*HELD_OUT_DRIFTING, *HELD_OUT_STATIONARY)} & {
+        instance.name for family in (STATIONARY, DRIFTING, OTHERS) for instance in family
     }
 
 

@@ -67,7 +67,7 @@ def test_do_groups_say_what_they_can() -> None:
     """Keys of one cluster gain by being a group; groups that mean nothing hardly cost."""
     size = Size(keys=150, actions=10, horizon=3000, runs=3, seed=1)
     kinds = ("five clusters", "clusters that are groups", "unrelated, in groups")
-    apart, grouped, unrelated = (regret_left([each])[0] for each in played(*kinds, size=size))
+    apart, grouped, unrelated = (regret_left([outcome])[0] for outcome in played(*kinds, size=size))
     assert grouped < 0.75 * apart
     assert unrelated < 1.15
 

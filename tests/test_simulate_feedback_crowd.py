@@ -35,10 +35,10 @@ def played(*names: str, size: Size = SMALL) -> list[CrowdOutcome]:
 
 def test_what_do_keys_gain_or_lose() -> None:
     """Alike ones gain much, unrelated ones and those that a trap is laid for lose hardly."""
-    found = {each.kind.name: each for each in played("identical", "unrelated", "trap")}
-    assert regret_left([found["identical"]])[0] < 0.6
-    assert regret_left([found["unrelated"]])[0] < 1.1
-    assert caught(found["trap"]) < 1.3
+    by_name = {outcome.kind.name: outcome for outcome in played("identical", "unrelated", "trap")}
+    assert regret_left([by_name["identical"]])[0] < 0.6
+    assert regret_left([by_name["unrelated"]])[0] < 1.1
+    assert caught(by_name["trap"]) < 1.3
 
 
 def test_is_a_crowd_that_is_told_nothing_the_learner_itself(
@@ -52,7 +52,7 @@ def test_is_a_crowd_that_is_told_nothing_the_learner_itself(
 
 def test_does_each_block_release_what_was_shown() -> None:
     """Counts of all blocks add up to the slots, over the phases too; with noise in both numbers."""
-    (kind,) = (each for each in KINDS if each.name == "changing, clusters")
+    (kind,) = (possible for possible in KINDS if possible.name == "changing, clusters")
     world = kind.world(
         np.random.default_rng(1), keys=5, actions=3, horizon=400, structure=0,
         scale=SETS["wide"],

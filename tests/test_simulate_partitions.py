@@ -17,13 +17,13 @@ from tests.support.calling import Streamdp
 
 def played(size: Size) -> CrowdOutcome:
     """One kind of crowd, whose keys have the same best action."""
-    (found,) = simulate_crowds(
+    (outcome,) = simulate_crowds(
         lambda epsilon, names: sd.incumbent_leader(actions=names, epsilon=epsilon),
         [Fraction(1)],
         kinds=[SAME],
         size=size,
     )
-    return found
+    return outcome
 
 
 def test_do_few_keys_in_each_partition_gain_by_what_others_tell() -> None:
@@ -52,5 +52,5 @@ def test_is_a_size_that_gives_no_crowd_refused(
     streamdp: Streamdp, asked: tuple[str, ...], said: str
 ) -> None:
     """By the command, before anything is played."""
-    found = streamdp("simulate", "--keys", "12", *asked)
-    assert (found.code, said in found.err) == (2, True)
+    result = streamdp("simulate", "--keys", "12", *asked)
+    assert (result.code, said in result.err) == (2, True)

@@ -71,10 +71,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loaded(arguments: list[str], folder: Path) -> tuple[int, set[str]]:
     """A command's exit code, and every module that a process of its own holds at its end."""
-    told = folder / "told.json"
-    program = [sys.executable, "-c", CALL, str(told), *arguments]
+    file = folder / "told.json"
+    program = [sys.executable, "-c", CALL, str(file), *arguments]
     subprocess.run(program, cwd=folder, capture_output=True, check=False)
-    code, modules = json.loads(told.read_text())
+    code, modules = json.loads(file.read_text())
     return code, set(modules)
 
 
@@ -129,8 +129,8 @@ def test_has_each_file_of_commands_its_own_name() -> None:
     names += [group.name for group in whole.registered_groups]
     for name in names:
         alone = application(only=str(name))
-        assert [each.name for each in alone.registered_commands] in ([], [name])
-        assert [each.name for each in alone.registered_groups] in ([], [name])
+        assert [command.name for command in alone.registered_commands] in ([], [name])
+        assert [group.name for group in alone.registered_groups] in ([], [name])
         assert alone.registered_commands or alone.registered_groups
 
 

@@ -88,13 +88,15 @@ def page() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def window(page: str) -> Iterator[Browser]:
     """A window that has been let in."""
-    with browser() as found:
-        found.size(1280, 900)
-        found.open(page)
-        found.until(lambda: "asks for its token" in found.text("form"))
-        found.keys(TOKEN.decode() + "\ue007")
-        found.until(lambda: "segment" in found.text("#rows") or "fr" in found.text("#rows"))
-        yield found
+    with browser() as page_window:
+        page_window.size(1280, 900)
+        page_window.open(page)
+        page_window.until(lambda: "asks for its token" in page_window.text("form"))
+        page_window.keys(TOKEN.decode() + "\ue007")
+        page_window.until(
+            lambda: "segment" in page_window.text("#rows") or "fr" in page_window.text("#rows")
+        )
+        yield page_window
 
 
 def test_is_the_cost_of_an_event_on_its_face(window: Browser) -> None:
@@ -195,7 +197,7 @@ def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
     asked = window.run("return performance.getEntriesByType('resource').map(e => e.name)")
     assert asked
     assert all(name.startswith((page, "data:")) for name in asked)
-    complaints = [each for each in window.complaints() if "401" not in each]
+    complaints = [complaint for complaint in window.complaints() if "401" not in complaint]
     assert complaints == []
 
 
@@ -226,20 +228,22 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
     thread.start()
     try:
         assert ready.wait(30)
-        with browser() as found:
-            found.open(address[0])
-            found.until(lambda: "other" in found.text("#streams"))
-            assert "ε = 2" in found.text("[aria-labelledby=costs]")
-            assert "other is seeded" in found.text("#alarms")
-            assert not found.run("return document.getElementById('crowdCard').checkVisibility()")
-            found.run("document.querySelectorAll('#streams button')[1].focus()")
-            found.keys("\ue007")
-            found.until(lambda: "shadow" in found.text("#pills"))
-            found.until(lambda: "What keys know" in found.text("#crowdCard"))
-            said = found.text("#priors").split()
+        with browser() as page_window:
+            page_window.open(address[0])
+            page_window.until(lambda: "other" in page_window.text("#streams"))
+            assert "ε = 2" in page_window.text("[aria-labelledby=costs]")
+            assert "other is seeded" in page_window.text("#alarms")
+            assert not page_window.run(
+                "return document.getElementById('crowdCard').checkVisibility()"
+            )
+            page_window.run("document.querySelectorAll('#streams button')[1].focus()")
+            page_window.keys("\ue007")
+            page_window.until(lambda: "shadow" in page_window.text("#pills"))
+            page_window.until(lambda: "What keys know" in page_window.text("#crowdCard"))
+            said = page_window.text("#priors").split()
             assert said[:5] == ["0", "7", "9", "a", "91"]
-            assert "1/20 of the keys never use this" in found.text("#control")
-            keep("streams", found.screenshot())
+            assert "1/20 of the keys never use this" in page_window.text("#control")
+            keep("streams", page_window.screenshot())
     finally:
         stop.set()
         thread.join()

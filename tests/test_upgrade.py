@@ -48,7 +48,7 @@ def store() -> Store:
     )
 
 
-def told(record: Published) -> list[Any]:
+def described(record: Published) -> list[Any]:
     """What a line says of a release, whatever the version of its form."""
     line = decode_ledger(record.value)
     assert isinstance(line, Charge)
@@ -64,7 +64,7 @@ def test_does_a_running_stream_go_on_bit_for_bit() -> None:
     work = restore(durable, stream())
     finish(durable, work)
     assert work.spec.learner.recipe == "incumbent_leader"
-    assert [told(record) for record in durable.ledger[1:]] == GOLDEN["later"]
+    assert [described(record) for record in durable.ledger[1:]] == GOLDEN["later"]
     assert len(GOLDEN["later"]) > 10
 
 
@@ -74,10 +74,10 @@ def test_do_the_tools_take_the_state_for_the_stream_s_own() -> None:
     check_configuration(stream(), HOME, taken)
     with pytest.raises(sd.StateMismatch, match="the configuration differs from the state's"):
         check_configuration(replace(stream(), earlier=None), HOME, taken)
-    found = _described(stream(), HOME, taken, content=True)
-    assert found["checkpoint"]["configuration"] == "same"
-    assert all(row["slots"] > 0 for row in found["rows"].values())
-    assert found["rows"]
+    description = _described(stream(), HOME, taken, content=True)
+    assert description["checkpoint"]["configuration"] == "same"
+    assert all(row["slots"] > 0 for row in description["rows"].values())
+    assert description["rows"]
 
 
 def test_would_another_learner_be_noticed() -> None:

@@ -125,13 +125,14 @@ def main() -> None:
     rounds = [one_round(kind, asked.keys, asked.batches, seed) for seed in range(asked.rounds)]
     records = ROWS * asked.batches
     speeds = {
-        name: [records / each[name]["seconds"] for each in rounds] for name in ("kept", "donated")
+        name: [records / one_round[name]["seconds"] for one_round in rounds]
+        for name in ("kept", "donated")
     }
     ratio = [one / other for one, other in zip(speeds["donated"], speeds["kept"], strict=True)]
-    told = {
+    report = {
         "keys": asked.keys,
         "slots a key": records / asked.keys,
-        "records a second": {name: statistics.median(each) for name, each in speeds.items()},
+        "records a second": {name: statistics.median(rates) for name, rates in speeds.items()},
         "ratio": statistics.median(ratio),
         "ratios": ratio,
         "of": asked.of,
@@ -140,9 +141,9 @@ def main() -> None:
             for name, of in rounds[-1].items()
         },
     }
-    print(json.dumps(told, indent=2))
+    print(json.dumps(report, indent=2))
     if asked.json is not None:
-        asked.json.write_text(json.dumps(told))
+        asked.json.write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

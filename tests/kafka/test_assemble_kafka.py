@@ -49,8 +49,8 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, call: Call) -> None:
         assert process.end() == 0
     verified = call("ledger", "verify", "--json")
     assert verified.code == 0, verified.out
-    told = json.loads(verified.out)
-    pair = next(each for each in told["topics"] if each["topic"] == f"{shop.app}.requests")
+    report = json.loads(verified.out)
+    pair = next(topic for topic in report["topics"] if topic["topic"] == f"{shop.app}.requests")
     assert (pair["highest"], pair["assembled_into"]) == ("1", [f"{shop.app}.events"])
     looked = call("doctor", "--sample", "200")
     assert looked.code in (0, 1), looked.err  # garbage among the newest is a problem

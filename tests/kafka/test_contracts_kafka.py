@@ -189,8 +189,8 @@ async def test_does_a_coordinator_give_what_stands_beside_an_offset(
         consumer.assign([place])
         committing: Any = consumer.commit
         await committing({place: OffsetAndMetadata(0, "a remark")})
-        found = await consumer._coordinator.fetch_committed_offsets([place])
-        assert found[place].metadata == "a remark"
+        offsets = await consumer._coordinator.fetch_committed_offsets([place])
+        assert offsets[place].metadata == "a remark"
 
 
 async def test_is_what_is_decoded_made_into_a_record_by_one_method(
@@ -229,7 +229,7 @@ async def test_can_an_administrator_s_client_look_a_coordinator_up(
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
     try:
-        found = await admin._client.coordinator_lookup(CoordinationType.TRANSACTION, topic)
-        assert isinstance(found, int)
+        coordinator = await admin._client.coordinator_lookup(CoordinationType.TRANSACTION, topic)
+        assert isinstance(coordinator, int)
     finally:
         await admin.close()

@@ -64,8 +64,8 @@ def uncommitted(bootstrap: str, made: Scenario) -> Seen:
             await consumer.seek_to_beginning()
             ends = await consumer.end_offsets(parts)
             while any([await consumer.position(part) < end for part, end in ends.items()]):
-                found = await consumer.getmany(timeout_ms=200)
-                for part, records in found.items():
+                batches = await consumer.getmany(timeout_ms=200)
+                for part, records in batches.items():
                     seen[spec.name, part.partition] += [record.value for record in records]
         await consumer.stop()
         return seen
@@ -108,10 +108,10 @@ def test_does_the_judge_catch_each_mutant(
         # A partition that skipped a record halts when it is rebuilt, and publishes no more.
         made.kill_at("commit: sent", 12 - attempt % 8)
         # a prefix: lines that are still to come are no fault
-        found = made.findings(uncommitted(broker.bootstrap, made), whole="prefix")
-        if any(re.search(said, each) for each in found):
+        faults = made.findings(uncommitted(broker.bootstrap, made), whole="prefix")
+        if any(re.search(said, fault) for fault in faults):
             return
-    pytest.fail(f"{mutant} was not caught: {found[:5]}")
+    pytest.fail(f"{mutant} was not caught: {faults[:5]}")
 
 
 def test_is_a_frozen_owner_that_wakes_up_harmless(

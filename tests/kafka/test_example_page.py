@@ -35,14 +35,14 @@ def opened() -> Iterator[str]:
         START, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert started.stdout is not None
-    told, address = [], None
+    lines, address = [], None
     for line in started.stdout:
-        told.append(line)
-        found = re.search(r"the shop is open after \d+ s: (http://\S+)", line)
-        address = found[1] if found else address
+        lines.append(line)
+        match = re.search(r"the shop is open after \d+ s: (http://\S+)", line)
+        address = match[1] if match else address
         if "was learned after" in line:
             break
-    assert address is not None, "".join(told)
+    assert address is not None, "".join(lines)
     try:
         yield address
     finally:
@@ -67,20 +67,20 @@ def test_does_the_shop_learn_sell_and_say_what_it_cost() -> None:
 
 
 def count_of(window: Browser, selector: str) -> int:
-    found: int = window.run("return document.querySelectorAll(arguments[0]).length", selector)
-    return found
+    count: int = window.run("return document.querySelectorAll(arguments[0]).length", selector)
+    return count
 
 
 def segments(window: Browser) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = window.run(
+    attributes: list[dict[str, Any]] = window.run(
         "return [...document.querySelectorAll('#segments > div')].map(e => ({...e.dataset}))"
     )
-    return found
+    return attributes
 
 
 def learns_the_best_shelf_of_each_segment(window: Browser) -> None:
     """By what was published, and by what the simulator alone knows."""
-    window.until(lambda: all(each["top"] == each["best"] for each in segments(window)))
+    window.until(lambda: all(segment["top"] == segment["best"] for segment in segments(window)))
     assert len(segments(window)) == 3
     assert "published after" in window.text("#segments")
 

@@ -105,8 +105,8 @@ def test_does_a_changed_epsilon_stop_a_roll_out_and_not_the_look_ups(
         until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
         assert (checked().code, checked().err) == (0, "")
     place.change(epsilon='"0.3"')
-    told = checked()
-    assert (told.code, "needs a new epoch" in told.err) == (4, True)
+    result = checked()
+    assert (result.code, "needs a new epoch" in result.err) == (4, True)
     with place.running():
         until(lambda: b"halted by this configuration" in place.get("/readyz")[1])
         assert place.get("/readyz")[0] == 503

@@ -297,7 +297,7 @@ async def test_a_user_without_transactions_is_told_so_once(secure: Broker) -> No
     async with site.serving() as service:
         await service.halted("TransactionalIdAuthorizationFailed")
         assert service.part.reason is Reason.CONFIG
-        assert "xyzzy" not in str(service.log.told)
+        assert "xyzzy" not in str(service.log.lines)
         assert len(service.log.of("partition_halted")) == 1
 
 

@@ -37,15 +37,15 @@ async def test_are_events_those_of_the_page_on_a_broker(
     async with Loop(technology.producer, Draws(), stream="banners", topics=topics) as loop:
         shown = [loop.choose(key) for key in KEYS]
         assert await asyncio.to_thread(loop.flush)
-        for each in shown[::2]:
-            loop.outcome(each, 1)
+        for choice in shown[::2]:
+            loop.outcome(choice, 1)
         assert await asyncio.to_thread(loop.flush)
         assert loop.condition.requests.lost == loop.condition.outcomes.lost == 0
-    for each in shown[1::2]:
-        assert each.request.key is not None
-        header = f"streamdp-request={each.request.id}"
+    for choice in shown[1::2]:
+        assert choice.request.key is not None
+        header = f"streamdp-request={choice.request.id}"
         command = ["kcat", "-b", broker.bootstrap, "-t", topics.outcomes, "-P",
-                   "-X", "partitioner=murmur2_random", "-k", each.request.key.decode(),
+                   "-X", "partitioner=murmur2_random", "-k", choice.request.key.decode(),
                    "-H", header]  # fmt: skip
         await asyncio.to_thread(
             subprocess.run, command, input=b'{"reward": 0.5}', check=True, timeout=60
@@ -83,8 +83,8 @@ async def test_does_what_was_written_before_the_broker_came_arrive(
             assert loop.condition.requests.waiting == len(KEYS)
             await asyncio.to_thread(mine.start)
             assert await asyncio.to_thread(loop.flush)
-            told = loop.condition
-            assert told.requests.lost == told.outcomes.lost == 0
+            condition = loop.condition
+            assert condition.requests.lost == condition.outcomes.lost == 0
         assert len(await rows(technology, topics.requests)) == len(KEYS)
         assert len(await rows(technology, topics.outcomes)) == len(KEYS)
 

@@ -64,7 +64,7 @@ class Life:
     async def _until(self, what: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
             while not what():
-                assert not self.task.done(), self.log.told
+                assert not self.task.done(), self.log.lines
                 await asyncio.sleep(0.005)
 
 

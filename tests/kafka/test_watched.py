@@ -69,9 +69,9 @@ class Watcher:
         while not self._stop.is_set():
             try:
                 answer, tag = _get(port, "/v1/streams/home/keys/k/action")
-                told = json.loads(answer)
-                if told["source"] == "published":
-                    self.actions[tag].add(told["action"])
+                look_up = json.loads(answer)
+                if look_up["source"] == "published":
+                    self.actions[tag].add(look_up["action"])
                 status = json.loads(_get(port, "/v1/status")[0])
                 for point in status["streams"][0]["estimates"][0]["curve"]:
                     self.estimates[point["block"]].add(point["value"])

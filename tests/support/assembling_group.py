@@ -64,8 +64,8 @@ class Group:
 
     def send(self, logs: list[Logs], *, now: int) -> None:
         """What has come of each partition's logs by a moment."""
-        for number, each in enumerate(logs):
-            for topic, records in ((TOPICS.input, each.requests), (TOPICS.beside, each.outcomes)):
+        for number, part in enumerate(logs):
+            for topic, records in ((TOPICS.input, part.requests), (TOPICS.beside, part.outcomes)):
                 sent = len(self.log.input(topic, number).offsets)
                 for at, key, headers, value in records[sent:]:
                     if at > now:

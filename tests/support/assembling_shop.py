@@ -118,7 +118,7 @@ class Shop:
         stop = self.visited + count
         while self.visited < stop or not self.enough:
             idle = self.visited // IDLE % 3
-            key, home = self.random.choice([each for each in HOMES if each[1] != idle])
+            key, home = self.random.choice([pair for pair in HOMES if pair[1] != idle])
             ids = self._ids()
             headers: Headers = [
                 *ids,

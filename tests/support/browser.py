@@ -53,8 +53,8 @@ class Browser:
     def text(self, selector: str) -> str:
         """The text that can be seen of an element."""
         script = "const e = document.querySelector(arguments[0]); return e ? e.innerText : ''"
-        found: str = self.run(script, selector)
-        return found
+        text: str = self.run(script, selector)
+        return text
 
     def keys(self, text: str) -> None:
         """Type into what has the focus."""
@@ -88,7 +88,7 @@ class Browser:
     def complaints(self) -> list[str]:
         """What the console says went wrong."""
         entries = self.ask("POST", "/se/log", type="browser")
-        return [each["message"] for each in entries if each["level"] in ("SEVERE", "WARNING")]
+        return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait for what the page brings about."""

@@ -23,7 +23,7 @@ from tests.support.protocol_model import Store, restore, settle
 
 def lines_of(store: Store) -> list[Charge | PriorLine]:
     """Openings, votes and priors, in the order of the ledger."""
-    lines = [decode_ledger(each.value) for each in store.ledger]
+    lines = [decode_ledger(record.value) for record in store.ledger]
     return [line for line in lines if isinstance(line, Charge | PriorLine)]
 
 
@@ -55,4 +55,4 @@ def seen(
         if crash:
             work = restore(store, of)
     settle(store, work)
-    return [[each.value for each in topic] for topic in (store.ledger, store.actions)], sizes
+    return [[record.value for record in topic] for topic in (store.ledger, store.actions)], sizes

@@ -37,10 +37,10 @@ def priors_are_made_once() -> Iterator[None]:
         self: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int
     ) -> CrowdPrior:
         columns = tuple(getattr(votes, column.name).tobytes() for column in fields(votes))
-        told = tuple((number, prior.encoded) for number, prior in priors.items())
-        if (self, columns, told, after) not in known:
-            known[self, columns, told, after] = plain(self, votes, priors, after=after)
-        return known[self, columns, told, after]
+        encoded = tuple((number, prior.encoded) for number, prior in priors.items())
+        if (self, columns, encoded, after) not in known:
+            known[self, columns, encoded, after] = plain(self, votes, priors, after=after)
+        return known[self, columns, encoded, after]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Crowd, "made", made)
@@ -63,15 +63,15 @@ class Outsider:
         crowd = self.learner.crowd
         assert crowd is not None
         self.priors.setdefault(0, crowd.nothing)
-        votes = {id(vote): vote for each in pooled for vote in each}
-        told = sorted([*releases, *votes.values()], key=lambda each: each.last_offset)
-        for at, release in enumerate(told):
+        votes = {id(vote): vote for votes_of_part in pooled for vote in votes_of_part}
+        in_order = sorted([*releases, *votes.values()], key=lambda release: release.last_offset)
+        for at, release in enumerate(in_order):
             if id(release) in votes:
                 self.votes += 1
                 self.pooled = [self._vote(crowd, release, prior=0, stayed=False), *self.pooled[:63]]
             elif release.kind in (OPENING, ACTION):
                 self._one(crowd, release)
-            last = at + 1 == len(told) or told[at + 1].last_offset != release.last_offset
+            last = at + 1 == len(in_order) or in_order[at + 1].last_offset != release.last_offset
             if last and self.votes >= due(self.priors[len(self.priors) - 1].after):
                 kept = newest(np.array([*self.kept.values(), *self.pooled]))
                 made = crowd.made(kept, self.priors, after=self.votes)
@@ -89,7 +89,7 @@ class Outsider:
 
     def _vote(self, crowd: Crowd, release: Release, *, prior: int, stayed: bool) -> np.ndarray:
         """What is kept of one vote."""
-        told: np.ndarray = cast(
+        kept: np.ndarray = cast(
             crowd,
             prior=np.array([prior]),
             stayed=np.array([stayed]),
@@ -97,4 +97,4 @@ class Outsider:
             length=np.array([release.stop - release.start]),
             group=crowd.groups.numbers([release.key]),
         )[0]
-        return told
+        return kept

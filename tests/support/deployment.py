@@ -36,4 +36,4 @@ def accepted(*command: str | Path, folder: Path = ROOT) -> str:
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    return [found for found in yaml.safe_load_all(path.read_text()) if found]
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]

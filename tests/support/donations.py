@@ -26,7 +26,7 @@ def donates(schedule: str = "capped 8", *, memory: bool = False) -> sd.Leader:
 
 def pool_lines(store: Store) -> list[PoolLine]:
     """The votes of the pool on the ledger."""
-    lines = [decode_ledger(each.value) for each in store.ledger]
+    lines = [decode_ledger(record.value) for record in store.ledger]
     return [line for line in lines if isinstance(line, PoolLine)]
 
 

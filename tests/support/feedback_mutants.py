@@ -74,8 +74,8 @@ def sums_gains_that_are_not_centred(patch: pytest.MonkeyPatch) -> None:
     added = FeedbackBlocks.added
 
     def uncentred(self: FeedbackBlocks, planned: Plan) -> object:
-        found = added(self, planned)
-        return replace(found, gains=found.gains + NULL)
+        sums = added(self, planned)
+        return replace(sums, gains=sums.gains + NULL)
 
     patch.setattr(FeedbackBlocks, "added", uncentred)
 

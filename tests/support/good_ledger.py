@@ -54,10 +54,10 @@ def numbered(*records: Published, first: int = 1) -> tuple[Published, ...]:
     """The same lines with the ordinals that they have one after the other."""
     return tuple(
         replace(
-            each,
-            value=re.sub(rb'"ordinal":[0-9]+', b'"ordinal":%d' % (first + at), each.value),
+            record,
+            value=re.sub(rb'"ordinal":[0-9]+', b'"ordinal":%d' % (first + at), record.value),
         )
-        for at, each in enumerate(records)
+        for at, record in enumerate(records)
     )
 
 

@@ -31,8 +31,8 @@ class Dated(Store):
 
     def records(self, start: int, stop: int) -> Records:
         """Input by offsets."""
-        found = super().records(start, stop)
-        return replace(found, timestamps=[self.stamps[at] for at in found.offsets])
+        records = super().records(start, stop)
+        return replace(records, timestamps=[self.stamps[at] for at in records.offsets])
 
 
 def dated(learner: Any, hours: Sequence[float], keys: Sequence[Key]) -> Dated:

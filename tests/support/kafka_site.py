@@ -98,12 +98,12 @@ class Site:
     async def evidence(self) -> Evidence:
         """Everything that was published."""
         reader = self.technology.publications()
-        found: list[list[Published]] = []
+        records: list[list[Published]] = []
         for source in (reader.actions, reader.ledger):
             batches = [batch async for batch in source(self.made.topics, follow=False)]
-            found.append([record for batch in batches for record in batch])
+            records.append([record for batch in batches for record in batch])
         await reader.close()
-        actions, ledger = found
+        actions, ledger = records
         return Evidence(HOME, actions, ledger)
 
     async def own_past(self, stream: str, scope: Scope) -> Past:
@@ -120,10 +120,12 @@ class Site:
     async def wrong(self) -> list[str]:
         """What the judge finds; the fold too while there has been one epoch."""
         evidence = await self.evidence()
-        found = judge(evidence)
-        if not any(isinstance(decode_ledger(each.value), EpochMark) for each in evidence.ledger):
-            found += self._fold(evidence)
-        return found
+        faults = judge(evidence)
+        if not any(
+            isinstance(decode_ledger(record.value), EpochMark) for record in evidence.ledger
+        ):
+            faults += self._fold(evidence)
+        return faults
 
     def _fold(self, evidence: Evidence) -> list[str]:
         keys, values = [key for key, _ in self.sent], [value for _, value in self.sent]
@@ -151,7 +153,9 @@ class Site:
         async with self.administration() as client:
             await client.delete_topics(list(names))
             async with asyncio.timeout(20):
-                while any(each["error_code"] == 0 for each in await client.describe_topics(names)):
+                while any(
+                    topic["error_code"] == 0 for topic in await client.describe_topics(names)
+                ):
                     await asyncio.sleep(0.05)
 
     async def configure(self, topic: str, settings: Mapping[str, str]) -> None:

@@ -47,11 +47,11 @@ def redecode(patch: Patch, change: Callable[[Any], Batch]) -> None:
 def logs_bad_records(patch: Patch) -> None:
     """A warning for operators in the public log."""
 
-    def told(batch: Batch) -> Batch:
+    def warned(batch: Batch) -> Batch:
         structlog.get_logger().warning("library", bad=bad_slots(batch))
         return batch
 
-    redecode(patch, told)
+    redecode(patch, warned)
 
 
 def halts_on_bad_records(patch: Patch) -> None:

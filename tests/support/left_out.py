@@ -44,12 +44,12 @@ class LeftOut:
     """Keeps count of the tests that were found and those that ran."""
 
     def __init__(self) -> None:
-        self.found: set[str] = set()
+        self.collected: set[str] = set()
         self.ran: set[str] = set()
         self.reasons: dict[str, str] = {}
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        self.found.add(item.nodeid)
+        self.collected.add(item.nodeid)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         for item in items:
@@ -57,7 +57,7 @@ class LeftOut:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
-            self.found.add(report.nodeid)
+            self.collected.add(report.nodeid)
             self.reasons[report.nodeid] = "skipped as a whole"
 
     @pytest.hookimpl(tryfirst=True)
@@ -76,18 +76,18 @@ class LeftOut:
 
     def names(self) -> list[str]:
         """The tests that were found and did not run."""
-        return sorted(self.found - self.ran)
+        return sorted(self.collected - self.ran)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Worker, error: object) -> None:
         """Take over what a worker found; one that died has handed over nothing."""
         handed_over = getattr(node, "workeroutput", {})
-        self.found.update(handed_over.get(HANDED_OVER, ()))
+        self.collected.update(handed_over.get(HANDED_OVER, ()))
         self.reasons = {**handed_over.get(f"{HANDED_OVER} reasons", {}), **self.reasons}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput[HANDED_OVER] = sorted(self.found)
+            session.config.workeroutput[HANDED_OVER] = sorted(self.collected)
             session.config.workeroutput[f"{HANDED_OVER} reasons"] = self.reasons
             return
         collects = bool(session.config.option.collectonly)

@@ -13,4 +13,4 @@ the epoch whose state is broken."""
 def shape(seen: Observed) -> Observed:
     """What must not depend on what was drawn, before that is public."""
     wanted = ("sizes", "steps", "ended by", "commits", "log", "warnings")
-    return {name: told for name, told in seen.items() if name.endswith(wanted)}
+    return {name: value for name, value in seen.items() if name.endswith(wanted)}

@@ -79,8 +79,8 @@ class Place:
         """Write the configuration anew, with other values where it says NAME = …"""
         text = self.path.read_text()
         for name, value in words.items():
-            text, found = re.subn(rf"\b{name} = [^,}}\n]+", f"{name} = {value}", text, count=1)
-            assert found, name
+            text, replaced = re.subn(rf"\b{name} = [^,}}\n]+", f"{name} = {value}", text, count=1)
+            assert replaced, name
         self.path.write_text(text)
 
     @contextmanager
@@ -131,7 +131,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 def children(process: Forked) -> list[int]:
     """The processes that a process has started."""
-    found = []
+    pids = []
     for task in Path(f"/proc/{process.pid}/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found
+        pids += [int(pid) for pid in (task / "children").read_text().split()]
+    return pids

@@ -49,19 +49,19 @@ QUICK = LoopSettings(
 class Lines:
     """A log that a test can read."""
 
-    told: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    lines: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
 
     def info(self, event: str, **fields: object) -> None:
         """Keep it; every event is documented."""
         assert event in EVENTS, event
-        self.told.append((event, fields))
+        self.lines.append((event, fields))
 
     warning = info
     error = info
 
     def of(self, event: str) -> list[Mapping[str, object]]:
         """The fields of every line of one event."""
-        return [fields for name, fields in self.told if name == event]
+        return [fields for name, fields in self.lines if name == event]
 
 
 @dataclass
@@ -195,11 +195,11 @@ class Room:
             )
             evidence = self.evidence(partition)
             faults += judge(evidence)
-            every = (each.value for each in self.log.snapshots(spec.topics))
-            told = [value for value in every if value.startswith(SNAPSHOT)]
+            every = (record.value for record in self.log.snapshots(spec.topics))
+            snapshots = [value for value in every if value.startswith(SNAPSHOT)]
             engine = spec.engine(partition.number)
             if spec.reaches:
-                engine.adopt(adopting(evidence.ledger, told))
+                engine.adopt(adopting(evidence.ledger, snapshots))
             faults += judge_fold(
                 evidence,
                 engine=engine,

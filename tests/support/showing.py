@@ -85,12 +85,12 @@ def block(
 
 def releases() -> StreamReleases:
     """A ledger of two keys in one partition."""
-    found = StreamReleases()
+    releases = StreamReleases()
     for key, regret in ((b"fr", 6.0), (b"de", 2.0)):
-        found.apply([charge(release(key, 0), lines=LINES)])
-        found.apply(block(key, 1, 1, 3, regret=1, share=0.5))
-        found.apply(block(key, 2, 3, 11, regret=regret, share=0.25))
-    return found
+        releases.apply([charge(release(key, 0), lines=LINES)])
+        releases.apply(block(key, 1, 1, 3, regret=1, share=0.5))
+        releases.apply(block(key, 2, 3, 11, regret=regret, share=0.25))
+    return releases
 
 
 def traffic() -> Traffic:
@@ -126,8 +126,8 @@ def prior(
     """The ledger's line of a prior; bonuses in noise units."""
     lines = spec(learner=learner).lines
     units = np.array(bonuses) * UNIT
-    told = CrowdPrior.of(number, after=after, gap=0, bonuses=units.astype(np.int64))
-    line = lines.prior(told, partition=at, epoch=epoch, last_offset=after, ordinal=after)
+    crowd_prior = CrowdPrior.of(number, after=after, gap=0, bonuses=units.astype(np.int64))
+    line = lines.prior(crowd_prior, partition=at, epoch=epoch, last_offset=after, ordinal=after)
     return Published(at, after, None, line)
 
 

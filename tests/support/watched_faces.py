@@ -64,15 +64,15 @@ async def seen(
     steps.observe("poll", 0.01)
     publications = MemoryTechnology(log).publications()
     face = Face.over(lambda: publications, about=about, role=Role.LEARNS)
-    found: dict[str, object] = {"log": lines.lines}
+    answers: dict[str, object] = {"log": lines.lines}
     async with face.knowledge.following():
         await face.knowledge.cache.ready()
         while not face.knowledge.histories["home"].loaded:
             await asyncio.sleep(0)
         snapshot = status_of(view, steps, now=5.0).encode()
         face.knowledge.hear(snapshot)
-        found["snapshot"] = snapshot
+        answers["snapshot"] = snapshot
         for target, body in asked:
             answer = await face.ask(target, method="POST" if body else "GET", body=body)
-            found[target] = (answer.status, dict(answer.headers), answer.body)
-    return found
+            answers[target] = (answer.status, dict(answer.headers), answer.body)
+    return answers
