@@ -403,8 +403,8 @@ def test_does_verify_say_what_a_cap_buys() -> None:
         records = [record for _, record in charge(stream_, topic, epsilon=epsilon)]
         verification.read(StreamTopics("shop", stream_, ""), records)
     clicks, views = verification.persons({"requests": Fraction(1, 4)})
-    told_ = (clicks.epsilon, clicks.of_stretch, clicks.of_any)
-    assert told_ == (Fraction(1), Fraction(3), Fraction(6))
+    charges = (clicks.epsilon, clicks.of_stretch, clicks.of_any)
+    assert charges == (Fraction(1), Fraction(3), Fraction(6))
     assert (views.most, views.of_stretch, views.of_any) == (None, None, None)
 
 
@@ -419,8 +419,8 @@ def test_does_verify_say_what_a_cap_by_day_buys() -> None:
         [record for _, record in charge("home", "events", epsilon="1/2")],
     )
     (claim,) = verification.persons({})
-    told_ = (claim.most, claim.slots, claim.of_stretch, claim.of_any)
-    assert told_ == (3, None, 3 * HALF, Fraction(3))
+    charges = (claim.most, claim.slots, claim.of_stretch, claim.of_any)
+    assert charges == (3, None, 3 * HALF, Fraction(3))
     words, shown = _claimed(claim), _claim_as_dict(claim)
     assert "ε = 3/2 for a person in a key and day, 3 over any 24 hours of a key" in words
     assert (shown["per"], shown["of_any_slots"], shown["of_any_24_hours"]) == ("day", None, "3")

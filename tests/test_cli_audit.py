@@ -123,7 +123,7 @@ def test_is_a_crowd_audited_where_it_is_asked_for(
         "donate)",
     ]
     for entry in of_crowds:
-        assert (entry["verdict"], audit["epsilon_charged"], audit["actions"]) == ("holds", "1", 2)
+        assert (entry["verdict"], entry["epsilon_charged"], entry["actions"]) == ("holds", "1", 2)
         assert entry["worst_log_ratio"] == pytest.approx(1)
     assert main("audit", "--recipe", "prefix_softmax", *QUICK, "--crowd") == 2
     message = capsys.readouterr().err

@@ -281,8 +281,9 @@ def test_is_a_pool_of_another_checkpoint_refused(monkeypatch: pytest.MonkeyPatch
     mutant = rebuilt(stale.pool)
     more = [mutant.apply_batch(of_one_key(1, first=at, key=b"%d" % at)) for at in range(6, 12)]
     before, after = (
-        {release.identity for release in all_released(them)[1]} for them in (later, more)
-    )  # type: ignore[attr-defined]
+        {vote.identity for vote in all_released(them)[1]}  # type: ignore[attr-defined]
+        for them in (later, more)
+    )
     assert before & after
 
 
