@@ -85,9 +85,7 @@ class Surroundings:
     halted: Callable[[Partition, Reason], None]
     give_up: Callable[[StreamdpError], None]
     heard: Callable[[], float]  # when records came last, of any partition
-    snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = (
-        nothing_told  # by all partitions of a stream
-    )
+    snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told  # a stream's partitions'
 
 
 _CALM_SECONDS = 60.0
