@@ -179,6 +179,7 @@ def verify(
     held = {**asdict(verification.compared), "not_read": unread}
     sides = [_sides(*side) for side in verification.agreements().items()]
     ledgers = [topics.ledger for topics in retired]
+    held["priors_not_judged"] = verification.unjudged_priors
     _report(verdicts, violations, ledgers, held, claims, sides, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)

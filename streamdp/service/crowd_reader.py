@@ -105,7 +105,9 @@ class CrowdReader:
         part = self._view.streams[spec.name]
         for record in batch:
             try:
-                snapshot = read_snapshot(record.value, lines=spec.lines, partition=record.partition)
+                snapshot = read_snapshot(
+                    record.value or b"", lines=spec.lines, partition=record.partition
+                )
             except StateMismatch as error:
                 part.snapshots_refused += 1
                 if part.snapshots_refused <= _MOST_LOGGED:

@@ -54,6 +54,10 @@ them; newest votes of keys of very different ages were drawn under about sixty."
 MOST_PRIOR_BYTES = 1 << 17
 """Of them together, so that a snapshot of many actions fits into a record."""
 
+MOST_NUMBERS = 1 << 16
+"""Rows of a snapshot times a prior's numbers: what making a prior computes with, for each snapshot.
+So the time that a prior takes is bounded, whoever wrote what it adopts."""
+
 MOST_ADOPTED = 15
 """Other partitions whose snapshots a prior is made of. More of them say little that is new, and
 take as long again to count."""
@@ -63,11 +67,17 @@ COLUMNS = 6
 action in force, the vote, its key's group, and how many keys."""
 
 _WIDTH = 4  # bytes of an integer
+_LONG = (1 << 63) - 1
 
 
 def most_priors(crowd: Crowd) -> int:
     """How many priors a snapshot of this crowd has at most."""
     return max(1, min(MOST_PRIORS, MOST_PRIOR_BYTES // (_WIDTH * crowd.size)))
+
+
+def most_rows(crowd: Crowd) -> int:
+    """How many rows of votes that were drawn alike a snapshot of this crowd has at most."""
+    return max(1, MOST_NUMBERS // crowd.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,8 @@ class CrowdSnapshot:
     def check(self, crowd: Crowd) -> None:
         """Refuse what no partition with this crowd can have told."""
         width = _WIDTH * crowd.size
-        fits = min(self.partition, self.epoch, self.number - 1) >= 0
+        names = self.partition, self.epoch, self.number - 1
+        fits = min(names) >= 0 and max(names) < _LONG
         fits = fits and len(self.priors) % width == 0 == len(self.cells) % (_WIDTH * COLUMNS)
         fits = fits and len(self.priors) <= width * most_priors(crowd)
         fits = fits and len(self.cells) <= _WIDTH * COLUMNS * MOST_CELLS
@@ -126,6 +137,7 @@ class CrowdSnapshot:
                 crowd.groups.count, 1 << 31,
             )  # fmt: skip
             fits = bool((table >= [0, 1, 0, 0, 0, 1]).all() and (table < list(tops)).all())
+            fits = fits and len(np.unique(_rows(*table.T[:5]))) <= most_rows(crowd)
             fits = fits and are_priors(crowd, self._bonuses(crowd.size))
         if not fits:
             raise StateMismatch(
@@ -247,9 +259,29 @@ def _most_counted(crowd: Crowd, votes: Votes) -> Ints:
     np.add.at(totals, place, votes.count)
     priors = np.argsort(-totals, kind="stable")[: most_priors(crowd)]
     cells = np.flatnonzero(np.isin(place, priors))
+    columns = (votes.length, votes.stayed, votes.vote, votes.group)
+    _, row = np.unique(
+        _rows(place[cells], *(column[cells] for column in columns)), return_inverse=True
+    )
+    of_row = np.zeros(int(row.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(of_row, row, votes.count[cells])
+    rows = np.argsort(-of_row, kind="stable")[: most_rows(crowd)]
+    cells = cells[np.isin(row, rows)]
     largest = np.argsort(-votes.count[cells], kind="stable")[:MOST_CELLS]
     counted: Ints = np.sort(cells[largest])
     return counted
+
+
+def _rows(place: Ints, length: Ints, stayed: Ints, vote: Ints, group: Ints) -> Ints:
+    """A number for each cell: those with the same one are one row where a prior is made.
+
+    Votes that stayed are counted apart for each action: their rows depend on the action's bonus.
+    """
+    row = np.zeros_like(place)
+    for column in (place, length, stayed, vote * stayed, group):
+        _, numbered = np.unique(column, return_inverse=True)
+        _, row = np.unique(row * (len(column) + 1) + numbered, return_inverse=True)
+    return row
 
 
 def are_priors(crowd: Crowd, bonuses: Ints) -> bool:
