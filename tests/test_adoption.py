@@ -337,6 +337,7 @@ def test_is_what_no_partition_can_have_told_refused() -> None:
     tops = (len(snapshot.priors) // 12, 10**6, 2, 3, 1)
     wrong = [replace(snapshot, partition=-1), replace(snapshot, epoch=-1),
              replace(snapshot, number=0), replace(snapshot, priors=snapshot.priors[:-4]),
+             replace(snapshot, epoch=1 << 63), replace(snapshot, number=(1 << 63) + 1),
              replace(snapshot, cells=snapshot.cells[:-1])]  # fmt: skip
     for column, top in enumerate((*tops, None)):
         for value in (-1, top):
@@ -352,6 +353,24 @@ def test_is_what_no_partition_can_have_told_refused() -> None:
         with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
             altered.check(learner.crowd)
     assert snapshot.name.digest not in {altered.digest for altered in wrong}
+
+
+def test_is_what_a_prior_takes_to_make_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows those with most votes are told, and a snapshot of more rows is refused."""
+    machine = engine(0)
+    machine.apply_batch(log(0))
+    shared, snapshot = leader().crowd, standing_of(machine).snapshot
+    assert snapshot is not None
+    assert shared is not None
+    monkeypatch.setattr(adoption, "MOST_NUMBERS", 2 * shared.size)
+    with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
+        snapshot.check(shared)
+    votes, priors = snapshot.evidence(shared.size, first=-1)
+    bounded = CrowdSnapshot.of(shared, votes, priors, partition=0, epoch=1, number=1)
+    bounded.check(shared)
+    kept, _ = bounded.evidence(shared.size, first=-1)
+    assert 0 < len(kept.count) < len(votes.count)
+    assert kept.count.max() == votes.count.max()
 
 
 # --- the audit ------------------------------------------------------------------------------------

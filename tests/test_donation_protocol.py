@@ -17,7 +17,7 @@ from streamdp.core.engine import CrowdStanding
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import Applier
-from streamdp.ports import Headers, Key, Value
+from streamdp.ports import Headers, Key, Partition, Value
 from streamdp.service import protocol
 from streamdp.service.batches import decode
 from streamdp.service.past import Past, Tally
@@ -47,7 +47,7 @@ from tests.support.donations import KEYS, donates, many, pool_lines
 from tests.support.protocol_model import HOME, Store, evidence, fold, restore, settle
 
 
-def test_does_each_line_say_what_its_key_donates_next() -> None:
+def test_does_estimated_line_say_what_its_key_donates_next() -> None:
     """Openings announce the first blocks, which have no line; the pool charges their slots."""
     learner = donates()
     store, of = many(), stream(learner)
@@ -367,6 +367,58 @@ def test_is_a_donated_slot_charged_once_among_other_streams() -> None:
     assert highest(other) == 1
     live(store, stream(donates(), epoch=2, carry=False), 240)
     assert highest() == Fraction(1, 2)
+
+
+def test_is_a_stream_charged_that_ended_before_its_pool_had_voted() -> None:
+    """Who takes its place begins behind the pool's newest vote, and no record costs twice."""
+    store = Store(mapped(400, keys=[b"%d" % number for number in range(120)]))
+    ended = stream(donates())
+    live(store, ended, 150)
+    tally = Tally(ended.topics)
+    tally.read(store.ledger)
+    (reading,) = tally.readings(ended.topics.input)
+    past = Past("shop", room=Fraction(0), elsewhere=Fraction(0), readings=(reading,))
+    after, place = Store(store.input), Partition("other", 0)
+    renamed = replace(ended, topics=replace(ended.topics, stream="other"))
+    work = protocol.Restoring(renamed, place, after.taken(), past=past).finish()
+    begin = work.engine.position
+    assert reading.last_offset + 1 == begin == pool_lines(store)[-1].last_offset + 1 < 150
+    records = replace(after.records(begin, 400), partition=place)
+    work.absorb([records], mode=Mode.LIVE)
+    settle(after, work)
+    verification = Verification()
+    verification.read(ended.topics, store.ledger)
+    verification.read(renamed.topics, after.ledger)
+    (verdict,) = verification.verdicts({ended.topics.input: Fraction(1, 2)}, {})
+    assert verdict.highest == Fraction(1, 2)
+    assert verification.violations == []
+
+
+def test_is_an_estimate_of_a_donated_block_a_violation() -> None:
+    """Nothing but the pool's vote may be released of slots that a key has donated."""
+    store, of = many(), stream(donates())
+    live(store, of, 240)
+    verification, ordinal = Verification(), 0
+    for record in store.ledger:
+        line = msgspec.json.decode(record.value)
+        lines = [line]
+        if line.get("kind") == "opening" and ordinal == 0:
+            left = {name: line[name] for name in line if name not in ("crowd", "prior", "donates")}
+            left = {name: left[name] for name in left if name not in ("index", "action")}
+            lines.append(left | ESTIMATE)
+        for estimated_line in lines:
+            ordinal += 1
+            value = msgspec.json.encode(estimated_line | {"ordinal": ordinal})
+            verification.read(of.topics, [replace(record, value=value)])
+    assert any(
+        "has an estimate, and is donated" in violation for violation in verification.violations
+    )
+
+
+ESTIMATE = {
+    "kind": "block_regret", "mechanism": "discrete_laplace", "epsilon": "1/1000", "start": 1,
+    "stop": 2, "units": 5, "estimate": 0.1, "standard_error": 1.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("schedule", ["restarting 8", "capped 8"])

@@ -136,6 +136,9 @@ class CrowdLines:
     def read(self, line: Charge) -> Iterator[str]:
         """What is wrong with the line of an opening or a vote, given those before it."""
         if line.kind not in (OPENING, ACTION, SUMS):
+            length = line.stop - line.start
+            if isinstance(self.crowd, Crowd) and length < self.crowd.donates:
+                yield f"block {line.block} of {length} slots has an estimate, and is donated"
             return
         name = line.crowd if isinstance(line.crowd, str) else ""
         yield from self._begun(name)

@@ -338,8 +338,9 @@ class Verification:
             epsilon=line.charge,
         )
         given = part.given.get(identity.key)
-        if given is not None and (given.learner != charge.learner or line.stop > given.start):
-            shared = given.learner == charge.learner
+        drawn = line.kind in (OPENING, ACTION)  # an estimate ends nothing that a key donates
+        shared = given is not None and given.learner == charge.learner
+        if drawn and given is not None and (not shared or line.stop > given.start):
             last = line.first_offset if shared else line.first_offset - 1
             self._charge(stream, replace(given, last_offset=last))
             del part.given[identity.key]
@@ -381,12 +382,16 @@ class Verification:
         return highest
 
     def _given_last(self, topic: str) -> dict[tuple[int, Key], list[_OfApp]]:
-        """What keys donate behind their newest lines."""
+        """What keys donate behind their newest lines, as far as their pool has voted.
+
+        Records behind its newest vote lie in its open block, which nothing was released of.
+        """
         given_last: defaultdict[tuple[int, Key], list[_OfApp]] = defaultdict(list)
         for (app, _, number), part in self._parts.items():
+            last = part.crowd.pool.last
             for key, given in part.given.items():
-                if given.topic == topic:
-                    given_last[number, key].append((app, given))
+                if given.topic == topic and given.first_offset <= last:
+                    given_last[number, key].append((app, replace(given, last_offset=last)))
         return given_last
 
     def _tell(self, where: str, what: str) -> None:
