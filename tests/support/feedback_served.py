@@ -19,11 +19,11 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.feedback import Played
+from tests.support.lasting import lasting
 from tests.support.services import QUICK, Lines
 from tests.support.streams import ACTIONS, feedback_spec, shown
 
 PARTITIONS = 2
-_LOOKS = 50  # at what was published
 _Sent = tuple[Sequence[tuple[Key, Value]], Sequence[Headers]]
 
 
@@ -44,7 +44,7 @@ async def differences(technology: Technology, made: StreamSpec, *, records: int)
     await technology.administrator().create([made.topics], partitions=PARTITIONS)
     await _send(technology, made, sent, slice(None))
     await _served(technology, made, until=records // PARTITIONS)
-    return await _wrong(technology, made, sent)
+    return await lasting(lambda: _seen(technology, made, sent))
 
 
 async def differences_of_two(
@@ -71,7 +71,7 @@ async def differences_of_two(
             second.service.drain()
             await second.task
             assert second.service.halted == []
-    return await _wrong(technology, made, sent)
+    return await lasting(lambda: _seen(technology, made, sent))
 
 
 @dataclass
@@ -137,19 +137,6 @@ async def _send(
     for number, (rows, headers) in enumerate(sent):
         await producer.send(made.topics.input, rows[some], headers=headers[some], partition=number)
     await producer.close()
-
-
-async def _wrong(technology: Technology, made: StreamSpec, sent: Sequence[_Sent]) -> list[str]:
-    """What the judge finds, and what differs from the fold.
-
-    The end of a transaction reaches its topics one after another, so a reader that comes at once
-    may see the ledger's lines before the actions': a difference counts if it stays.
-    """
-    for _ in range(_LOOKS):
-        if not await _seen(technology, made, sent):
-            return []
-        await asyncio.sleep(0.1)
-    return await _seen(technology, made, sent)
 
 
 async def _seen(technology: Technology, made: StreamSpec, sent: Sequence[_Sent]) -> list[str]:

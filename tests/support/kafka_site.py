@@ -28,6 +28,7 @@ from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from tests.support.lasting import lasting
 from tests.support.services import Lines
 from tests.support.streams import spec
 
@@ -119,6 +120,9 @@ class Site:
 
     async def wrong(self) -> list[str]:
         """What the judge finds; the fold too while there has been one epoch."""
+        return await lasting(self._wrong_now)
+
+    async def _wrong_now(self) -> list[str]:
         evidence = await self.evidence()
         faults = judge(evidence)
         if not any(
