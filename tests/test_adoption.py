@@ -32,7 +32,7 @@ from streamdp.core.evidence.crowd import POINT, Crowd, Votes, cast, named, newes
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded
 from tests.support.crowded import Outsider
-from tests.support.forced import EPSILON, TWO, VERTICES
+from tests.support.forced import EPSILON, TWO, largest_ratio
 from tests.support.recorder import Recorder
 
 THREE = ("a", "b", "c")
@@ -415,15 +415,7 @@ def forced(losses: NDArray[np.float32], script: tuple[int, ...]) -> float:
 
 def worst(varied: int, scripts: Iterator[tuple[int, ...]]) -> float:
     """The largest log-ratio that the content of one record makes, over these transcripts."""
-    ratio = 0.0
-    for script in scripts:
-        logs = []
-        for vertex in VERTICES:
-            losses = BASE.copy()
-            losses[varied] = vertex
-            logs.append(forced(losses, script))
-        ratio = max(ratio, max(logs) - min(logs))
-    return ratio
+    return largest_ratio(BASE, varied, scripts, forced)
 
 
 def transcripts() -> Iterator[tuple[int, ...]]:

@@ -32,7 +32,7 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners.leader import crowded as with_control
 from tests.support.crowd_mutants import by_open_sums, from_open_sums, when_sums_say_so
 from tests.support.crowded import crowded
-from tests.support.forced import EPSILON, TWO, VERTICES
+from tests.support.forced import EPSILON, TWO, VERTICES, largest_ratio
 from tests.support.strategies import cut
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
@@ -72,15 +72,9 @@ def forced(
 
 def worst(varied: int, scripts: Iterator[tuple[int, ...]], groups: Groups = NO_GROUPS) -> float:
     """The largest log-ratio that the content of one record makes, over these transcripts."""
-    ratio = 0.0
-    for script in scripts:
-        logs = []
-        for vertex in VERTICES:
-            losses = BASE.copy()
-            losses[varied] = vertex
-            logs.append(sum(forced(losses, script, groups)))
-        ratio = max(ratio, max(logs) - min(logs))
-    return ratio
+    return largest_ratio(
+        BASE, varied, scripts, lambda losses, script: sum(forced(losses, script, groups))
+    )
 
 
 def transcripts(*, openings: tuple[int, int] = (0, 1)) -> Iterator[tuple[int, ...]]:

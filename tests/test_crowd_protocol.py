@@ -10,18 +10,16 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.engine import CrowdStanding
-from streamdp.core.engine.crowding import PartitionCrowd, Side
+from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded as with_control
 from streamdp.service import protocol
-from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import judge
@@ -41,6 +39,7 @@ from tests.support.carrying import (
     verified,
 )
 from tests.support.crowd_lines import lines_of, scripted, seen
+from tests.support.crowd_mutants import everybody_is_told, published_early
 from tests.support.crowded import crowded
 from tests.support.protocol_model import Store, evidence, fold, restore, settle
 
@@ -108,15 +107,7 @@ def made_anew(patch: pytest.MonkeyPatch) -> None:
 
 def told_before_durable(patch: pytest.MonkeyPatch) -> None:
     """Mutant: a prior is published by the cut that records it; after a crash it is another."""
-    cut = PartitionWork.cut
-
-    def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
-        made = cut(self, now=now, pace=pace)
-        priors = [entry for entry in self._waiting.entries if entry.lasts is Lasts.FOR_THE_EPOCH]
-        ledger = [*made.commit.ledger, *((None, entry.ledger) for entry in priors)]
-        return replace(made, commit=replace(made.commit, ledger=ledger))
-
-    patch.setattr(PartitionWork, "cut", early)
+    published_early(patch, Lasts.FOR_THE_EPOCH)
 
 
 @pytest.mark.parametrize("break_it", [made_anew, told_before_durable])
@@ -233,11 +224,7 @@ def test_is_a_control_group_that_is_told_priors_a_violation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Mutant: the hash is not asked where draws are told priors. Its lines say so themselves."""
-
-    def everybody(self: PartitionCrowd, rows: NDArray[np.int64], kind: str):  # type: ignore[no-untyped-def]
-        yield Side.TOLD, np.arange(len(rows))
-
-    monkeypatch.setattr(PartitionCrowd, "sides", everybody)
+    everybody_is_told(monkeypatch)
     learner = with_control(leader(), control=HALF)
     store, of = store_of(learner), stream(learner)
     live(store, of, 120)

@@ -32,13 +32,11 @@ from tests.support.crowd_mutants import (
     given_again_by_a_rebuild,
 )
 from tests.support.crowded import crowded
+from tests.support.forced import EPSILON, TWO, largest_ratio
 from tests.support.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
-EPSILON = Fraction(2)
-TWO = ("a", "b")
-VERTICES = np.array(list(product((0, 1), repeat=2)), np.float32)
 KEYS: tuple[Key, ...] = (b"x", b"y")
 BASE = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [0, 1], [1, 1], [0, 1], [1, 0], [0, 1],
                  [1, 0], [0, 1]], np.float32)  # fmt: skip
@@ -95,15 +93,9 @@ def worst(
     varied: int, scripts: Iterator[tuple[int, ...]], crashes: Set[int] = frozenset()
 ) -> float:
     """The largest log-ratio that the content of one record makes, over these transcripts."""
-    ratio = 0.0
-    for script in scripts:
-        logs = []
-        for vertex in VERTICES:
-            losses = BASE.copy()
-            losses[varied] = vertex
-            logs.append(sum(forced(losses, script, crashes)))
-        ratio = max(ratio, max(logs) - min(logs))
-    return ratio
+    return largest_ratio(
+        BASE, varied, scripts, lambda losses, script: sum(forced(losses, script, crashes))
+    )
 
 
 def transcripts() -> Iterator[tuple[int, ...]]:

@@ -21,7 +21,7 @@ from streamdp.ports import Headers, Key, Partition, Value
 from streamdp.service import protocol
 from streamdp.service.batches import decode
 from streamdp.service.past import Past, Tally
-from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.protocol import Cut, Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.service.view import View
@@ -42,6 +42,7 @@ from tests.support.carrying import (
     verified,
 )
 from tests.support.crowd_lines import scripted, seen
+from tests.support.crowd_mutants import published_early
 from tests.support.crowded import crowded
 from tests.support.donations import KEYS, donates, many, pool_lines
 from tests.support.protocol_model import HOME, Store, evidence, fold, restore, settle
@@ -136,15 +137,7 @@ def forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def told_early(patch: pytest.MonkeyPatch) -> None:
     """Mutant: a vote of the pool is published by the cut that records it, and may be lost."""
-    cut = PartitionWork.cut
-
-    def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
-        made = cut(self, now=now, pace=pace)
-        votes = [entry for entry in self._waiting.entries if entry.lasts is Lasts.UNTIL_PUBLISHED]
-        ledger = [*made.commit.ledger, *((None, entry.ledger) for entry in votes)]
-        return replace(made, commit=replace(made.commit, ledger=ledger))
-
-    patch.setattr(PartitionWork, "cut", early)
+    published_early(patch, Lasts.UNTIL_PUBLISHED)
 
 
 @pytest.mark.parametrize("break_it", [told_early, given_twice, never_given, counted_too, forgotten])

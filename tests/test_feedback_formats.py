@@ -55,7 +55,7 @@ def arms_and_gains(observed: Observed) -> list[tuple[int, float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
 def test_every_shipped_format_keeps_the_rules(format_: FeedbackFormat) -> None:
-    check_feedback_format(format_, examples=20)
+    check_feedback_format(format_, examples=30)
 
 
 def test_decides_the_configuration_whether_headers_or_payloads_name_actions() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.bank import Bank
-from streamdp.core.engine.crowding import PartitionCrowd, Side
+from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.experiment import Scales
@@ -25,7 +25,6 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.agreements import told_of
 from streamdp.service.batches import decode
 from streamdp.service.history import StreamReleases
-from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import judge
@@ -34,7 +33,9 @@ from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.recording import Lasts, record_all
 from streamdp.wire.state import encode_recorded, largest_recorded, record
 from tests.support.carrying import live, openings, policies, store_of, stream, through_crashes
-from tests.support.protocol_model import Store, evidence, fold, restore, settle
+from tests.support.crowd_lines import lines_of, seen
+from tests.support.crowd_mutants import everybody_is_told
+from tests.support.protocol_model import Store, evidence, fold, restore
 from tests.support.streams import ACTIONS
 
 APART = Control(Fraction(1, 4))
@@ -61,12 +62,6 @@ def verified(store: Store, of: StreamSpec) -> list[str]:
     violations = read_by(verification, store, of)
     assert violations or verification.compared.policies == len(store.actions)
     return violations
-
-
-def lines_of(store: Store) -> list[Charge | PriorLine]:
-    """Openings, sums and priors, in the order of the ledger."""
-    lines = [decode_ledger(record.value) for record in store.ledger]
-    return [line for line in lines if isinstance(line, Charge | PriorLine)]
 
 
 @pytest.mark.parametrize("control", [NO_CONTROL, APART])
@@ -179,11 +174,7 @@ def test_is_a_control_group_that_is_told_priors_a_violation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Mutant: the hash is not asked where policies are told priors. Its lines say so themselves."""
-
-    def everybody(self: PartitionCrowd, rows: NDArray[np.int64], kind: str):  # type: ignore[no-untyped-def]
-        yield Side.TOLD, np.arange(len(rows))
-
-    monkeypatch.setattr(PartitionCrowd, "sides", everybody)
+    everybody_is_told(monkeypatch)
     learner = crowded(APART)
     store, of = store_of(learner), stream(learner)
     live(store, of, 120)
@@ -304,33 +295,15 @@ def scripted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fresh, "sums", sums)
 
 
-def seen(changed: int | None, *, crash: bool) -> tuple[list[list[bytes]], list[int]]:
-    """All that a life lets be seen, and the sizes of all that it saves."""
-    learner = crowded()
-    store, of = store_of(learner, 90), stream(learner)
-    if changed is not None:
-        store.input[changed] = (store.input[changed][0], b"garbage")
-    sizes, work = [], restore(store, of)
-    for start in range(0, 90, 9):
-        work.absorb([store.records(start, start + 9)], mode=Mode.LIVE)
-        commit = work.cut(now=start, pace=Pace()).commit
-        sizes += [len(value or b"") for _, value in commit.state]
-        store.decide(commit)
-        if crash:
-            work = restore(store, of)
-    settle(store, work)
-    return [[record.value for record in topic] for topic in (store.ledger, store.actions)], sizes
-
-
 @pytest.mark.parametrize("crash", [False, True])
 def test_is_all_that_is_seen_the_same_for_neighbours(
     crash: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One record's content changes: the same lines, policies and sizes, if sums are the same."""
     scripted(monkeypatch)
-    plain = seen(None, crash=crash)
+    plain = seen(90, None, crash, crowded())
     for changed in (3, 20, 50, 88):
-        assert seen(changed, crash=crash) == plain
+        assert seen(90, changed, crash, crowded()) == plain
     made = PartitionCrowd.released
 
     def reads_sums(self: PartitionCrowd, votes: int) -> object:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
@@ -44,6 +44,9 @@ Donation = Literal["none", "short blocks"]
 
 _STREAM = "crowd"
 _STRUCTURES = 3
+
+One = TypeVar("One")
+"""A learner of one key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +120,50 @@ def simulate_crowds(
     progress: Callable[[Kind], None] = lambda kind: None,
 ) -> Iterator[CrowdOutcome]:
     """Every kind at every ε."""
+
+    def regrets(world: World, alone: Leader, seeds: tuple[int, ...]) -> list[Floats]:
+        together = crowded(alone, groups=world.known, reach=size.reach)
+        if size.donation != "none" and together.crowd is not None and world.known.count == 1:
+            together = donating(together)
+        return [
+            _Play.of(world, one, seeds, partitions=size.partitions).regret()
+            for one in (alone, together)
+        ]
+
+    return outcomes(learner, epsilons, regrets, kinds=kinds, size=size, progress=progress)
+
+
+def outcomes(
+    learner: Callable[[Fraction, Sequence[str]], One],
+    epsilons: Sequence[Fraction],
+    regrets: Callable[[World, One, tuple[int, ...]], Sequence[Floats]],
+    *,
+    kinds: Sequence[Kind],
+    size: Size,
+    progress: Callable[[Kind], None],
+) -> Iterator[CrowdOutcome]:
+    """Every kind at every ε, whatever is learned.
+
+    `regrets`: each key's regret alone and with the crowd, in a world under these seeds.
+    """
     names = [str(action) for action in range(size.actions)]
     for number, kind in enumerate(kinds):
         progress(kind)
         for epsilon in epsilons:
             alone = learner(epsilon, names)
-            rows = [_run(kind, number, run, alone, size) for run in range(size.runs)]
+            rows = []
+            for run in range(size.runs):
+                seeds = (size.seed, number, run)
+                world = _world(kind, run, seeds, size)
+                both = regrets(world, alone, seeds)
+                caught = [regret[world.minority] for regret in both]
+                rows.append([float(regret.sum()) for regret in (*both, *caught)])
             yield CrowdOutcome(size.worlds, kind, epsilon, *np.array(rows).T)
 
 
-def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[float]:
-    """Regret alone and with the crowd, of all keys and of those that a trap is laid for."""
-    seeds = (size.seed, number, run)
-    world = kind.world(
+def _world(kind: Kind, run: int, seeds: tuple[int, ...], size: Size) -> World:
+    """The world of one run: each structure of costs by turns."""
+    return kind.world(
         default_rng(seeds),
         keys=size.keys,
         actions=size.actions,
@@ -137,17 +171,6 @@ def _run(kind: Kind, number: int, run: int, alone: Leader, size: Size) -> list[f
         structure=run % _STRUCTURES,
         scale=SETS[size.worlds],
     )
-    together = crowded(alone, groups=world.known, reach=size.reach)
-    if size.donation != "none" and together.crowd is not None and world.known.count == 1:
-        together = donating(together)
-    regrets = [
-        _Play.of(world, learner, seeds, partitions=size.partitions).regret()
-        for learner in (alone, together)
-    ]
-    return [
-        *(float(regret.sum()) for regret in regrets),
-        *(float(regret[world.minority].sum()) for regret in regrets),
-    ]
 
 
 @dataclass(slots=True)

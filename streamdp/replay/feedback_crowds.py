@@ -16,25 +16,21 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.crowd import due
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.learner import pooling
-from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind, World
-from streamdp.replay.crowds import CrowdOutcome, Size
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from streamdp.replay.crowd_worlds import BESIDE, STAGGERED, Kind, World
+from streamdp.replay.crowds import CrowdOutcome, Size, outcomes
 
 KINDS = tuple(kind for kind in (*STAGGERED, *BESIDE) if kind.grouped == "never")
 """Those without groups, of which a feedback stream has none."""
 
 _OPENS = -1
-_STRUCTURES = 3
 
 
 def simulate_feedback_crowds(
@@ -46,31 +42,11 @@ def simulate_feedback_crowds(
     progress: Callable[[Kind], None] = lambda kind: None,
 ) -> Iterator[CrowdOutcome]:
     """Every kind at every ε."""
-    names = [str(action) for action in range(size.actions)]
-    for number, kind in enumerate(kinds):
-        progress(kind)
-        for epsilon in epsilons:
-            alone = learner(epsilon, names)
-            rows = [_run(kind, number, run, alone, size) for run in range(size.runs)]
-            yield CrowdOutcome(size.worlds, kind, epsilon, *np.array(rows).T)
 
+    def regrets(world: World, alone: PolicyLearner, seeds: tuple[int, ...]) -> list[Floats]:
+        return [_Play.of(world, one, seeds).regret() for one in (alone, pooling(alone))]
 
-def _run(kind: Kind, number: int, run: int, alone: PolicyLearner, size: Size) -> list[float]:
-    """Regret alone and with the crowd, of all keys and of those that a trap is laid for."""
-    seeds = (size.seed, number, run)
-    world = kind.world(
-        default_rng(seeds),
-        keys=size.keys,
-        actions=size.actions,
-        horizon=size.horizon,
-        structure=run % _STRUCTURES,
-        scale=SETS[size.worlds],
-    )
-    regrets = [_Play.of(world, learner, seeds).regret() for learner in (alone, pooling(alone))]
-    return [
-        *(float(regret.sum()) for regret in regrets),
-        *(float(regret[world.minority].sum()) for regret in regrets),
-    ]
+    return outcomes(learner, epsilons, regrets, kinds=kinds, size=size, progress=progress)
 
 
 @dataclass(slots=True)
@@ -133,7 +109,7 @@ class _Play:
         wanted = due(self.priors[len(self.priors) - 1].after) - self.released
         return min(most, int(np.searchsorted(ends, wanted)) + 1)
 
-    def _whole(self, keys: Ints, blocks: Ints) -> NDArray[np.bool_]:
+    def _whole(self, keys: Ints, blocks: Ints) -> Bools:
         """Which of these events are the ends of whole blocks."""
         return np.asarray((blocks >= 0) & (self.stops[blocks] <= self.world.slots[keys]))
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 import streamdp as sd
 from streamdp.core.bank import Bank
 from streamdp.core.engine.draws import Fresh
+from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.service.protocol import Pace
 from streamdp.wire.lines import Charge, PriorLine
 from streamdp.wire.published import Mode, decode_ledger
@@ -22,7 +23,7 @@ from tests.support.protocol_model import Store, restore, settle
 
 
 def lines_of(store: Store) -> list[Charge | PriorLine]:
-    """Openings, votes and priors, in the order of the ledger."""
+    """Openings, votes or sums, and priors, in the order of the ledger."""
     lines = [decode_ledger(record.value) for record in store.ledger]
     return [line for line in lines if isinstance(line, Charge | PriorLine)]
 
@@ -38,7 +39,10 @@ def scripted(patch: pytest.MonkeyPatch, script: int) -> None:
 
 
 def seen(
-    count: int, changed: int | None, crash: bool, learner: sd.Leader | None = None
+    count: int,
+    changed: int | None,
+    crash: bool,
+    learner: sd.Leader | PolicyLearner | None = None,
 ) -> tuple[list[object], list[int]]:
     """All that a life lets be seen, and the sizes of all that it saves."""
     learner = crowded(leader()) if learner is None else learner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from streamdp.core.engine.plan import Plan
 from streamdp.core.events import CrowdPrior, LossBatch
 from streamdp.core.evidence.crowd import Crowd, cast, newest
 from streamdp.core.grid import UNIT
+from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.wire.recording import Lasts
 
 
 def from_open_sums(patch: pytest.MonkeyPatch) -> None:
@@ -93,3 +96,25 @@ def given_again_by_a_rebuild(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Rebuilding, "feed", feeding)
     patch.setattr(Rebuilding, "finish", finishing)
+
+
+def published_early(patch: pytest.MonkeyPatch, lasts: Lasts) -> None:
+    """Mutant: entries of a kind are published by the cut that records them, and may be lost."""
+    cut = PartitionWork.cut
+
+    def early(self: PartitionWork, *, now: float, pace: Pace) -> Cut:
+        made = cut(self, now=now, pace=pace)
+        entries = [entry for entry in self._waiting.entries if entry.lasts is lasts]
+        ledger = [*made.commit.ledger, *((None, entry.ledger) for entry in entries)]
+        return replace(made, commit=replace(made.commit, ledger=ledger))
+
+    patch.setattr(PartitionWork, "cut", early)
+
+
+def everybody_is_told(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the hash is not asked, and a control group is told priors too."""
+
+    def everybody(self: PartitionCrowd, rows: Ints, kind: str) -> Iterator[tuple[Side, Ints]]:
+        yield Side.TOLD, np.arange(len(rows))
+
+    patch.setattr(PartitionCrowd, "sides", everybody)
