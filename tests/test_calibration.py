@@ -72,6 +72,7 @@ def test_selections_spend_epsilon_on_a_difference_of_two() -> None:
     epsilon = Fraction(3, 10)
     for rate in (cal.exponential_rate, cal.permute_and_flip_rate, cal.laplace_rate):
         assert rate(epsilon) * cal.DIFFERENCE_SENSITIVITY == epsilon
+    assert cal.permute_and_flip_charge(cal.permute_and_flip_rate(epsilon)) == epsilon
     assert cal.naive_laplace_rate(epsilon, actions=7) * 7 == epsilon
 
 

@@ -220,6 +220,33 @@ def test_are_a_ledger_s_draws_held_against_its_priors() -> None:
     assert "is missing, due behind record" in violations_of(drop=priors[3])
 
 
+def test_is_a_vote_that_charges_another_epsilon_than_its_rate_a_violation() -> None:
+    """All lines alike, or one of them: the crowd's rate says what each of its draws costs."""
+    learner = crowded(leader())
+    store, of = store_of(learner), stream(learner)
+    live(store, of, 30)
+    votes = [line for line in lines_of(store) if isinstance(line, Charge) and line.kind == "action"]
+    ordinals = [vote.ordinal for vote in votes if isinstance(vote.ordinal, int)]
+
+    def violations_of(changed: list[int], **change: object) -> list[str]:
+        verification = Verification()
+        for record in store.ledger:
+            line = msgspec.json.decode(record.value)
+            line |= change if line["ordinal"] in changed else {}
+            verification.read(of.topics, [replace(record, value=msgspec.json.encode(line))])
+        return verification.violations
+
+    for epsilon in ("1/4", "1", "499999/1000000"):
+        wrong = f"is charged ε = {epsilon}; expected 1/2, as draws at rate 1/4 cost"
+        (violation,) = violations_of(ordinals[2:3], epsilon=epsilon)
+        assert violation.startswith("shop.home.ledger partition 0 offset ")
+        assert violation.endswith(f"block {votes[2].block} {wrong}")
+    assert len(violations_of(ordinals, epsilon="1/4")) == len(votes) > 5
+    assert violations_of(ordinals, epsilon="2/4") == []
+    (violation,) = violations_of(ordinals[2:3], mechanism="uniform")
+    assert violation.endswith("was drawn by 'uniform'; expected permute_and_flip")
+
+
 def test_is_a_control_group_that_is_told_priors_a_violation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

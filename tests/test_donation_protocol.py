@@ -323,7 +323,15 @@ def test_are_a_pool_s_lines_held_against_what_keys_donate() -> None:
     assert "is missing before record" in of_pool(**DROPPED)
     assert "charges slots [12, 99) where block 3" in of_pool(stop=99)
     assert "the pool charges 98 slots; keys donated" in of_pool(stop=99)
-    assert "donated slots are charged 1/4, and before 1/2" in of_pool(epsilon="1/4")
+    cheap = "is charged ε = 1/4; expected 1/2, as draws at rate 1/4 cost"
+    assert f"block 3 of the pool {cheap}" in of_pool(epsilon="1/4")
+    assert f"a slot donated behind block 0 {cheap}" in of_keys(
+        "opening", donates={"blocks": 2, "slots": 3, "epsilon": "1/4"}
+    )
+    assert of_pool(epsilon="2/4") == ""
+    assert "of the pool was drawn by 'uniform'; expected permute_and_flip" in of_pool(
+        mechanism="uniform"
+    )
     assert "reads records of the block before" in of_pool(first_offset=0)
     assert "a vote for action 9" in of_pool(index=9)
     assert "another crowd than before" in of_pool(crowd="crowd of none")

@@ -125,6 +125,18 @@ def permute_and_flip_rate(epsilon: Fraction) -> Fraction:
     return epsilon / DIFFERENCE_SENSITIVITY
 
 
+def permute_and_flip_charge(rate: Fraction) -> Fraction:
+    """The ε of one draw by permute-and-flip at rate ρ: 2ρ, the inverse of `permute_and_flip_rate`.
+
+    No smaller ε holds for all lengths of blocks, so a ledger whose draws name their rate must
+    charge this much. Test: exact audit, `Exp(1/epsilon)`.
+
+    >>> permute_and_flip_charge(permute_and_flip_rate(Fraction(1, 3)))
+    Fraction(1, 3)
+    """
+    return DIFFERENCE_SENSITIVITY * rate
+
+
 def laplace_rate(epsilon: Fraction) -> Fraction:
     """The ρ at which adding Laplace noise of scale 1/ρ and taking the best is ε-DP: ε/2.
 

@@ -11,7 +11,11 @@ which it became due and before the first draw that was told it. Here:
 4. Where keys donate, no short block has a vote, and the pool's blocks tile the donated slots: by
    any line there are no more of them than keys' lines have announced, and no fewer than those
    behind which their keys have gone on.
-5. Where the crowd reaches across partitions, a prior is held against the ledgers of all
+5. Each vote of a key or of the pool is drawn by permute-and-flip and charges the ε of the rate that
+   the crowd's name says; so much is announced for a donated slot. What the rate costs is proven
+   for every bonus vector (`calibration.permute_and_flip_charge`), so a smaller ε is a wrong ledger,
+   whatever the budget.
+6. Where the crowd reaches across partitions, a prior is held against the ledgers of all
    partitions, once they are read (`adoptions`).
 
 Of a feedback stream it is releases of sums that count, what they have made known of each key that
@@ -22,11 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from msgspec import UNSET
 
 from streamdp.core.arrays import Floats, Ints
+from streamdp.core.calibration import permute_and_flip_charge
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, CrowdPrior, Key
 from streamdp.core.evidence.adoption import are_priors
@@ -38,6 +44,9 @@ from streamdp.service.adoptions import Adoptions
 from streamdp.service.agreements import Agreements
 from streamdp.wire.lines import CarriedOver, Charge, Donates, PoolLine, PriorLine
 
+MECHANISM = "permute_and_flip"
+"""Draws every vote of a stream with a crowd: what it costs is known under whatever bonuses."""
+
 
 @dataclass(slots=True)
 class PoolLines:
@@ -46,7 +55,6 @@ class PoolLines:
     blocks: int = 0  # that have ended
     due: tuple[int, int] | None = None  # the slots of the next one, once asked for
     last: int = -1  # the latest record of the latest one
-    epsilon: str | None = None  # what a donated slot is charged, as the first line says it
     announced: int = 0  # donated slots that there may be
     sure: int = 0  # those that there are
     settled: int = 0  # the same, behind records before that of the latest line
@@ -67,7 +75,7 @@ class PoolLines:
             gift = line.donates
             if not gift.blocks <= gift.slots <= gift.blocks * (crowd.donates - 1):
                 yield f"{gift.blocks} blocks of {gift.slots} slots are donated, or not short"
-            yield from self._charged(gift.epsilon)
+            yield from _charges(crowd, gift.epsilon, f"a slot donated behind block {line.block}")
             self.announced += gift.slots
             self.open[key] = born, gift.slots
 
@@ -84,7 +92,7 @@ class PoolLines:
             yield f"the pool charges {line.stop - 1} slots; keys donated {self.announced} at most"
         if line.first_offset < self.last or line.last_offset < line.first_offset:
             yield f"block {line.block} of the pool reads records of the block before"
-        yield from self._charged(line.epsilon)
+        yield from _drawn(crowd, line, f"block {line.block} of the pool")
         self._ended()
         self.last = line.last_offset
         vote = cast(
@@ -111,11 +119,6 @@ class PoolLines:
 
     def _ended(self) -> None:
         self.blocks, self.due = self.blocks + 1, None
-
-    def _charged(self, epsilon: str) -> Iterator[str]:
-        self.epsilon = self.epsilon or epsilon
-        if epsilon != self.epsilon:
-            yield f"donated slots are charged {epsilon[:40]}, and before {self.epsilon[:40]}"
 
 
 @dataclass(slots=True)
@@ -253,6 +256,7 @@ class CrowdLines:
                 group=crowd.groups.numbers([key]),
             )[0]
             self._count(line.last_offset)
+            yield from _drawn(crowd, line, f"block {line.block}")
         self.in_force[key] = line.index if line.in_force is UNSET else line.in_force
 
     def _newest(self) -> Votes:
@@ -275,6 +279,23 @@ class CrowdLines:
         if 0 <= self.late < offset:
             yield f"prior {len(self.priors)} is missing, due behind record {self.late}"
             self.late = -1
+
+
+def _drawn(crowd: Crowd, line: Charge | PoolLine, of: str) -> Iterator[str]:
+    """What is wrong with how a vote says that it was drawn, and with its charge."""
+    if line.mechanism != MECHANISM:
+        yield f"{of} was drawn by {line.mechanism[:40]!r}; expected {MECHANISM}"
+    yield from _charges(crowd, line.epsilon, of)
+
+
+def _charges(crowd: Crowd, epsilon: str, of: str) -> Iterator[str]:
+    """Whether so much is charged as a draw at the crowd's rate costs."""
+    expected = permute_and_flip_charge(crowd.rate)
+    if Fraction(epsilon) != expected:
+        yield (
+            f"{of} is charged ε = {epsilon[:40]}; expected {expected}, as draws at rate"
+            f" {crowd.rate} cost"
+        )
 
 
 def _counted(votes: list[Ints]) -> Votes:

@@ -16,11 +16,12 @@ What is held against the ledgers of the streams that were given:
    (`streamdp.wire.retracing`).
 8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
    lines put in force, and the topic has nothing that no line tells of (`read_published`).
-9. Priors follow from the votes before them, and charge draw names the newest (`crowd_lines`). The
-   blocks of the pool tile the slots that keys donate, as many as there are by then; these are
-   charged where a key's line says that it donates them.
+9. Priors follow from the votes before them, and each draw names the newest and charges what a draw
+   at the crowd's rate costs (`crowd_lines`). The blocks of the pool tile the slots that keys
+   donate, as many as there are by then; these are charged where a key's line says that it donates
+   them.
 10. What openings carry over is what was public of the key's newest learner (`successions`).
-10. Requests with their outcomes, over all topics that were assembled from them, stay within their
+11. Requests with their outcomes, over all topics that were assembled from them, stay within their
    budget, and none was assembled again (`assembled`).
 
 Nothing here reads the configuration but budgets: a ledger is proof on its own.
