@@ -7,6 +7,7 @@ or asks must not load servers, plots, a broker's client, the logging of a servic
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,10 +36,13 @@ SERVICE = ("aiokafka", "structlog", "uvicorn", "prometheus_client", "streamdp.co
            "streamdp.service.run", "streamdp.service.worker")  # fmt: skip
 """What moves a service, which none of these commands does."""
 
+ENTROPY, JOIN = "cryptography", "streamdp.assembly.join"
+"""What draws, and what joins: neither is done where nothing is drawn or assembled."""
+
 PLOTS = ("rich", "pyarrow", "pandas", "matplotlib", "streamdp.replay", "streamdp.audit")
 
-MOST_MODULES = 660
-"""Of a command that reads a configuration: 543 to 623 now, numpy's 86 and pydantic's 42 among them.
+MOST_MODULES = 640
+"""Of a command that reads a configuration: 519 to 605 now, numpy's 86 and pydantic's 42 among them.
 
 Each hundred costs about .05 s of processor time, and a command has .4 s (`bench_startup.py`). Each
 of the libraries above has 30 or more.
@@ -84,7 +88,9 @@ def test_does_a_command_that_looks_load_no_service(arguments: list[str], shop: P
     """And it does its work: an exit code of a failure would make this easy."""
     code, modules = loaded(arguments, shop)
     assert code == 0
-    heavy = {*SERVICE, *PLOTS} - ({"prometheus_client"} if arguments == ["check"] else set())
+    heavy = {*SERVICE, *PLOTS, ENTROPY, JOIN} - (
+        {"prometheus_client"} if arguments == ["check"] else set()
+    )
     assert modules & heavy == set()
     others = {f"streamdp.cli.{name}" for name in ("run", "replay", "demo", "audit", "simulate")}
     assert modules & others == set()
@@ -110,6 +116,21 @@ def test_does_the_version_load_no_validation(tmp_path: Path) -> None:
     assert code == 0
     assert modules & {"numpy", "pydantic", "rich", "msgspec", *SERVICE} == set()
     assert len(modules) <= MOST_OF_THE_VERSION
+
+
+def test_does_linear_algebra_start_no_threads(tmp_path: Path) -> None:
+    """They would cost every command .06 s of processor, and round sums by their number."""
+    program = (
+        "import os, sys; from streamdp.cli import main; sys.argv = ['streamdp', '--version']\n"
+        "try: main()\n"
+        "except SystemExit: import numpy; print(len(os.listdir('/proc/self/task')))"
+    )
+    environment = {name: value for name, value in os.environ.items() if "THREADS" not in name}
+    call = [sys.executable, "-c", program]
+    run = subprocess.run(
+        call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split()[-1] == "1"
 
 
 def test_does_planning_load_no_service(tmp_path: Path) -> None:

@@ -24,13 +24,15 @@ from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
 from os import urandom
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 WORD_BITS = 64
 TAG_BYTES = 16
@@ -38,7 +40,6 @@ KEY_BYTES = 32
 
 _POSITION_BITS = 40  # a counter's lower half: level above position; the upper half is the index
 _MAX_LEVEL = 1 << (64 - _POSITION_BITS)
-_ECB = modes.ECB()  # noqa: S305  # safe here: the blocks are distinct counters, never messages
 _LITTLE = np.dtype("<u8")  # explicit, so that seeded bits are the same on every platform
 
 # A single fresh draw is at the origin, and its first 2**14 counters are always these.
@@ -158,7 +159,11 @@ class CounterBits:
 
 def _aes(key: bytes) -> CipherContext:
     """AES under `key` as a plain permutation of 16-byte blocks."""
-    return Cipher(algorithms.AES256(key), _ECB).encryptor()
+    # Imported here: commands that draw nothing start without OpenSSL's bindings.
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    mode = modes.ECB()  # noqa: S305  # safe here: the blocks are distinct counters, never messages
+    return Cipher(algorithms.AES256(key), mode).encryptor()
 
 
 class SystemRandomness:

@@ -107,12 +107,16 @@ class Configuration:
 
     def assembly_topics(self) -> list[StreamTopics]:
         """The names of every assembly's topics: two inputs and an output."""
+        if not self.tables.assemblies:
+            return []  # without importing what joins
         from streamdp.service.config.assembling import topics_of
 
         return [topics_of(self, name) for name in self.tables.assemblies]
 
     def assemblies(self) -> list[AssemblySpec]:
         """Every assembly, resolved."""
+        if not self.tables.assemblies:
+            return []
         from streamdp.service.config.assembling import spec_of
 
         return [spec_of(self, name) for name in self.tables.assemblies]
