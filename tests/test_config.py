@@ -16,6 +16,7 @@ from pydantic import BaseModel
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import crowded
+from streamdp.replay.cells import parse_candidate
 from streamdp.service.config import Configuration, Seeds, Tables, example
 from streamdp.service.spec import Start
 from streamdp.service.worker import LoopSettings
@@ -84,6 +85,15 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
         for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, across)
     ]
     assert len(set(digests)) == 6
+    written = ("", ":crowd=partition", ":crowd=partition:control=0.05",
+               ":crowd=partition:crowd_groups=f|d", ":crowd=partition:donate=true",
+               ":crowd=stream")  # fmt: skip
+    asked = (parse_candidate(f"remembering_leader{options}") for options in written)
+    replayed = [one.at(Fraction(1, 2), actions=["a", "b", "c"]).digest() for one in asked]
+    assert replayed == [
+        crowd_spec.learner.digest()
+        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, across)
+    ]
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
 

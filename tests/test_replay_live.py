@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+import streamdp as sd
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior, LossBatch
+from streamdp.core.evidence.control import Control
+from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import SeededRandomness
 from streamdp.ports import Technology
 from streamdp.replay import crowd_cells
@@ -20,7 +25,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.replay_service import lived, replayed_like
-from tests.support.replayed import CROWDS, EVERYONE, Pieces, cells, made_up, replayed
+from tests.support.replayed import ACTIONS, CROWDS, EVERYONE, Pieces, cells, made_up, replayed
 from tests.support.replayed import lived as engines
 from tests.support.streams import events
 
@@ -57,6 +62,24 @@ def test_does_a_key_that_donates_keep_its_action_in_a_replay_too() -> None:
          for blocks in ("capped 8", "restarting 12")], "0.5",
     )  # fmt: skip
     assert replayed(log, asked, BENCH) == engines(log.portions(), asked, BENCH)
+
+
+def test_does_the_control_group_of_a_replay_learn_alone() -> None:
+    """The sides are those of the live engine, whose learner no candidate has made."""
+    live = replace(
+        cells(["incumbent_leader:schedule=capped 8"], "2")[0],
+        leader=crowded(
+            sd.incumbent_leader(actions=ACTIONS, epsilon="2", schedule="capped 8"),
+            control=Control(Fraction(1, 2)),
+        ),
+    )
+    log = made_up(500, seed=8, keys=6)
+    asked = cells(["incumbent_leader:schedule=capped 8:crowd=partition:control=0.5"], "2")
+    lived = engines(log.portions(), [live], BENCH)
+    assert replayed(log, asked, BENCH) == lived
+    for other in ("", ":control=0.1"):  # of these keys a tenth is none
+        told = cells([f"incumbent_leader:schedule=capped 8:crowd=partition{other}"], "2")
+        assert replayed(log, told, BENCH) != lived
 
 
 def test_do_partitions_of_a_replay_adopt_in_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from streamdp.replay.replaying import Question, Replay
     from streamdp.replay.sources import ReadOptions
 
@@ -25,7 +27,10 @@ LogArgument = Annotated[
 
 LearnersOption = Annotated[
     str | None,
-    typer.Option(help="Recipes with options, as in noisy_leader:noise=laplace, by commas."),
+    typer.Option(
+        help="Recipes with options, as in noisy_leader:noise=laplace, by commas; of losses also"
+        " crowd=partition (or stream), crowd_groups=de-|us-, control=0.1 and donate=true."
+    ),
 ]
 
 EpsilonsOption = Annotated[
@@ -224,5 +229,25 @@ def _print(replay: Replay) -> None:
     table.add_row("uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "", "0")
     console = Console()
     console.print(table)
+    _print_control(replay, console)
     for statement in summary(replay):
         console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
+
+
+def _print_control(replay: Replay, console: Console) -> None:
+    """Keys with priors beside the control group, where a candidate has one."""
+    from rich.table import Table
+
+    from streamdp.replay.tables import by_control
+    from streamdp.wire.unprotected import NOT_PRIVATE
+
+    head, rows = by_control(replay)
+    if not rows:
+        return
+    caption = f"{NOT_PRIVATE}. Mean over keys ± 1.96 standard errors over keys."
+    table = Table(title="Control group", caption=caption)
+    for name in head:
+        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

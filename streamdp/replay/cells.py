@@ -8,6 +8,7 @@ A candidate is a recipe with options in writing, as on the command line:
     remembering_leader:crowd=partition
     remembering_leader:crowd=stream
     remembering_leader:crowd=partition:crowd_groups=de-+fr-|us-
+    remembering_leader:crowd=partition:control=0.1
     remembering_leader:crowd=partition:donate=true
 
 (groups are parted by `|`, the prefixes of a group by `+`; `%3A` in one stands for a colon.)
@@ -26,6 +27,7 @@ from urllib.parse import unquote
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import Reach
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import RECIPES, Leader, learner_of
@@ -45,8 +47,13 @@ CROWD = "crowd"
 GROUPS = "crowd_groups"
 """Another one, of a crowd."""
 
+CONTROL = "control"
+"""Another one, of a crowd: the part of the keys that are never told a prior."""
+
 DONATE = "donate"
 """Another one, of a crowd: true or false."""
+
+OF_A_CROWD = (GROUPS, CONTROL, DONATE)
 
 CROWDS = ("off", "partition", "stream")
 
@@ -66,16 +73,14 @@ class Candidate:
 
     def with_schedule(self, schedule: str) -> Candidate:
         """The same candidate with another schedule and without a crowd."""
-        options = [
-            pair for pair in self.options if pair[0] not in ("schedule", CROWD, GROUPS, DONATE)
-        ]
-        return _candidate(self.recipe, [*options, ("schedule", schedule)])
+        alone = [pair for pair in self.options if pair[0] not in ("schedule", CROWD, *OF_A_CROWD)]
+        return _candidate(self.recipe, [*alone, ("schedule", schedule)])
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner for these actions at this ε."""
         config = {"recipe": self.recipe, **dict(self.options)}
         crowd, groups = config.pop(CROWD, "off"), _groups(config.pop(GROUPS, ""))
-        donate = config.pop(DONATE, "false") == "true"
+        control, donate = _control(config.pop(CONTROL, "0")), config.pop(DONATE, "false") == "true"
         if not self.private:
             return learner_of(config, actions=actions)
         if epsilon is not None:
@@ -83,7 +88,7 @@ class Candidate:
             if crowd == "off":
                 return learner
             reach: Reach = "stream" if crowd == "stream" else "partition"
-            together = crowded(learner, groups=groups, reach=reach)
+            together = crowded(learner, groups=groups, control=control, reach=reach)
             return donating(together) if donate else together
         finite = learner_of(config | {"epsilon": "1"}, actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))
@@ -115,6 +120,11 @@ class Cell:
     def crowded(self) -> bool:
         """Whether its keys learn from each other, so that they must be played together."""
         return self.leader.crowd is not None
+
+    @property
+    def control(self) -> Control:
+        """Which of its keys are never told a prior of the crowd."""
+        return NO_CONTROL if self.leader.crowd is None else self.leader.crowd.control
 
     @property
     def running(self) -> bool:
@@ -155,7 +165,7 @@ def parse_candidate(text: str) -> Candidate:
 
 def _check_crowd(name: str, options: Mapping[str, str]) -> None:
     """Refuse options of a crowd without one, and values that are unknown."""
-    beside = [option for option in (GROUPS, DONATE) if option in options]
+    beside = [option for option in OF_A_CROWD if option in options]
     if beside and options.get(CROWD, "off") == "off":
         where, what = f"learners: {name}", f"{beside[0]} of no crowd"
         raise InvalidConfig(complaint(where, what, expected="crowd=partition", got="none"))
@@ -163,6 +173,7 @@ def _check_crowd(name: str, options: Mapping[str, str]) -> None:
         where, got = f"learners: {name}: {DONATE}", options[DONATE]
         raise InvalidConfig(complaint(where, "unknown", expected="true or false", got=got))
     _groups(options.get(GROUPS, ""))
+    _control(options.get(CONTROL, "0"))
 
 
 def _groups(text: str) -> Groups:
@@ -175,6 +186,15 @@ def _groups(text: str) -> Groups:
     return Groups(
         tuple(tuple(unquote(prefix).encode() for prefix in group.split("+")) for group in listed)
     )
+
+
+def _control(text: str) -> Control:
+    """A control group in writing, as in a stream's configuration.
+
+    >>> _control("0.05").share, _control("0") == NO_CONTROL
+    (Fraction(1, 20), True)
+    """
+    return NO_CONTROL if text == "0" else Control(parse_epsilon(text, CONTROL))
 
 
 def parse_candidates(text: str | Sequence[str]) -> tuple[Candidate, ...]:

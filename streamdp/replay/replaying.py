@@ -36,6 +36,7 @@ from streamdp.replay.cells import (
     parse_candidate,
     schedules_of,
 )
+from streamdp.replay.control_group import ControlComparison
 from streamdp.replay.curves import Baselines, Curves, baselines, curves
 from streamdp.replay.cuts import Bench, CutPlan, report_points
 from streamdp.replay.following import Contest, Result, contests, could_differ, result_of
@@ -109,6 +110,7 @@ class ReplayAnswer:
     cell: Cell
     curves: Curves
     charged: Charged | None
+    control: ControlComparison | None = None  # of a candidate with a control group
 
     @property
     def final(self) -> Floats:
@@ -178,7 +180,10 @@ def replay_log(
         report(len(cells))
     drawn += _crowds(log, [cell for cell in cells if cell.crowded], summed, question, base, watcher)
     answers = {
-        curve.cell: ReplayAnswer(curve.cell, curve, _charge(curve.cell, summed)) for curve in drawn
+        curve.cell: ReplayAnswer(
+            curve.cell, curve, _charge(curve.cell, summed), _compared(curve, summed)
+        )
+        for curve in drawn
     }
     for cell in work.running_cells:
         tell = watcher.stage(cell.name, log.slots) if watcher else None
@@ -199,6 +204,14 @@ def replay_log(
             for contest in compared
         ),
     )
+
+
+def _compared(curve: Curves, summed: Summed) -> ControlComparison | None:
+    """A control group beside the other keys, where a cell has one."""
+    control = curve.cell.control
+    if not control.share:
+        return None
+    return ControlComparison.of(control, summed.rows.keys, summed.slots, curve.by_row)
 
 
 def _crowds(

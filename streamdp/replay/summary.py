@@ -13,6 +13,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.replay.cells import epsilon_text
+from streamdp.replay.control_group import ControlComparison, SideFigures
 from streamdp.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
 from streamdp.replay.following import Result, half_interval
 from streamdp.replay.replaying import Replay, ReplayAnswer
@@ -33,6 +34,7 @@ def summary(replay: Replay) -> list[Statement]:
         *_following(replay),
         *_best(replay),
         *_privacy(replay),
+        *_control(replay),
         *_settling(replay),
         *_schedule(replay),
         *_charges(replay),
@@ -176,6 +178,49 @@ def _paid(paid: Floats, error: float, slots: int) -> str:
     if mean < 0:
         return f"nothing; its noise saved {amount} here, {rate}, which no one may count on"
     return f"{amount}, {rate}"
+
+
+def _control(replay: Replay) -> Iterator[Statement]:
+    """Whether keys that are told priors lost less than those of the control group."""
+    parts = [
+        f"{answer.cell.name} at ε = {epsilon_text(answer.cell.epsilon)}: {_sides(answer.control)}"
+        for answer in replay.answers
+        if answer.control is not None
+    ]
+    if parts:
+        yield Statement(
+            "Does the crowd help",
+            f"{' '.join(parts)} This is exact and NOT PRIVATE: it is computed from the losses"
+            " themselves, which the service never compares. Intervals are ± 1.96 standard errors"
+            " over keys. The same learner without a crowd, asked for beside it, plays the same"
+            " keys with the same bits and says the same with a smaller error.",
+        )
+
+
+def _sides(both: ControlComparison) -> str:
+    """One comparison in words."""
+    if both.one_sided:
+        side = "are told priors" if both.told.keys else "are in the control group"
+        return f"all {both.told.keys + both.control.keys:,} keys {side}, so nothing is compared."
+    text = (
+        f"the {both.told.keys:,} keys that are told priors lost {_a_key(both.told)} above the best"
+        f" action of each, the {both.control.keys:,} of the control group, which learn alone,"
+        f" {_a_key(both.control)}."
+    )
+    if both.ratio is None or both.ratio_error is None:
+        return f"{text} There are too few keys on one side to say by which factor that differs."
+    half = Z * both.ratio_error
+    ratio = f"{both.ratio:.2f} ± {half:.2f}"
+    if abs(both.ratio - 1) <= half:
+        return f"{text} That is {ratio} times as much: no difference beyond chance."
+    less = "less" if both.ratio < 1 else "more"
+    return f"{text} That is {ratio} times as much: keys that are told priors lost {less}."
+
+
+def _a_key(side: SideFigures) -> str:
+    """The mean regret of a side's keys."""
+    half = f" ± {number(Z * side.error)}" if side.keys > 1 else ""
+    return f"{number(side.mean)}{half} a key"
 
 
 def _settling(replay: Replay) -> Iterator[Statement]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from streamdp.core.events import Key
 from streamdp.replay.cells import epsilon_text
-from streamdp.replay.figures import per_thousand
+from streamdp.replay.control_group import ControlComparison, SideFigures
+from streamdp.replay.figures import Z, per_thousand
 from streamdp.replay.following import Placed, half_interval
 from streamdp.replay.replaying import Replay
 from streamdp.replay.summary import middle, number
@@ -85,6 +86,35 @@ def by_following(replay: Replay) -> tuple[list[str], Rows]:
             )
     head = ["ε", "kind", "learner", "regret", "regret by stretch", "in 1,000 slots"]
     return [*head, "more than the winner"], rows
+
+
+def by_control(replay: Replay) -> tuple[list[str], Rows]:
+    """Keys that are told priors and those of the control group, of each candidate that has one."""
+    rows = []
+    for answer in replay.answers:
+        both = answer.control
+        if both is not None:
+            name, epsilon = answer.cell.name, epsilon_text(answer.cell.epsilon)
+            rows += [
+                [name, epsilon, "with priors", *_side(both.told), _ratio(both)],
+                [name, epsilon, "control group", *_side(both.control), "1"],
+            ]
+    return ["learner", "ε", "side", "keys", "slots", "regret a key", "ratio"], rows
+
+
+def _side(side: SideFigures) -> list[str]:
+    """One side's keys, slots and regret a key."""
+    if not side.keys:
+        return ["0", "0", "—"]
+    half = f" ± {number(Z * side.error)}" if side.keys > 1 else ""
+    return [f"{side.keys:,}", f"{side.slots:,}", f"{number(side.mean)}{half}"]
+
+
+def _ratio(both: ControlComparison) -> str:
+    """How the regret of keys with priors is to the control group's."""
+    if both.ratio is None or both.ratio_error is None:
+        return "unknown"
+    return f"{both.ratio:.2f} ± {Z * both.ratio_error:.2f}"
 
 
 def _behind(placed: Placed, *, won: bool) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from fractions import Fraction
 
 from msgspec import UNSET
 
 import streamdp as sd
+from streamdp.core.evidence.control import Control
+from streamdp.core.evidence.groups import Groups
+from streamdp.core.learners.leader import crowded
 from streamdp.ports import Key, StreamTopics, Technology, Value
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
 from streamdp.replay.cuts import Bench
@@ -29,14 +33,24 @@ LEARNERS = (
     "remembering_leader:schedule=geometric 2 to 8",
     "prefix_softmax",
     "noisy_leader:noise=gumbel:resample=bernoulli",
-    "incumbent_leader:schedule=capped 8:crowd=partition:crowd_groups=f|d",
+    "incumbent_leader:schedule=capped 8:crowd=partition:crowd_groups=f|d:control=1/2",
 )
+
+CROWD = LEARNERS[-1]
 
 Released = dict[tuple[int, Key], list[int]]
 
 
 def cells() -> Sequence[Cell]:
     return cells_of(parse_candidates(LEARNERS), parse_epsilons("1"), actions=ACTIONS)
+
+
+def learners() -> Sequence[sd.Leader]:
+    """What the service runs: the crowd as a stream's table makes it, which is no candidate."""
+    alone = sd.incumbent_leader(actions=ACTIONS, epsilon="1", schedule="capped 8")
+    groups, control = Groups.of({"f": "french", "d": "german"}), Control(Fraction(1, 2))
+    together = crowded(alone, groups=groups, control=control)
+    return [together if cell.name == CROWD else cell.leader for cell in cells()]
 
 
 def stream(number: int, learner: sd.Leader, *, app: str, input: str) -> StreamSpec:  # noqa: A002
@@ -58,8 +72,8 @@ async def lived(
 ) -> list[Released]:
     """Serve the input with one stream for each learner; the actions that each released."""
     specs = [
-        stream(number, cell.leader, app=app, input=f"{app}.input")
-        for number, cell in enumerate(cells())
+        stream(number, learner, app=app, input=f"{app}.input")
+        for number, learner in enumerate(learners())
     ]
     topics = [spec.topics for spec in specs]
     await technology.administrator().create(topics, partitions=partitions)

@@ -38,7 +38,8 @@ EVERYONE = (
 
 CROWDS = (
     "incumbent_leader:schedule=capped 8:crowd=partition",
-    "remembering_leader:schedule=geometric 2 to 8:crowd=partition:crowd_groups=k1+k2|k%33",
+    "remembering_leader:schedule=geometric 2 to 8:crowd=partition:crowd_groups=k1+k2|k%33"
+    ":control=1/2",
 )
 
 
