@@ -222,12 +222,12 @@ def test_is_a_control_group_compared_with_the_keys_that_are_told_priors() -> Non
     by_key: dict[bool, list[float]] = {True: [], False: []}
     for key, regrets in zip(replay.summed.rows.keys, answer.curves.by_row, strict=True):
         by_key[control.holds(key)].append(float(np.mean(regrets)))
-    for side, held in ((answer.control.control, True), (answer.control.told, False)):
+    for side, held in ((answer.control.control, True), (answer.control.with_priors, False)):
         assert (side.keys, side.slots) == (len(by_key[held]), 40 * len(by_key[held]))
         assert side.mean == pytest.approx(np.mean(by_key[held]))
         spread = np.std(by_key[held], ddof=1) / len(by_key[held]) ** 0.5
         assert side.error == pytest.approx(spread)
-    told, control_group = answer.control.told, answer.control.control
+    told, control_group = answer.control.with_priors, answer.control.control
     ratio, error = answer.control.ratio, answer.control.ratio_error
     assert ratio is not None
     assert error is not None

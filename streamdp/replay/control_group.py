@@ -54,7 +54,7 @@ class SideFigures:
 class ControlComparison:
     """Keys that are told priors beside those of the control group."""
 
-    told: SideFigures
+    with_priors: SideFigures
     control: SideFigures
 
     @classmethod
@@ -64,35 +64,35 @@ class ControlComparison:
         """The sides of some learners; `regret`: learners × seeds."""
         apart: Bools = np.array([control.holds(key) for key in keys], dtype=np.bool_)
         by_key = regret.mean(axis=1)
-        told, alone = (
+        with_priors, alone = (
             SideFigures(int(slots[side].sum()), by_key[side]) for side in (~apart, apart)
         )
-        return cls(told, alone)
+        return cls(with_priors, alone)
 
     @property
     def one_sided(self) -> bool:
         """Whether all keys are on one side."""
-        return not (self.told.keys and self.control.keys)
+        return not (self.with_priors.keys and self.control.keys)
 
     @property
     def ratio(self) -> float | None:
         """The share of the control group's regret that keys with priors have; None: not known."""
-        known = self.told.keys > 1 and self.control.keys > 1
+        known = self.with_priors.keys > 1 and self.control.keys > 1
         if not known or self.control.mean <= Z * self.control.error:
             return None
-        return self.told.mean / self.control.mean
+        return self.with_priors.mean / self.control.mean
 
     @property
     def ratio_error(self) -> float | None:
         """Its standard error by key."""
         if self.ratio is None:
             return None
-        return hypot(self.told.error, self.ratio * self.control.error) / self.control.mean
+        return hypot(self.with_priors.error, self.ratio * self.control.error) / self.control.mean
 
     def as_json(self) -> dict[str, object]:
         """For machines."""
         return {
-            "with_crowd": _side_json(self.told),
+            "with_crowd": _side_json(self.with_priors),
             "control": _side_json(self.control),
             "ratio": self.ratio,
             "standard_error_of_ratio": self.ratio_error,

@@ -200,10 +200,10 @@ def _control(replay: Replay) -> Iterator[Statement]:
 def _sides(both: ControlComparison) -> str:
     """One comparison in words."""
     if both.one_sided:
-        side = "are told priors" if both.told.keys else "are in the control group"
-        return f"all {both.told.keys + both.control.keys:,} keys {side}, so nothing is compared."
+        side = "are told priors" if both.with_priors.keys else "are in the control group"
+        return f"all {both.with_priors.keys + both.control.keys:,} keys {side}, so nothing is compared."
     text = (
-        f"the {both.told.keys:,} keys that are told priors lost {_a_key(both.told)} above the best"
+        f"the {both.with_priors.keys:,} keys that are told priors lost {_a_key(both.with_priors)} above the best"
         f" action of each, the {both.control.keys:,} of the control group, which learn alone,"
         f" {_a_key(both.control)}."
     )

@@ -96,7 +96,7 @@ def by_control(replay: Replay) -> tuple[list[str], Rows]:
         if both is not None:
             name, epsilon = answer.cell.name, epsilon_text(answer.cell.epsilon)
             rows += [
-                [name, epsilon, "with priors", *_side(both.told), _ratio(both)],
+                [name, epsilon, "with priors", *_side(both.with_priors), _ratio(both)],
                 [name, epsilon, "control group", *_side(both.control), "1"],
             ]
     return ["learner", "ε", "side", "keys", "slots", "regret a key", "ratio"], rows
