@@ -201,11 +201,12 @@ def _sides(both: ControlComparison) -> str:
     """One comparison in words."""
     if both.one_sided:
         side = "are told priors" if both.with_priors.keys else "are in the control group"
-        return f"all {both.with_priors.keys + both.control.keys:,} keys {side}, so nothing is compared."
+        keys = both.with_priors.keys + both.control.keys
+        return f"all {keys:,} keys {side}, so nothing is compared."
     text = (
-        f"the {both.with_priors.keys:,} keys that are told priors lost {_a_key(both.with_priors)} above the best"
-        f" action of each, the {both.control.keys:,} of the control group, which learn alone,"
-        f" {_a_key(both.control)}."
+        f"the {both.with_priors.keys:,} keys that are told priors lost {_a_key(both.with_priors)}"
+        f" above the best action of each, the {both.control.keys:,} of the control group, which"
+        f" learn alone, {_a_key(both.control)}."
     )
     if both.ratio is None or both.ratio_error is None:
         return f"{text} There are too few keys on one side to say by which factor that differs."
