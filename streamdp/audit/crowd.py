@@ -42,7 +42,7 @@ KEYS: tuple[Key, ...] = (b"y", b"x")
 KINDS = ("partition", "groups", "control", "donate")
 """What a crowd may be: one for all keys, by groups, beside a control group, with a pool."""
 
-_CONTENTS = np.array(list(product((0, 1), repeat=2)), np.float32)
+_CONTENTS: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (1, 0), (1, 1))
 _BLOCKS = 3
 _FREE = 3  # draws that go every way; the others go by turns
 _REBUILT = (2, 6)  # before these records
@@ -92,9 +92,9 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
     subject = _subject(alone, kind)
     assert alone.charge is not None, "a crowd is of private learners"
     charge, worst, failures = alone.charge, 0.0, []
-    records = _records(subject.schedule)
-    for varied, closed in _varied(records):
-        ratio = max(_spread(subject, records, varied, script) for script in _scripts())
+    lives = _Lives(subject, _records(subject.schedule))
+    for varied, closed in _varied(lives.records):
+        ratio = max(lives.spread(varied, script) for script in _scripts())
         worst = max(worst, ratio)
         if ratio > charge + TOLERANCE:
             failures.append(f"record {varied}: moves what is released by {ratio:.6f}")
@@ -156,30 +156,43 @@ def _scripts() -> Iterator[tuple[int, ...]]:
         yield (0, free[0], 1, *free[1:], 0, 1, 1, 0)
 
 
-def _spread(
-    subject: Leader, records: list[tuple[Key, int]], varied: int, script: tuple[int, ...]
-) -> float:
-    """The largest log-ratio that the content of one record makes to this transcript."""
-    logs = [sum(_lived(subject, records, varied, content, script)) for content in _CONTENTS]
-    return max(logs) - min(logs)
+@dataclass(frozen=True, slots=True)
+class _Lives:
+    """The log-probability of each life's draws: by its script and the content of each record."""
 
+    subject: Leader
+    records: list[tuple[Key, int]]
+    known: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
 
-def _lived(
-    subject: Leader,
-    records: list[tuple[Key, int]],
-    varied: int,
-    content: Floats,
-    script: tuple[int, ...],
-) -> list[float]:
-    """The log-probabilities of a life's draws."""
-    choose = Forced(subject.choose, script)
-    life = _Life(replace(subject, choose=choose))
-    for at, (key, slots) in enumerate(records):
-        losses = np.zeros((slots, len(ACTIONS)), np.float32)
-        losses[-1] = content if at == varied else (at % 2, (at + 1) % 2) if slots == 1 else 0
-        offsets = np.full(slots, at, dtype=np.int64)
-        life.take(LossBatch([key], np.zeros(slots, np.int64), losses, offsets))
-    return choose.logs
+    def spread(self, varied: int, script: tuple[int, ...]) -> float:
+        """The largest log-ratio that the content of one record makes to this transcript.
+
+        One of its contents is the one that it has where another record is varied.
+        """
+        contents = [self._content(at) for at in range(len(self.records))]
+        logs = []
+        for content in _CONTENTS:
+            contents[varied] = content
+            life = (script, *contents)
+            if life not in self.known:
+                self.known[life] = sum(self._lived(contents, script))
+            logs.append(self.known[life])
+        return max(logs) - min(logs)
+
+    def _content(self, at: int) -> tuple[int, int]:
+        """The losses of a record's last slot, where it is not varied."""
+        return (at % 2, (at + 1) % 2) if self.records[at][1] == 1 else (0, 0)
+
+    def _lived(self, contents: list[tuple[int, int]], script: tuple[int, ...]) -> list[float]:
+        """The log-probabilities of a life's draws."""
+        choose = Forced(self.subject.choose, script)
+        life = _Life(replace(self.subject, choose=choose))
+        for at, (key, slots) in enumerate(self.records):
+            losses = np.zeros((slots, len(ACTIONS)), np.float32)
+            losses[-1] = contents[at]
+            offsets = np.full(slots, at, dtype=np.int64)
+            life.take(LossBatch([key], np.zeros(slots, np.int64), losses, offsets))
+        return choose.logs
 
 
 class _Life:

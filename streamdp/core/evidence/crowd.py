@@ -257,10 +257,10 @@ class Crowd:
     def made(self, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int) -> CrowdPrior:
         """The prior that follows from these votes; `priors` are those before it, by number."""
         rows = _Rows.of_gaps(self, votes, priors)
-        estimates = [_estimated(table) for table in rows]
+        estimates = _estimated(rows)
         likelihoods = [estimate.likelihood for estimate in estimates]
         gap = likelihoods.index(max(likelihoods))
-        units = self._units(rows[gap], estimates[gap])
+        units = self._units(rows.of_gap(gap), estimates[gap])
         return CrowdPrior.of(max(priors) + 1, after=after, gap=gap, bonuses=units)
 
     def counts(self, kept: Ints) -> Bools:
@@ -280,9 +280,9 @@ class Crowd:
         if not 0 <= prior.gap < len(GAPS) or not self.fits(prior):
             return False
         rows = _Rows.of_gaps(self, votes, priors)
-        estimates = [_estimated(table) for table in rows]
+        estimates = _estimated(rows)
         best, taken = max(estimate.likelihood for estimate in estimates), estimates[prior.gap]
-        off = np.abs(self._units(rows[prior.gap], taken) - prior.bonuses).max()
+        off = np.abs(self._units(rows.of_gap(prior.gap), taken) - prior.bonuses).max()
         return bool(off <= 1 and taken.likelihood >= best - 1e-9 * abs(best))
 
     def fits(self, prior: CrowdPrior) -> bool:
@@ -346,7 +346,7 @@ class _Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Votes by what they were drawn under, with their likelihoods, for one gap.
+    """Votes by what they were drawn under, with their likelihoods, for one gap or for each of D.
 
     All votes of a row have the same group, prior, length and the same weight Σ_i e^(b_i + …) of
     everything but the best action j in the softmax's denominator. So a vote for w has the
@@ -355,16 +355,20 @@ class _Rows:
     """
 
     count: Floats  # G × K: how many votes for each action
-    others: Floats  # G × K
-    own: Floats  # G × K
+    others: Floats  # G × K, or D × G × K
+    own: Floats  # of the same shape
     group: Ints  # G: of the keys
 
     def only(self, which: Bools) -> _Rows:
-        """Some of the rows."""
+        """Some of the rows, for one gap."""
         return _Rows(self.count[which], self.others[which], self.own[which], self.group[which])
 
+    def of_gap(self, gap: int) -> _Rows:
+        """The rows, for one of the gaps."""
+        return _Rows(self.count, self.others[gap], self.own[gap], self.group)
+
     @classmethod
-    def of_gaps(cls, crowd: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior]) -> list[_Rows]:
+    def of_gaps(cls, crowd: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior]) -> _Rows:
         """The rows of these votes, for each gap."""
         kept = float(np.exp(float(crowd.bonus)))
         which, prior = np.unique(votes.prior, return_inverse=True)
@@ -380,13 +384,11 @@ class _Rows:
         row_weights, stayed = weights[rows[:, 0]], rows[:, 2:3]
         base = row_weights.sum(axis=1, keepdims=True) + (kept - 1) * stayed * np.exp2(rows[:, 3:])
         group = rows[:, 0] % crowd.groups.count
-        by_gap = []
-        for gap in GAPS:
-            exponents = np.minimum(MOST_TOLD, float(crowd.rate * gap) * rows[:, 1])[:, None]
-            more = np.expm1(exponents) * row_weights
-            own = np.exp(exponents) / (base + more * np.where(stayed, kept, 1))
-            by_gap.append(cls(count, 1 / (base + more), own, group))
-        return by_gap
+        told = np.array([float(crowd.rate * gap) for gap in GAPS])[:, None] * rows[:, 1]
+        exponents = np.minimum(MOST_TOLD, told)[:, :, None]
+        more = np.expm1(exponents) * row_weights
+        own = np.exp(exponents) / (base + more * np.where(stayed, kept, 1))
+        return cls(count, 1 / (base + more), own, group)
 
 
 def longest_told(crowd: Crowd) -> int:
@@ -394,14 +396,16 @@ def longest_told(crowd: Crowd) -> int:
     return ceil(MOST_TOLD / (crowd.rate * min(GAPS)))
 
 
-def _estimated(rows: _Rows) -> _Estimate:
-    """π of all votes."""
+def _estimated(rows: _Rows) -> list[_Estimate]:
+    """π of all votes, for each gap."""
     actions = rows.count.shape[1]
     shares = _maximised(rows, np.full(actions, PSEUDO_COUNT))
-    likelihood = float((rows.count * np.log(_chances(rows, shares))).sum())
-    even = np.full(actions, 1 / actions)
-    weighed = _weighed(_keys(rows, shares), even, [actions * alike for alike in ALIKE])
-    return _Estimate(weighed, likelihood)
+    keys, chances = _keys(rows, shares), _chances(rows, shares)
+    even, sizes = np.full(actions, 1 / actions), [actions * alike for alike in ALIKE]
+    return [
+        _Estimate(_weighed(keys[gap], even, sizes), float((rows.count * np.log(of_gap)).sum()))
+        for gap, of_gap in enumerate(chances)
+    ]
 
 
 def _of_group(rows: _Rows, shares: Floats) -> Floats:
@@ -411,23 +415,26 @@ def _of_group(rows: _Rows, shares: Floats) -> Floats:
 
 
 def _maximised(rows: _Rows, supposed: Floats) -> Floats:
-    """Shares of keys by expectation–maximisation, with so many pseudo-counts."""
-    shares: Floats = supposed / supposed.sum()
+    """Shares of keys by expectation–maximisation, with so many pseudo-counts: K, or D × K."""
+    shares: Floats = np.broadcast_to(
+        supposed / supposed.sum(), (*rows.own.shape[:-2], len(supposed))
+    )
     for _ in range(_ROUNDS):
         keys = _keys(rows, shares) + supposed
-        shares = keys / keys.sum()
+        shares = keys / np.add.reduce(keys, axis=-1, keepdims=True)
     return shares
 
 
 def _keys(rows: _Rows, shares: Floats) -> Floats:
     """How many of the keys that voted each action is best for, if these are its shares of all keys.
 
-    Sums are added in one order, whatever the platform.
+    Sums are added in one order, whatever the platform. (`np.add.reduce` is `sum`, called at once.)
     """
-    others, own = shares * rows.others, shares * rows.own
+    others, own = shares[..., None, :] * rows.others, shares[..., None, :] * rows.own
     share = rows.count / _likely(others, own)
-    keys = (others * (share.sum(axis=1, keepdims=True) - share)).sum(axis=0)
-    return np.asarray(keys + (own * share).sum(axis=0))
+    others *= np.add.reduce(share, axis=-1, keepdims=True) - share
+    own *= share
+    return np.asarray(np.add.reduce(others, axis=-2) + np.add.reduce(own, axis=-2))
 
 
 def _weighed(keys: Floats, base: Floats, sizes: Sequence[float]) -> Floats:
@@ -451,10 +458,10 @@ def _likelihood(keys: Floats, supposed: Floats) -> float:
 
 
 def _chances(rows: _Rows, shares: Floats) -> Floats:
-    """How likely each vote of each row is (G × K), up to a factor of its own."""
-    return _likely(shares * rows.others, shares * rows.own)
+    """How likely each vote of each row is (D × G × K), up to a factor of its own."""
+    return _likely(shares[..., None, :] * rows.others, shares[..., None, :] * rows.own)
 
 
 def _likely(others: Floats, own: Floats) -> Floats:
     """Either another action than the vote's is the best, or the vote's own is."""
-    return np.asarray(others.sum(axis=1, keepdims=True) - others + own)
+    return np.asarray(np.add.reduce(others, axis=-1, keepdims=True) - others + own)
