@@ -384,8 +384,8 @@ class _Rows:
         row_weights, stayed = weights[rows[:, 0]], rows[:, 2:3]
         base = row_weights.sum(axis=1, keepdims=True) + (kept - 1) * stayed * np.exp2(rows[:, 3:])
         group = rows[:, 0] % crowd.groups.count
-        told = np.array([float(crowd.rate * gap) for gap in GAPS])[:, None] * rows[:, 1]
-        exponents = np.minimum(MOST_TOLD, told)[:, :, None]
+        by_slot = np.array([float(crowd.rate * gap) for gap in GAPS])[:, None]
+        exponents = np.minimum(MOST_TOLD, by_slot * rows[:, 1])[:, :, None]
         more = np.expm1(exponents) * row_weights
         own = np.exp(exponents) / (base + more * np.where(stayed, kept, 1))
         return cls(count, 1 / (base + more), own, group)
