@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import msgspec
 import numpy as np
@@ -189,18 +190,79 @@ def test_is_garbage_refused_by_name() -> None:
     assert len(value) < len(largest_snapshot(lines)) < adopters.spec.largest_value
 
 
-def test_is_a_ledger_that_was_read_earlier_no_reason_to_complain() -> None:
-    """A service that runs meanwhile: what names later lines of another partition is not judged."""
-    adopters = Adopters()
-    adopters.live(1, crashes=False)
-    verification = Verification()
+def read_early(adopters: Adopters, *, on: bool) -> Verification:
+    """Partition 1's ledger is read to a quarter; then all are read on, or not."""
+    verification, topics = Verification(), adopters.spec.topics
     for part in adopters.parts:
         until = len(part.ledger) // 4 if part.number == 1 else len(part.ledger)
-        verification.read(adopters.spec.topics, part.ledger[:until])
+        verification.read(topics, part.ledger[:until])
+    assert verification.lacks(topics)
+    if on:
+        for part in adopters.parts:
+            verification.read_on(topics, part.ledger)
+    verification.finish()
+    return verification
+
+
+def test_is_a_ledger_that_was_read_too_early_read_on() -> None:
+    """A service that runs meanwhile: each line counts once, whenever it was read.
+
+    Without the second reading every snapshot that is not there yet is a violation.
+    """
+    adopters = Adopters()
+    adopters.live(1, crashes=False)
+    read_on, whole = read_early(adopters, on=True), adopters.verified()
+    assert read_on.violations == whole.violations == []
+    budgets = {adopters.spec.topics.input: Fraction(1, 2)}
+    assert read_on.verdicts(budgets, {}) == whole.verdicts(budgets, {})
+    early = read_early(adopters, on=False).violations
+    assert len(early) > 3
+    assert all("partition 1 does not give" in violation for violation in early)
+
+
+def test_is_what_comes_while_it_is_read_on_not_waited_for() -> None:
+    """What lines behind the first reading adopt may have come later still: it is not asked."""
+    adopters = Adopters()
+    adopters.live(1, crashes=False)
+    verification, topics = Verification(), adopters.spec.topics
+    part, other = adopters.parts[:2]
+    half = part.ledger[: len(part.ledger) // 2]
+    priors = [line for record in half if isinstance(line := decode_ledger(record.value), PriorLine)]
+    named = {name.number for line in priors for name in line.prior().adopted if name.partition == 1}
+    last = next(line for line in priors_of(adopters, 1) if line.number == max(named))
+    verification.read(topics, half)
+    assert verification.lacks(topics)
+    for records in (part.ledger, other.ledger[: last.ordinal], adopters.parts[2].ledger):
+        verification.read_on(topics, records)
     verification.finish()
     assert verification.violations == []
-    assert verification.unjudged_priors > 0
-    assert adopters.verified().unjudged_priors == 0
+
+
+def test_is_a_snapshot_that_is_on_no_ledger_a_violation_however_late_it_is_said_to_be() -> None:
+    """A prior of a number that the other partition has not reached, in an epoch or a partition
+    that it never had: said where, what was expected and how far that ledger goes."""
+    adopters = Adopters()
+    adopters.live(1, crashes=False)
+    reached = priors_of(adopters, 1)[-1].number
+    for wrong in ([1, 1, reached + 1, "f" * 32], [1, 9, 1, "f" * 32], [7, 1, 1, "f" * 32]):
+        verification, topics = Verification(), adopters.spec.topics
+        records = {part.number: list(part.ledger) for part in adopters.parts}
+        for at, record in enumerate(records[0]):
+            line = msgspec.json.decode(record.value)
+            if line["type"] == "prior" and line["number"] == 9:
+                value = msgspec.json.encode(line | {"adopted": [wrong]})
+                records[0][at] = replace(record, value=value)
+        for ledger in records.values():
+            verification.read(topics, ledger)
+        assert verification.lacks(topics)
+        for ledger in records.values():
+            verification.read_on(topics, ledger)
+        verification.finish()
+        (violation,) = verification.violations
+        assert violation.startswith("shop.home.ledger partition 0: prior 9 was made of a snapshot")
+        assert f"(prior {wrong[2]}, epoch {wrong[1]})" in violation
+        got = reached if wrong[:2] == [1, 1] else 0
+        assert violation.endswith(f"expected {'f' * 32}, got {got} priors in that epoch")
 
 
 def test_are_an_adopting_ledger_s_priors_held_against_bounds() -> None:

@@ -165,11 +165,6 @@ def verify(
     verification.finish()
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = shortened(verification.violations)
-    if verification.unjudged_priors and not as_json:
-        typer.echo(
-            f"{verification.unjudged_priors} priors were made of votes that the ledger of another"
-            " partition did not have yet when it was read: verify again for them.",
-        )
     if verification.unjudged and not as_json:
         typer.echo(
             f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"
@@ -179,7 +174,6 @@ def verify(
     held = {**asdict(verification.compared), "not_read": unread}
     sides = [_sides(*side) for side in verification.agreements().items()]
     ledgers = [topics.ledger for topics in retired]
-    held["priors_not_judged"] = verification.unjudged_priors
     _report(verdicts, violations, ledgers, held, claims, sides, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
@@ -188,12 +182,15 @@ def verify(
 async def _read(
     technology: Technology, streams: Sequence[StreamTopics], verification: Verification
 ) -> None:
-    """Every ledger of one application."""
+    """Every ledger of one application; once more where partitions name each other's later lines."""
     publications = technology.publications()
     try:
         for topics in streams:
             async for batch in publications.ledger(topics, follow=False):
                 verification.read(topics, batch)
+            if verification.lacks(topics):
+                async for batch in publications.ledger(topics, follow=False):
+                    verification.read_on(topics, batch)
     finally:
         await publications.close()
 

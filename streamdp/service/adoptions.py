@@ -9,9 +9,11 @@ that prior's line. Here, for `verification`:
 3. Each snapshot is the one that the other partition's ledger gives, by its digest.
 4. The prior is what the votes before it make, and those that the snapshots count (`Crowd.follows`).
 
-Lines of one partition may name what stands in the ledger of another that was read up to an earlier
-moment, if the service runs meanwhile. Such a prior cannot be judged yet (`unjudged`); the bounds of
-2 hold of it all the same, and nothing that it could say would cost an ε.
+Lines of one partition may name what stands on the ledger of another that was read up to an earlier
+moment, if the service runs meanwhile. A snapshot is told behind its prior's line, so that line is
+on the ledger by the time that anybody has read its name. So where something is lacking (`lacks`),
+what has come to the ledger since is read on, once; what those lines adopt is not asked, or it would
+never end. What a ledger that was read on does not have, its partition has never told.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from streamdp.core.events import CrowdPrior
+from streamdp.core.events import Adopted, CrowdPrior
 from streamdp.core.evidence.adoption import MOST_ADOPTED, CrowdSnapshot, are_priors, together
 from streamdp.core.evidence.crowd import Crowd, Votes
 from streamdp.wire.lines import PriorLine
@@ -43,10 +45,12 @@ class _Claim:
 class Adoptions:
     """Follows the priors of all partitions of one stream."""
 
-    unjudged: int = 0
+    reads_on: bool = False  # whether lines come that were not there yet at the first reading
     _snapshots: dict[_Place, CrowdSnapshot] = field(default_factory=dict)
     _newest: dict[tuple[int, int], int] = field(default_factory=dict)
     _claims: list[_Claim] = field(default_factory=list)
+    _missing: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By partition and epoch the latest prior that is named and was not read yet."""
 
     def read(
         self,
@@ -68,34 +72,51 @@ class Adoptions:
             yield f"prior {prior.number} names {len(of)} snapshots, not all of other partitions"
         elif not crowd.fits(prior) or not are_priors(crowd, prior.bonuses):
             yield f"prior {prior.number} has bonuses that no shares of keys give"
-        else:
+        elif not self.reads_on:
             self._claims.append(_Claim((*at, prior.number), crowd, prior, own, priors))
+            self._note_missing(prior)
         self._newest[at] = prior.number
+        if self._missing.get(at, prior.number + 1) <= prior.number:
+            del self._missing[at]
         self._snapshots[(*at, prior.number)] = CrowdSnapshot.of(
             crowd, shared, priors, partition=line.partition, epoch=line.epoch, number=prior.number
         )
+
+    @property
+    def lacks(self) -> bool:
+        """Whether priors name a snapshot of which no line was read yet."""
+        return bool(self._missing)
+
+    def _note_missing(self, prior: CrowdPrior) -> None:
+        for name in prior.adopted:
+            at = name[:2]
+            if name.number > max(self._newest.get(at, 0), self._missing.get(at, 0)):
+                self._missing[at] = name.number
 
     def judge(self) -> Iterator[tuple[int, str]]:
         """What is wrong once all ledgers are read, each with its partition."""
         claims, self._claims = self._claims, []
         for claim in claims:
             partition, _, number = claim.place
-            others, wrong = [], False
+            others = []
             for name in claim.prior.adopted:
                 snapshot = self._snapshots.get((name.partition, name.epoch, name.number))
                 if snapshot is not None and snapshot.digest == name.digest:
                     others.append(snapshot)
-                elif snapshot is not None or name.number <= self._newest.get(name[:2], 0):
-                    wrong = True
-                    yield (
-                        partition,
-                        f"prior {number} was made of a snapshot (prior {name.number}, epoch"
-                        f" {name.epoch}) that the ledger of partition {name.partition} does not"
-                        " give",
-                    )
+                else:
+                    yield partition, f"prior {number} was made of {self._not_given(name, snapshot)}"
             if len(others) < len(claim.prior.adopted):
-                self.unjudged += not wrong
                 continue
             votes, priors = together(claim.votes, claim.priors, others, size=claim.crowd.size)
             if not claim.crowd.follows(claim.prior, votes, priors):
                 yield partition, f"prior {number} does not follow from the votes that it names"
+
+    def _not_given(self, name: Adopted, snapshot: CrowdSnapshot | None) -> str:
+        """A snapshot that the other partition's ledger does not give."""
+        what = (
+            f"a snapshot (prior {name.number}, epoch {name.epoch}) that the ledger of partition"
+            f" {name.partition} does not give: expected {name.digest[:40]}"
+        )
+        if snapshot is not None:
+            return f"{what}, got {snapshot.digest}"
+        return f"{what}, got {self._newest.get(name[:2], 0)} priors in that epoch"

@@ -144,6 +144,7 @@ class _Learner:
 class _Part:
     """How far the lines of one partition were read."""
 
+    offset: int = -1  # of the last record that was read
     ordinal: int = 0  # of the last line; 0 before the first and for those of schema 1
     commit_seq: int = 0  # of the last line of schema 1
     epoch: int = 0
@@ -191,6 +192,8 @@ class Verification:
     def read(self, stream: StreamTopics, records: Iterable[Published]) -> None:
         """Some of a stream's ledger, each partition in its order."""
         for record in records:
+            part = self._part(stream.app, stream.stream, record.partition)
+            part.offset = record.offset
             where = f"{stream.ledger} partition {record.partition} offset {record.offset}"
             try:
                 line = decode_any_ledger(record.value)
@@ -206,7 +209,6 @@ class Verification:
             if (size := _longest(line)) > LONGEST:
                 self._tell(where, f"ε has {size} characters; expected ≤ {LONGEST}")
                 continue
-            part = self._part(stream.app, stream.stream, record.partition)
             for wrong in _follows(part, line):
                 self._tell(where, wrong)
             self._lines[line.input] += 1
@@ -215,6 +217,20 @@ class Verification:
                 self._book(stream, line, part)
             elif isinstance(line, EpochMark):
                 self._close(stream, part, line.next_offset)
+
+    def lacks(self, stream: StreamTopics) -> bool:
+        """Whether a stream's ledger, read to its end, must be read on before `finish`.
+
+        It was read while the service went on: priors name others that have come since.
+        """
+        return self._adoptions[stream.app, stream.stream].lacks
+
+    def read_on(self, stream: StreamTopics, records: Iterable[Published]) -> None:
+        """The same ledger once more, from its beginning: what has come since counts too."""
+        self._adoptions[stream.app, stream.stream].reads_on = True
+        for record in records:
+            if record.offset > self._part(stream.app, stream.stream, record.partition).offset:
+                self.read(stream, [record])
 
     @property
     def unjudged(self) -> int:
@@ -245,11 +261,6 @@ class Verification:
         if at not in self._parts:
             self._parts[at].crowd.adoptions = self._adoptions[app, stream]
         return self._parts[at]
-
-    @property
-    def unjudged_priors(self) -> int:
-        """Priors made of what a ledger that was read earlier does not have yet."""
-        return sum(adoptions.unjudged for adoptions in self._adoptions.values())
 
     def finish(self) -> None:
         """Finish: a published action or policy that no ledger line confirms is a violation.

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from streamdp.core.learners.leader import crowded
-from streamdp.ports import Commit, Partition, Records, Taken
+from streamdp.ports import (
+    Commit,
+    Partition,
+    Publications,
+    Published,
+    Records,
+    StreamTopics,
+    Taken,
+)
 from streamdp.service.batches import decode
 from streamdp.service.past import ALONE
 from streamdp.service.protocol import Cut, Pace, PartitionWork, Restoring
@@ -19,6 +30,31 @@ from tests.support.carrying import leader, mapped, stream
 from tests.support.protocol_model import Store
 
 PARTITIONS = 3
+
+
+def ledger_reads_early(
+    patch: pytest.MonkeyPatch, reader: type[Publications], *, partition: int
+) -> list[str]:
+    """The first reading of a ledger has one line of this partition, as if it were earlier there.
+
+    The list gets the name of each ledger that is read.
+    """
+    plain, readings = reader.ledger, list[str]()
+
+    async def ledger(
+        self: Publications, stream: StreamTopics, *, follow: bool, newest: int | None = None
+    ) -> AsyncIterator[Sequence[Published]]:
+        readings.append(stream.ledger)
+        early = len(readings) == 1
+        async for batch in plain(self, stream, follow=follow, newest=newest):
+            yield [
+                record
+                for record in batch
+                if not early or record.partition != partition or record.offset < 1
+            ]
+
+    patch.setattr(reader, "ledger", ledger)
+    return readings
 
 
 def across() -> StreamSpec:
