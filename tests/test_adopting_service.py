@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from streamdp.core.errors import TransportLost
 from streamdp.core.events import CrowdPrior, LossBatch
-from streamdp.ports import Commit, Partition
+from streamdp.core.evidence.adoption import CrowdSnapshot
+from streamdp.ports import Commit, Partition, Published, StreamTopics
 from streamdp.replay.crowd_cells import InStep
 from streamdp.service.batches import decode
 from streamdp.service.verification import Verification
+from streamdp.testing.memory import MemoryPublications
 from streamdp.testing.memory_log import Attempt, CommitOutcome
 from streamdp.wire.lines import PriorLine
-from streamdp.wire.published import decode_ledger
+from streamdp.wire.published import Lines, decode_ledger
+from streamdp.wire.snapshots import read_snapshot
 from tests.support.adopting import across
 from tests.support.carrying import mapped
 from tests.support.services import Room
@@ -75,6 +80,21 @@ async def in_pieces(of: Room, *, pieces: int = 6, seed: int = 1) -> None:
         await of.until(of.is_read)
 
 
+async def in_pieces_until(of: Room, what: Callable[[], bool]) -> None:
+    """The same until something is so: what is told is heard sooner or later."""
+    for seed in range(100, 150):
+        await in_pieces(of, pieces=1, seed=seed)
+        if what():
+            return
+    pytest.fail("50 pieces of input, and it is not so")
+
+
+def told_of(of: Room) -> set[int]:
+    """The partitions whose snapshots any prior was made of."""
+    priors = [prior for known in priors_on_record(of).values() for prior in known]
+    return {name.partition for prior in priors for name in prior.adopted}
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_do_partitions_learn_across_and_is_it_on_record(workers: int) -> None:
     """In one process and in two: priors name what they adopted, and all can be made again."""
@@ -127,4 +147,91 @@ def test_do_partitions_go_on_where_the_topic_is_lost_and_garbage_comes() -> None
             await of.until(lambda: len(of.log.snapshots(topics)) >= 3)
         assert verified(of) == []
 
+    asyncio.run(body())
+
+
+def unreadable_twice(patch: pytest.MonkeyPatch) -> None:
+    """The reader of the crowd topic breaks, twice, behind what it has read; nobody foresaw it."""
+    plain, readings = MemoryPublications.snapshots, list[int]()
+
+    async def snapshots(
+        self: MemoryPublications, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        readings.append(1)
+        async for batch in plain(self, stream, follow=follow):
+            yield batch
+            if batch and len(readings) < 3:
+                raise RuntimeError("of which nothing may be told")
+
+    patch.setattr(MemoryPublications, "snapshots", snapshots)
+
+
+def test_is_a_reader_that_breaks_begun_again_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the error: the crowd goes on, and the log names the error's kind and place alone."""
+    unreadable_twice(monkeypatch)
+
+    async def body() -> None:
+        of = room()
+        async with of.worker("one") as worker:
+            shown = worker.view.streams["home"]
+            await in_pieces(of, pieces=2)
+            await of.until(lambda: len(worker.log.of("crowd_unread")) == 2)
+            await of.until(lambda: not shown.crowd_unread)
+            before = adopted(of)
+            await in_pieces_until(of, lambda: adopted(of) > before)
+        errors = worker.log.of("crowd_unread")
+        assert [error["detail"] for error in errors] == ["RuntimeError"] * 2
+        assert all(":" in str(error["where"]) for error in errors)
+        assert verified(of) == []
+
+    asyncio.run(body())
+
+
+def test_is_it_said_while_the_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as each attempt fails, partitions go on alone, and the view has it."""
+
+    async def snapshots(
+        self: MemoryPublications, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        if follow:
+            raise TransportLost("topic shop.home.crowd: gone")
+        yield ()
+
+    async def body() -> None:
+        of = room()
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryPublications, "snapshots", snapshots)
+            async with of.worker("one") as worker:
+                await in_pieces(of, pieces=1)
+                await of.until(lambda: len(worker.log.of("crowd_unread")) > 3)
+                assert worker.view.streams["home"].crowd_unread
+        assert worker.log.of("crowd_unread")[3]["detail"] == "topic shop.home.crowd: gone"
+        assert adopted(of) == 0
+        assert verified(of) == []
+
+    asyncio.run(body())
+
+
+def test_is_a_record_that_breaks_the_reader_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would break it again each time that the topic is read: it is counted, and others count."""
+    of = room()
+
+    def breaking(value: bytes, *, lines: Lines, partition: int) -> CrowdSnapshot:
+        if partition == 1:
+            raise OverflowError("of which nothing may be told")
+        return read_snapshot(value, lines=lines, partition=partition)
+
+    async def body() -> None:
+        async with of.worker("one") as worker:
+            shown = worker.view.streams["home"]
+            await in_pieces_until(of, lambda: told_of(of) >= {0, 2} and shown.snapshots_refused > 0)
+        assert worker.log.of("crowd_unread") == []
+        refused = worker.log.of("snapshot_refused")
+        assert {(line["partition"], line["detail"]) for line in refused} == {
+            ("home/1", "OverflowError")
+        }
+        assert told_of(of) == {0, 2}
+        assert verified(of) == []
+
+    monkeypatch.setattr("streamdp.service.crowd_reader.read_snapshot", breaking)
     asyncio.run(body())

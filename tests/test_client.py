@@ -156,6 +156,32 @@ def test_does_a_cache_follow_lose_and_find_its_topic_again() -> None:
     asyncio.run(following())
 
 
+async def breaking() -> None:
+    actions, attempts = Topic([action(release(b"fr", 0))]), itertools.count(1)
+
+    def close() -> None:
+        raise RuntimeError("cannot be closed")
+
+    def reader() -> Reader:
+        if next(attempts) == 1:
+            raise RuntimeError("cannot be opened")
+        return Reader(actions, Topic(), close if actions.readers == 0 else lambda: None)
+
+    cache = ActionsCache(reader, [SOURCE], retries=BRIEF)
+    async with cache:
+        await until(lambda: cache.action("home", b"fr").action == "a")
+        actions.fail(TransportLost("gone"))
+        await until(lambda: cache.condition("home").feed is Feed.LOST)
+        actions.fail(None)
+        await until(lambda: cache.condition("home").feed is Feed.CURRENT)
+    assert next(attempts) > 3
+
+
+def test_does_a_cache_follow_on_where_a_reader_cannot_be_opened_or_closed() -> None:
+    """By an error that nobody foresaw: a task that ended would leave the cache as it was."""
+    asyncio.run(breaking())
+
+
 async def falling_back() -> None:
     actions, now = Topic([action(release(b"fr", 0))]), [0.0]
     cache = ActionsCache(

@@ -60,7 +60,8 @@ def test_is_it_shown_what_partitions_adopt_and_refuse() -> None:
     assert of_all.process is not None
     (stream,) = of_all.process.streams
     one = msgspec.structs.replace(
-        of_all.process, streams=[msgspec.structs.replace(stream, snapshots_refused=3)]
+        of_all.process,
+        streams=[msgspec.structs.replace(stream, snapshots_refused=3, crowd_unread=True)],
     )
     about = replace(ABOUT, learner=adopters.spec.learner)
     metrics = samples(replace(of_all, about=[about], shown={"home": lines}, process=one))
@@ -74,6 +75,7 @@ def test_is_it_shown_what_partitions_adopt_and_refuse() -> None:
     ]
     assert of(metrics, "streamdp_crowd_priors_behind", stream="home") == max(ages) > 0
     assert of(metrics, "streamdp_crowd_snapshots_refused_total", stream="home") == 3
+    assert of(metrics, "streamdp_crowd_unread", stream="home") == 1
     assert not [name for name, _ in samples(facts()) if name.startswith("streamdp_crowd")]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from streamdp.core.errors import StreamdpError, TransportLost, complaint
@@ -56,15 +56,15 @@ async def follow(
     """Follow until cancelled."""
     attempt = 0
     while True:
-        source = publications()
         try:
-            hearer.began()
-            async for batch in read(source):
-                if not batch:
-                    attempt = 0
-                    hearer.current()
-                hearer.heard(batch)
-                await asyncio.sleep(0)  # a long topic must not keep others waiting
+            async with _opened(publications) as source:
+                hearer.began()
+                async for batch in read(source):
+                    if not batch:
+                        attempt = 0
+                        hearer.current()
+                    hearer.heard(batch)
+                    await asyncio.sleep(0)  # a long topic must not keep others waiting
             raise TransportLost(
                 complaint(name, "the reader ended", expected="a reader that goes on", got="its end")
             )
@@ -73,11 +73,19 @@ async def follow(
         except Exception as error:
             _logger.exception("following %s failed", name)
             hearer.lost(error)
-        finally:
-            with suppress(StreamdpError):
-                await source.close()
         await asyncio.sleep(retries[min(attempt, len(retries) - 1)])
         attempt += 1
+
+
+@asynccontextmanager
+async def _opened(publications: Callable[[], Publications]) -> AsyncIterator[Publications]:
+    """A reader of its own, closed behind the block."""
+    source = publications()
+    try:
+        yield source
+    finally:
+        with suppress(StreamdpError):
+            await source.close()
 
 
 class Followers:

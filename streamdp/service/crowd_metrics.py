@@ -44,16 +44,20 @@ def adopting(
         ["stream"],
         (((name,), max(_behind(priors), default=0)) for name, priors in newest.items()),
     )
-    refused = [] if process is None else process.streams
+    streams = [] if process is None else process.streams
+    names = {stream_about.name for stream_about in across}
+    read = [stream for stream in streams if stream.name in names]
+    yield gauge(
+        "streamdp_crowd_unread",
+        "1 while this process cannot read what partitions tell each other.",
+        ["stream"],
+        (((stream.name,), stream.crowd_unread) for stream in read),
+    )
     yield counter(
         "streamdp_crowd_snapshots_refused",
         "Records of the crowd topic that were none of their partition: damaged, or of others.",
         ["stream"],
-        (
-            ((stream.name,), stream.snapshots_refused)
-            for stream in refused
-            if stream.name in {stream_about.name for stream_about in across}
-        ),
+        (((stream.name,), stream.snapshots_refused) for stream in read),
     )
 
 

@@ -5,25 +5,32 @@ all partitions, this process's own too: what is told comes back as others see it
 the newest snapshot of each partition before they apply a batch; the engine adopts it when it makes
 a prior.
 
-Nothing waits for this, and nothing stops by it: where the topic cannot be read, partitions go on
-with what they have adopted, and the log says so. A record that is no snapshot, of another stream or
-configuration, or out of bounds is refused and counted; the log says which partition it claims to be
-of and what is wrong. It never takes the place of what was told before it.
+Nothing waits for this, and nothing stops by it:
+
+1. Where the topic cannot be read, partitions go on with what they have adopted; the log says so and
+   the view does (`crowd_unread`). It is tried again for ever, whatever the error was: a reader that
+   had ended in silence would leave the crowd as it was then (`client.following`).
+2. A record that is no snapshot, of another stream or configuration, or out of bounds is refused and
+   counted; the log says which partition it claims to be of and what is wrong. So is one that breaks
+   the reader itself: it would break it again each time that the topic is read. It never takes the
+   place of what was told before it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from streamdp.core.errors import StateMismatch, StreamdpError
+from streamdp.client.following import Followers, follow
+from streamdp.core.errors import StreamdpError
 from streamdp.core.evidence.adoption import CrowdSnapshot
-from streamdp.ports import Publications, Published
-from streamdp.service.life import EventLog
+from streamdp.ports import Publications, Published, StreamTopics
+from streamdp.service.life import EventLog, where_raised
 from streamdp.service.settings import LoopSettings
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import View
+from streamdp.service.view import StreamView, View
 from streamdp.wire.snapshots import read_snapshot
 
 _MOST_LOGGED = 10
@@ -55,7 +62,7 @@ class CrowdReader:
         self._settings = settings
         self._begin = begin
         self._newest: defaultdict[str, dict[int, CrowdSnapshot]] = defaultdict(dict)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._followers = Followers()
 
     def newest(self, stream: str) -> Iterable[CrowdSnapshot]:
         """The newest snapshot of each partition, as far as it was heard."""
@@ -64,58 +71,82 @@ class CrowdReader:
     async def __aenter__(self) -> CrowdReader:
         """Begin to read."""
         for spec in self._specs:
-            name = f"crowd of {spec.name}"
-            self._tasks.append(asyncio.create_task(self._follow(spec), name=name))
+            self._followers.start(self._follow(spec), name=f"crowd of {spec.name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Read no more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._followers.stop()
 
     async def _follow(self, spec: StreamSpec) -> None:
         """Read for ever; what fails is tried again."""
-        attempt, waits = 0, self._settings.retry_seconds
         await self._begin()
-        while True:
-            publications = self._publications()
-            try:
-                async for batch in self._batches(spec, publications):
-                    attempt = 0
-                    self.read(spec, batch)
-            except StreamdpError as error:
-                seconds = waits[min(attempt, len(waits) - 1)]
-                attempt += 1
-                self._log.warning(
-                    "crowd_unread", stream=spec.name, detail=str(error), retry_in=seconds
-                )
-                await asyncio.sleep(seconds)
-            finally:
-                await publications.close()
-            await asyncio.sleep(0)
-
-    def _batches(
-        self, spec: StreamSpec, publications: Publications
-    ) -> AsyncIterator[Sequence[Published]]:
-        return publications.snapshots(spec.topics, follow=True)
+        await follow(
+            self._publications,
+            partial(_snapshots, spec.topics),
+            _Listening(self, spec, self._view.streams[spec.name], self._log),
+            name=f"topic {spec.topics.snapshots}",
+            retries=self._settings.retry_seconds,
+        )
 
     def read(self, spec: StreamSpec, batch: Sequence[Published]) -> None:
         """Keep the newest of each partition that can be one."""
-        part = self._view.streams[spec.name]
         for record in batch:
             try:
                 snapshot = read_snapshot(
                     record.value or b"", lines=spec.lines, partition=record.partition
                 )
-            except StateMismatch as error:
-                part.snapshots_refused += 1
-                if part.snapshots_refused <= _MOST_LOGGED:
-                    self._log.warning(
-                        "snapshot_refused",
-                        partition=f"{spec.name}/{record.partition}",
-                        offset=record.offset,
-                        detail=str(error),
-                    )
-                continue
-            self._newest[spec.name][record.partition] = snapshot
+            except Exception as error:  # others wrote it
+                self._refuse(spec, record, error)
+            else:
+                self._newest[spec.name][record.partition] = snapshot
+
+    def _refuse(self, spec: StreamSpec, record: Published, error: Exception) -> None:
+        part = self._view.streams[spec.name]
+        part.snapshots_refused += 1
+        if part.snapshots_refused <= _MOST_LOGGED:
+            self._log.warning(
+                "snapshot_refused",
+                partition=f"{spec.name}/{record.partition}",
+                offset=record.offset,
+                **_told(error),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listening:
+    """Hears the crowd topic of one stream."""
+
+    reader: CrowdReader
+    spec: StreamSpec
+    part: StreamView
+    log: EventLog
+
+    def began(self) -> None:
+        """Nothing is heard yet; what was heard before still counts."""
+
+    def heard(self, batch: Sequence[Published]) -> None:
+        """These were told."""
+        self.reader.read(self.spec, batch)
+
+    def current(self) -> None:
+        """All that was told is heard."""
+        self.part.crowd_unread = False
+
+    def lost(self, error: Exception) -> None:
+        """The topic is opened again; partitions go on with what they have adopted."""
+        self.part.crowd_unread = True
+        self.log.warning("crowd_unread", stream=self.spec.name, **_told(error))
+
+
+def _snapshots(
+    topics: StreamTopics, publications: Publications
+) -> AsyncIterator[Sequence[Published]]:
+    return publications.snapshots(topics, follow=True)
+
+
+def _told(error: Exception) -> dict[str, str]:
+    """What the log says of an error: nothing but its kind and place where nobody foresaw it."""
+    if isinstance(error, StreamdpError):
+        return {"detail": str(error)}
+    return {"detail": type(error).__name__, "where": where_raised(error)}

@@ -38,7 +38,7 @@ EVENTS = {
     "partition_drained": "everything drawn is public",
     "join_lost": "the transport does not answer at the start; it is tried again",
     "poll_lost": "records could not be asked for; it is tried again",
-    "crowd_unread": "what partitions tell each other cannot be read; work goes on without",
+    "crowd_unread": "what partitions tell each other cannot be read; it is tried again",
     "snapshot_refused": "a record of a crowd topic is none of its partition; `detail` says why",
     "mode_changed": "a stream is live, shadow or fallback from its next draw on",
     "configuration_rejected": "on SIGHUP: the file is wrong, everything stays as it was",

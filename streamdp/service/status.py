@@ -61,6 +61,7 @@ class StreamStatus(Struct, frozen=True):
     partitions: list[PartitionStatus]
     settled: bool = True  # whether it is known which partitions are this process's
     snapshots_refused: int = 0  # of a crowd across partitions
+    crowd_unread: bool = False  # whether its topic cannot be read
 
 
 class StepStatus(Struct, frozen=True):
@@ -147,8 +148,14 @@ def status_of(
 
 
 def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
-    parts, refused = _partitions(shown, now), shown.snapshots_refused
-    return StreamStatus(name, str(shown.mode), parts, shown.settled, refused)
+    return StreamStatus(
+        name,
+        str(shown.mode),
+        _partitions(shown, now),
+        shown.settled,
+        shown.snapshots_refused,
+        shown.crowd_unread,
+    )
 
 
 def _partitions(shown: StreamView | AssemblyView, now: float) -> list[PartitionStatus]:

@@ -146,6 +146,7 @@ class StreamView:
     settled: bool = False  # whether it is known which partitions are this process's
     partitions: dict[int, PartitionView] = field(default_factory=dict)
     snapshots_refused: int = 0  # that this process read and could not be a partition's
+    crowd_unread: bool = False  # whether what partitions tell each other cannot be read now
 
     @property
     def charge(self) -> Fraction:
