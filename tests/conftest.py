@@ -20,6 +20,7 @@ pytest_plugins = (
     "tests.support.untraced",
     "tests.support.calling",
     "tests.support.crowded",
+    "tests.support.lending",
 )
 
 ROOT = Path(__file__).resolve().parent.parent

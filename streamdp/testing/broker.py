@@ -186,27 +186,6 @@ class Broker:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
-    def allow(self, user: str, *grants: Grant) -> None:
-        """Let a user of the secure listener do something; without a grant it may do nothing."""
-        creations = b"".join(
-            struct.pack(">b", grant.kind.value)
-            + _string(grant.prefix)
-            + struct.pack(">b", 4)  # prefixed
-            + _string(f"User:{user}")
-            + _string("*")
-            + struct.pack(">bb", right.value, 3)  # allow
-            for grant in grants
-            for right in grant.rights
-        )
-        count = sum(len(grant.rights) for grant in grants)
-        answer = _ask(self._port, api=30, version=1, body=struct.pack(">i", count) + creations)
-        head = 12  # correlation, throttling and count; then a code and an empty message each
-        codes = [code for code, _ in struct.iter_unpack(">hh", answer[head : head + 4 * count])]
-        if len(codes) != count or any(codes):
-            raise TransportLost(
-                complaint("broker", "a grant failed", expected="error code 0", got=codes)
-            )
-
     def _run(self, *arguments: str, where: str) -> str:
         """Run a Java class of the jars; its own words explain a failure."""
         done = subprocess.run(  # noqa: S603  # the command is ours
@@ -347,6 +326,32 @@ def borrow_broker(
         yield Borrowed(broker.bootstrap)
 
 
+def allow(bootstrap: str, user: str, *grants: Grant) -> None:
+    """Let a user of a broker's secure listener do something; without a grant it may do nothing.
+
+    The address is that of its plain listener, where everybody is the administrator.
+    """
+    creations = b"".join(
+        struct.pack(">b", grant.kind.value)
+        + _string(grant.prefix)
+        + struct.pack(">b", 4)  # prefixed
+        + _string(f"User:{user}")
+        + _string("*")
+        + struct.pack(">bb", right.value, 3)  # allow
+        for grant in grants
+        for right in grant.rights
+    )
+    port = int(bootstrap.rpartition(":")[2])
+    count = sum(len(grant.rights) for grant in grants)
+    answer = _ask(port, api=30, version=1, body=struct.pack(">i", count) + creations)
+    head = 12  # correlation, throttling and count; then a code and an empty message each
+    codes = [code for code, _ in struct.iter_unpack(">hh", answer[head : head + 4 * count])]
+    if len(codes) != count or any(codes):
+        raise TransportLost(
+            complaint("broker", "a grant failed", expected="error code 0", got=codes)
+        )
+
+
 def _started(
     folder: Path,
     security: Security | None,
@@ -420,6 +425,7 @@ def _plain_settings(folder: Path, port: int, controller: int) -> dict[str, str]:
         "auto.create.topics.enable": "false",
         "log.cleaner.dedupe.buffer.size": "16777216",
         "log.segment.delete.delay.ms": "1000",
+        "metadata.max.idle.interval.ms": "0",  # nobody follows: no record just to show life
         "broker.session.timeout.ms": "2000",  # a killed broker is back when it has passed
         "broker.heartbeat.interval.ms": "300",
     }

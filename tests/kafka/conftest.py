@@ -1,12 +1,14 @@
 """One real broker for all tests of this folder, and names that no other test uses."""
 
 import itertools
+import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from streamdp.testing.broker import Borrowed, borrow_broker
+from streamdp.testing.broker import OUTSIDE_BROKER, Borrowed
+from tests.support.lending import Lent, lend
 
 
 @pytest.fixture(scope="session")
@@ -16,10 +18,16 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Borrowed]:
+def broker(request: pytest.FixtureRequest) -> Borrowed:
     """The broker that all tests share; whoever wants to kill one starts an `own_broker`."""
-    with borrow_broker() as borrowed:
-        yield borrowed
+    outside = os.environ.get(OUTSIDE_BROKER)
+    return Borrowed(outside or lend(request.config, "plain").bootstrap)
+
+
+@pytest.fixture(scope="session")
+def secure_broker(request: pytest.FixtureRequest) -> Lent:
+    """The broker with users that all tests share; each file has users of its own."""
+    return lend(request.config, "secure")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ reads a record twice, and go on by what the message names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
@@ -24,21 +24,14 @@ from streamdp.core.selection import PermuteAndFlip
 from streamdp.ports import Key, Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status
-from streamdp.testing.broker import (
-    AclRight,
-    Borrowed,
-    Broker,
-    Grant,
-    Resource,
-    Security,
-    own_broker,
-)
+from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Charge, EpochMark, ordinal_of
 from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.kafka_site import Fresh, Site
+from tests.support.lending import Lent
 from tests.support.streams import events
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
@@ -261,18 +254,18 @@ async def test_hostile_records_take_their_slots_and_stop_nothing(
 
 
 @pytest.fixture(scope="module")
-def secure() -> Iterator[Broker]:
-    """TLS, SCRAM and ACLs; alice may do what the manual says, bob all but transactions."""
-    with own_broker(security=Security({"alice": "xyzzy-a", "bob": "xyzzy-b"})) as mine:
-        rights = (AclRight.READ, AclRight.WRITE, AclRight.CREATE, AclRight.DESCRIBE_CONFIGS)
-        for user in ("alice", "bob"):
-            mine.allow(user, Grant(Resource.TOPIC, "kit", rights))
-            mine.allow(user, Grant(Resource.GROUP, "kit", (AclRight.READ,)))
-        mine.allow("alice", Grant(Resource.TRANSACTION, "kit", (AclRight.WRITE,)))
-        yield mine
+def secure(secure_broker: Lent) -> Lent:
+    """TLS, SCRAM and ACLs; erin may do what the manual says, frank all but transactions."""
+    at = secure_broker.bootstrap
+    rights = (AclRight.READ, AclRight.WRITE, AclRight.CREATE, AclRight.DESCRIBE_CONFIGS)
+    for user in ("erin", "frank"):
+        allow(at, user, Grant(Resource.TOPIC, "kit", rights))
+        allow(at, user, Grant(Resource.GROUP, "kit", (AclRight.READ,)))
+    allow(at, "erin", Grant(Resource.TRANSACTION, "kit", (AclRight.WRITE,)))
+    return secure_broker
 
 
-def secured(broker: Broker, user: str) -> Site:
+def secured(broker: Lent, user: str) -> Site:
     """A stream that is reached as this user."""
     return Site.on(
         broker,
@@ -282,16 +275,16 @@ def secured(broker: Broker, user: str) -> Site:
         sasl_mechanism="SCRAM-SHA-512",
         username=user,
         password=f"xyzzy-{user[0]}",
-        ca_file=str(broker.ca_file),
+        ca_file=broker.ca_file,
     )
 
 
-async def test_the_service_works_with_tls_scram_and_acls(secure: Broker) -> None:
-    await lived(secured(secure, "alice"), 30, 30)
+async def test_the_service_works_with_tls_scram_and_acls(secure: Lent) -> None:
+    await lived(secured(secure, "erin"), 30, 30)
 
 
-async def test_a_user_without_transactions_is_told_so_once(secure: Broker) -> None:
-    site = secured(secure, "bob")
+async def test_a_user_without_transactions_is_told_so_once(secure: Lent) -> None:
+    site = secured(secure, "frank")
     await site.create()
     await site.send(events(5, keys=KEYS))
     async with site.serving() as service:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import StreamTopics, Transport, Verdict, no_fault
-from streamdp.testing.broker import AclRight, Broker, Grant, Resource, Security, own_broker
+from streamdp.testing.broker import AclRight, Grant, Resource, allow
 from streamdp.testing.transport import CHECKS
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 from streamdp_adapters.kafka.owner import PartitionOwner
+from tests.support.lending import Lent
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
@@ -24,27 +24,24 @@ SERVICE = (
     Grant(Resource.GROUP, "kit", (AclRight.READ,)),
     Grant(Resource.TRANSACTION, "kit", (AclRight.WRITE,)),
 )
-USERS = {"alice": "xyzzy-a", "bob": "xyzzy-b", "carol": "xyzzy-c"}
 
 
 @pytest.fixture(scope="module")
-def secure() -> Iterator[Broker]:
+def secure(secure_broker: Lent) -> Lent:
     """A broker with users of very different rights."""
-    with own_broker(security=Security(USERS)) as broker:
-        broker.allow("alice", *SERVICE, Grant(Resource.TOPIC, "kit", (AclRight.CREATE,)))
-        broker.allow(
-            "bob", Grant(Resource.TOPIC, "kit", (AclRight.DESCRIBE_CONFIGS, AclRight.READ))
-        )
-        for role, *rights in (
-            ("input", AclRight.READ, AclRight.DESCRIBE_CONFIGS),
-            ("actions", AclRight.READ),
-            ("ledger", AclRight.READ, AclRight.DESCRIBE_CONFIGS),
-        ):
-            broker.allow("carol", Grant(Resource.TOPIC, f"kit.blind.{role}", tuple(rights)))
-        yield broker
+    at = secure_broker.bootstrap
+    allow(at, "alice", *SERVICE, Grant(Resource.TOPIC, "kit", (AclRight.CREATE,)))
+    allow(at, "bob", Grant(Resource.TOPIC, "kit", (AclRight.DESCRIBE_CONFIGS, AclRight.READ)))
+    for role, *rights in (
+        ("input", AclRight.READ, AclRight.DESCRIBE_CONFIGS),
+        ("actions", AclRight.READ),
+        ("ledger", AclRight.READ, AclRight.DESCRIBE_CONFIGS),
+    ):
+        allow(at, "carol", Grant(Resource.TOPIC, f"kit.blind.{role}", tuple(rights)))
+    return secure_broker
 
 
-def _settings(broker: Broker, **change: object) -> KafkaSettings:
+def _settings(broker: Lent, **change: object) -> KafkaSettings:
     """Alice by SCRAM, or what is changed of that."""
     table: dict[str, object] = {
         "bootstrap": broker.secure_bootstrap,
@@ -52,7 +49,7 @@ def _settings(broker: Broker, **change: object) -> KafkaSettings:
         "sasl_mechanism": "SCRAM-SHA-512",
         "username": "alice",
         "password": "xyzzy-a",
-        "ca_file": str(broker.ca_file),
+        "ca_file": broker.ca_file,
         "single_broker": True,
     }
     return KafkaSettings.parse({k: v for k, v in (table | change).items() if v is not None})
@@ -61,13 +58,13 @@ def _settings(broker: Broker, **change: object) -> KafkaSettings:
 @pytest.mark.parametrize(
     "number", ["a commit is kept", "taking fences", "a position is handed over", "administrator"]
 )
-async def test_the_rights_of_the_manual_suffice(secure: Broker, number: str) -> None:
+async def test_the_rights_of_the_manual_suffice(secure: Lent, number: str) -> None:
     (check,) = [check for check in CHECKS if number in check.promise]
     await check.run(lambda app: KafkaTechnology(_settings(secure)))
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
-async def test_each_mechanism_connects(secure: Broker, tmp_path: Path, mechanism: str) -> None:
+async def test_each_mechanism_connects(secure: Lent, tmp_path: Path, mechanism: str) -> None:
     change: dict[str, object] = {"sasl_mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         token = tmp_path / "token"
@@ -102,7 +99,7 @@ def _unsigned(**claims: object) -> str:
     ],
 )
 async def test_a_wrong_credential_is_named_and_not_quoted(
-    secure: Broker, change: dict[str, object], kind: type[StreamdpError], message: str
+    secure: Lent, change: dict[str, object], kind: type[StreamdpError], message: str
 ) -> None:
     """The client itself says only that it is unable to bootstrap."""
     technology = KafkaTechnology(_settings(secure, **change))
@@ -125,7 +122,7 @@ async def test_a_wrong_credential_is_named_and_not_quoted(
     ids=["garbage", "empty", "expired", "of nobody"],
 )
 async def test_a_refused_token_is_named_and_not_quoted(
-    secure: Broker, tmp_path: Path, token: str
+    secure: Lent, tmp_path: Path, token: str
 ) -> None:
     """The broker refuses it in a way that the client does not hear."""
     path = tmp_path / "token"
@@ -156,16 +153,16 @@ def _owner(settings: KafkaSettings, topics: StreamTopics) -> PartitionOwner:
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
-async def test_a_listener_of_another_protocol_is_suspected(secure: Broker, protocol: str) -> None:
+async def test_a_listener_of_another_protocol_is_suspected(secure: Lent, protocol: str) -> None:
     address = secure.bootstrap if protocol == "SSL" else secure.secure_bootstrap
     table = {"bootstrap": address, "security_protocol": protocol}
-    authority = {"ca_file": str(secure.ca_file)} if protocol == "SSL" else {}
+    authority = {"ca_file": secure.ca_file} if protocol == "SSL" else {}
     technology = KafkaTechnology(KafkaSettings.parse(table | authority))
     with pytest.raises(TransportLost, match=f"is it no {protocol} listener"):
         await technology.administrator().check([])
 
 
-async def test_the_doctor_finds_the_missing_rights(secure: Broker) -> None:
+async def test_the_doctor_finds_the_missing_rights(secure: Lent) -> None:
     """Bob may read and look; he may neither write, nor commit, nor use a transactional id."""
     topics = StreamTopics("kit", "doctor", "kit.doctor.input")
     await KafkaTechnology(_settings(secure)).administrator().create([topics], partitions=1)
@@ -188,7 +185,7 @@ async def test_the_doctor_finds_the_missing_rights(secure: Broker) -> None:
     await transport.close()
 
 
-async def test_a_topic_that_may_not_be_looked_at_hides_no_other(secure: Broker) -> None:
+async def test_a_topic_that_may_not_be_looked_at_hides_no_other(secure: Lent) -> None:
     """Carol may not see the state at all, nor the settings of the actions."""
     topics = StreamTopics("kit", "blind", "kit.blind.input")
     await KafkaTechnology(_settings(secure)).administrator().create([topics], partitions=1)
@@ -222,7 +219,7 @@ async def _poll_on(transport: Transport) -> None:
         await transport.poll(max_records=1, timeout=0.2)
 
 
-async def test_the_doctor_does_not_wait_for_what_is_not_there(secure: Broker) -> None:
+async def test_the_doctor_does_not_wait_for_what_is_not_there(secure: Lent) -> None:
     """A client asks for a missing topic until its time is up; `check` says that it is missing."""
     tools = KafkaTechnology(_settings(secure)).administrator()
     findings = await tools.probe([StreamTopics("kit", "missing", "kit.missing.input")])
@@ -233,13 +230,13 @@ async def test_the_doctor_does_not_wait_for_what_is_not_there(secure: Broker) ->
     assert {finding.verdict for finding in findings} == {Verdict.GOOD}
 
 
-async def test_a_lone_broker_is_told_of_by_the_way_to_try_it(secure: Broker) -> None:
+async def test_a_lone_broker_is_told_of_by_the_way_to_try_it(secure: Lent) -> None:
     tools = KafkaTechnology(_settings(secure, single_broker=False)).administrator()
     with pytest.raises(InvalidConfig, match="single_broker = true"):
         await tools.create([StreamTopics("kit", "lone", "kit.lone.input")], partitions=1)
 
 
-async def test_the_doctor_leaves_no_record(secure: Broker) -> None:
+async def test_the_doctor_leaves_no_record(secure: Lent) -> None:
     topics = StreamTopics("kit", "clean", "kit.clean.input")
     technology = KafkaTechnology(_settings(secure))
     await technology.administrator().create([topics], partitions=1)

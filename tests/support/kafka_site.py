@@ -20,15 +20,13 @@ from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.service.worker import LoopSettings
-from streamdp.testing.broker import (
-    Borrowed,
-    Broker,
-)
+from streamdp.testing.broker import Borrowed
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from tests.support.lasting import lasting
+from tests.support.lending import Lent
 from tests.support.services import Lines
 from tests.support.streams import spec
 
@@ -55,7 +53,7 @@ class Site:
     sent: list[tuple[Key, Value]] = field(default_factory=list)
 
     @classmethod
-    def on(cls, broker: Borrowed | Broker, app: str, **more: object) -> Site:
+    def on(cls, broker: Borrowed | Lent, app: str, **more: object) -> Site:
         """A stream whose blocks have one slot, so that every record is spent at once."""
         learner = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 1")
         made = spec(app=app, learner=learner)
