@@ -8,9 +8,10 @@ and what benchmarks compare with in one process. The locks agree on what they sh
 systems to measure beside streamdp and not streamdp: they need other versions of what it stands on,
 hence an environment of their own.
 
-Each package is checked against its hash. A stamp in the environment tells what it was made from:
-nothing is done while that holds, another interpreter makes it anew, and a changed lock or
-`pyproject.toml` installs what differs.
+Each package is checked against its hash. What installs them is a pip with a lock of its own: the
+one that Python brings takes twice as long where many packages are locked. A stamp in the
+environment tells what it was made from: nothing is done while that holds, another interpreter makes
+it anew, and a changed lock or `pyproject.toml` installs what differs.
 
 Standard library only: this runs before anything is installed.
 """
@@ -36,6 +37,11 @@ LOCKS = {
     "bench": ("bench.lock",),
     "peers": ("peers.lock",),
 }
+PIP = ROOT / "requirements" / "pip.lock"
+COMPILED = ("runtime", "broker")
+"""What users run: whose packages are compiled when they are installed. The tools are many times as
+large, most of it is never imported, and Python compiles the rest when it first does."""
+
 CONTAINED_IN = {
     "runtime": ("broker", "test", "docs", "bench"),
     "broker": ("test", "docs", "bench"),
@@ -46,7 +52,8 @@ CONTAINED_IN = {
 def stamp_of(kind: str) -> str:
     """What an environment of this kind is made from, as one line: interpreter, locks, project."""
     digest = hashlib.sha256()
-    for path in (*locks_of(kind), ROOT / "pyproject.toml", ROOT / "streamdp" / "__init__.py"):
+    project = ROOT / "pyproject.toml", ROOT / "streamdp" / "__init__.py"
+    for path in (*locks_of(kind), PIP, *project):
         digest.update(path.read_bytes())
     return f"{sys.version.split()[0]} {sys.base_prefix} {ROOT} {digest.hexdigest()}"
 
@@ -89,8 +96,10 @@ def make(home: Path, kind: str) -> None:
         create(home)
     for path in stamps:
         path.unlink(missing_ok=True)
+    pip(home, "--require-hashes", "--requirement", str(PIP))
     requirements = [part for lock in locks_of(kind) for part in ("--requirement", str(lock))]
-    pip(home, "--require-hashes", *requirements)
+    how = ("--compile",) if kind in COMPILED else ("--no-compile",)
+    pip(home, *how, "--require-hashes", *requirements)
     if kind != "peers":
         pip(home, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     (home / f".streamdp-{kind}").write_text(stamp_of(kind))

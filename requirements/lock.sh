@@ -19,4 +19,5 @@ lock docs pyproject.toml requirements/build.in requirements/docs.in --extra test
 lock runtime pyproject.toml --extra compression --constraint requirements/bench.lock "$@"
 lock broker pyproject.toml --extra compression --extra broker --constraint requirements/bench.lock "$@"
 lock build requirements/build.in --constraint requirements/bench.lock "$@"
+lock pip requirements/pip.in "$@"
 lock peers requirements/peers.in "$@"
