@@ -10,7 +10,7 @@ PEERS ?= $(VENV)-peers
 SOAK ?= 20
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 # Processes that run the suite, more than there are processors: what starts processes and brokers
-# waits half of its time. Each starts a broker of its own when it first needs one.
+# waits half of its time. All share one broker, which starts when the first of them needs it.
 TESTERS ?= $(shell expr $(PROCESSORS) + 2)
 
 BIN := $(VENV)/bin
@@ -50,7 +50,7 @@ suite:
 compiled:
 	$(BIN)/pytest --collect-only -q >/dev/null || true  # `suite` says what is wrong
 
-# Once, rather than at each of the suite's thirty starts of a broker.
+# Once, rather than at each of the suite's two dozen starts of a broker.
 quickstart:
 	$(BIN)/python -m streamdp.testing.quick_start || true
 

@@ -31,11 +31,13 @@ pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
 @pytest.fixture
 async def topic(broker: Borrowed, fresh_app: Callable[[], str]) -> str:
-    """A topic with one partition."""
+    """A topic with one partition, that clients see: a member of a group asks once in minutes."""
     name = fresh_app()
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic(name, 1, 1)])
+    while (await admin.describe_topics([name]))[0]["error_code"]:
+        await asyncio.sleep(0.02)
     await admin.close()
     return name
 
