@@ -49,7 +49,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
 ) -> None:
     place = Place(tmp_path)
     # Nothing is halted or on its way, retention never deleted, nobody scrapes the operator's page,
-    # and nothing is assembled here.
+    # nothing is assembled here, and no crowd reaches across partitions.
     silent = (
         "> 0)",
         "< 1)",
@@ -58,6 +58,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
         "assembled",
         "_requests_",
         "_event_overdue",
+        "_crowd_",
     )
     with place.running(), prometheus([f"127.0.0.1:{place.port}"], tmp_path, rules=RULES) as server:
         place.send(events(600))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -15,10 +15,12 @@ import pytest
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamdp.core.learners import Leader
 from streamdp.service.history import StreamReleases
 from streamdp.service.http.operator import metrics
 from streamdp.service.metrics import CONTENT_TYPE, Facts, MetricsPage
 from streamdp.service.status import ASSEMBLES, StreamStatus
+from tests.support.adopting import Adopters
 from tests.support.prometheus_server import PrometheusServer, eventually, prometheus
 from tests.support.publishing import charge, release
 from tests.support.showing import ABOUT, facts, partition
@@ -34,7 +36,7 @@ class Shown:
     """What the page shows just now: by default a process in good health."""
 
     def __init__(self, **broken: object) -> None:
-        self.facts = _with_assembly(facts(partition(0, **broken)))
+        self.facts = _with_crowd(_with_assembly(facts(partition(0, **broken))))
         self._page = MetricsPage(lambda: self.facts, most_series=5000)
 
     def breaks(self, **broken: str) -> None:
@@ -59,6 +61,30 @@ def _with_assembly(of: Facts) -> Facts:
     joins = [StreamStatus("clicks", ASSEMBLES, [partition(0, open=7, events=40)])]
     process = structs.replace(of.process, assemblies=joins)
     return replace(of, process=process, assemblies=["clicks"])
+
+
+def _with_crowd(of: Facts) -> Facts:
+    """A process with one more stream, whose partitions tell each other."""
+    assert of.process is not None
+    status = StreamStatus("crowded", "live", [partition(0)])
+    process = structs.replace(of.process, streams=[*of.process.streams, status])
+    learner, lines = _crowd()
+    topics = replace(ABOUT.topics, stream="crowded")
+    about = replace(ABOUT, topics=topics, learner=learner, estimates=())
+    return replace(
+        of, process=process, about=[*of.about, about], shown={**of.shown, "crowded": lines}
+    )
+
+
+@cache
+def _crowd() -> tuple[Leader, StreamReleases]:
+    """A learner whose crowd reaches across partitions, and the ledger of three of them."""
+    adopters, lines = Adopters(), StreamReleases()
+    adopters.live(1, crashes=False)
+    for part in adopters.parts:
+        lines.apply(part.ledger)
+    assert isinstance(adopters.spec.learner, Leader)
+    return adopters.spec.learner, lines
 
 
 @contextmanager

@@ -202,6 +202,49 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         ),
     ),
     (
+        "What partitions tell each other, where a crowd reaches across them",
+        (
+            Panel(
+                "Partitions adopted",
+                "short",
+                "Other partitions whose votes a partition's newest prior was made of: the fewest "
+                "of any. Zero means that some partition learns alone.",
+                (Line(f"min by (stream) (streamdp_crowd_adopted{ONE})", "{{stream}}"),),
+                width=6,
+            ),
+            Panel(
+                "Priors behind",
+                "short",
+                "How many priors a partition has made since what others have adopted of it: the "
+                "most of any. It grows if what it tells is not heard, or others make no priors.",
+                (Line(f"max by (stream) (streamdp_crowd_priors_behind{ONE})", "{{stream}}"),),
+                width=6,
+            ),
+            Panel(
+                "Snapshots refused",
+                "short",
+                "In an hour: damaged, of another configuration, or written by somebody else. A "
+                "roll-out of another configuration refuses some; nothing stops by them.",
+                (
+                    Line(
+                        "max by (stream) "
+                        f"(increase(streamdp_crowd_snapshots_refused_total{ONE}[1h]))",
+                        "{{stream}}",
+                    ),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Unread",
+                "short",
+                "Processes that cannot read what partitions tell each other: zero in good health. "
+                "They learn on, with what they have heard before.",
+                (Line(f"sum by (stream) (streamdp_crowd_unread{ONE})", "{{stream}}"),),
+                width=6,
+            ),
+        ),
+    ),
+    (
         "How it runs",
         (
             Panel(
