@@ -439,7 +439,7 @@ def test_is_a_learner_that_promises_nothing_kept_apart() -> None:
         sd.Engine(learner=leader, budget=None, estimates=[REGRET], **options)
     with pytest.raises(sd.InvalidConfig, match="budget: missing; expected for example"):
         sd.Engine(learner=private, budget=None, **options)
-    with pytest.raises(sd.InvalidConfig, match="estimates: one twice"):
+    with pytest.raises(sd.InvalidConfig, match="estimates: a name twice"):
         sd.Engine(learner=private, budget="9", estimates=[REGRET, REGRET], **options)
     with pytest.raises(sd.InvalidConfig, match="limit: rows; expected 1"):
         sd.Engine(learner=private, budget="1", limit=0, **options)

@@ -1,4 +1,4 @@
-"""The types of the arrays that rooms pass to each other, once for all of them."""
+"""The array types that all modules share."""
 
 from __future__ import annotations
 

@@ -1,27 +1,28 @@
-"""Many learners' state as arrays: one row per key, applied to at array speed.
+"""The state of many learners as arrays, one row per key.
 
-The bank holds what a learner is at a position of its log and nothing else. It draws nothing and
-charges nothing: `engine` does. Sums are int64 and exact; see `grid` for why they cannot overflow.
+The bank holds each learner's state at one position of the log and nothing else. It draws nothing
+and charges nothing: `engine` does. Sums are int64 and exact; see `grid` for why they cannot
+overflow.
 
-Columns, one entry per row; they move when rows are added:
+Columns, one entry per row; adding rows may replace the arrays:
 
     key, born          who the learner is: a record's key and the offset of its first record
     slots              how many slots it has taken
     block              the block that its next slot, or its latest open one, belongs to
-    window             how many slots of that block count; only where that is drawn
+    window             how many slots of that block count; only for randomly drawn windows
     action             the action in force
     remembered         what the learner's memory keeps of earlier votes; public
     first_offset       the first record of the open block
     first_unsaved      the first record that its latest save does not hold (`CLEAN`: none)
-    sums               the window's sums of the open block, K wide; of feedback streams the sums of
+    sums               the window's sums of the open block, K wide; in feedback streams the sums of
                        centred gains of the whole block
     shown              feedback streams: how often the open block showed each arm, K wide
-    totals, nulls      the same over the whole block, and how many were null: only where an
-                       estimate is released
-    seen               the largest time that any record had when the latest of this key came; like
-                       the next one only of streams whose keys go idle
-    unsaved_time       the same when `first_unsaved` came
-    tags               what addresses its seeded bits; only under seeded randomness
+    totals, nulls      the sums of the whole block, and how many of its slots were null; only where
+                       estimates are released
+    seen               the partition's newest time when the key's latest record came; this and
+                       `unsaved_time` only in streams whose keys go idle
+    unsaved_time       the partition's newest time when `first_unsaved` came
+    tags               the address of its random bits; only under seeded randomness
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class Bank:
     ) -> None:
         """`windows`: "drawn" or "fixed"; `whole`: "counted" or "summed"; `tagged`: "seeded" or not;
         `remembered`: how many integers the learner's memory keeps of each key; `observes`: "losses"
-        or "feedback"; `ages`: "idle" where rows are dropped that nothing came for, or "never".
+        or "feedback"; `ages`: "idle" where the rows of idle keys are dropped, or "never".
 
-        The choices decide which columns there are: one that nobody reads has no width.
+        A column that these choices make unnecessary has width 0.
         """
         wide = actions if whole == "summed" else 0
         self._columns = {
@@ -113,12 +114,12 @@ class Bank:
         return len(self.keys)
 
     def __repr__(self) -> str:
-        """Say how many, never what."""
+        """Show the number of rows, never their content."""
         return f"Bank({len(self)} rows)"
 
     @property
     def kept(self) -> frozenset[str]:
-        """The columns that hold anything."""
+        """The names of the columns in use."""
         return frozenset(name for name, column in self._columns.items() if 0 not in column.shape)
 
     def row(self, key: Key) -> int | None:
@@ -131,7 +132,7 @@ class Bank:
         return np.fromiter(map(find, keys, repeat(-1)), dtype=np.int64, count=len(keys))
 
     def add(self, keys: Sequence[Key], born: Ints) -> Ints:
-        """New rows, at slot 0 of their first block, in this order."""
+        """Add rows at slot 0 of their first block, in this order; return their numbers."""
         begin = len(self.keys)
         self._make_room(begin + len(keys))
         rows = np.arange(begin, begin + len(keys))
@@ -144,7 +145,7 @@ class Bank:
         return rows
 
     def keep(self, rows: Ints) -> None:
-        """Only these rows, which rise, renumbered in this order; what the others held is gone."""
+        """Keep only these rows (in ascending order), renumber them, and clear all others."""
         before, count = len(self.keys), len(rows)
         for name in self.kept:
             column = getattr(self, name)
@@ -156,7 +157,7 @@ class Bank:
         self._rows = {key: row for row, key in enumerate(self.keys)}
 
     def low_time(self, now: int) -> int:
-        """The largest time that any record had when that of `low_water` came."""
+        """The partition's newest time when the record of `low_water` came."""
         unsaved = self.first_unsaved[: len(self)]
         oldest = int(unsaved.argmin()) if len(unsaved) else 0
         if not len(unsaved) or unsaved[oldest] == CLEAN:
@@ -170,11 +171,11 @@ class Bank:
         return min(position, int(self.first_unsaved[: len(self)].min()))
 
     def unsaved(self, *, before: int) -> int:
-        """How many rows' saves do not hold a record that is older than `before`."""
+        """How many rows were changed since their save by a record older than `before`."""
         return int(np.count_nonzero(self.first_unsaved[: len(self)] < before))
 
     def longest_unsaved(self, most: int) -> Ints:
-        """At most so many rows that have changed since their save, the longest unsaved first."""
+        """At most `most` rows that have changed since their save, the longest unsaved first."""
         unsaved = self.first_unsaved[: len(self)]
         rows = np.flatnonzero(unsaved != CLEAN)
         if len(rows) > most:
@@ -188,7 +189,7 @@ class Bank:
 
     def _grow(self, room: int) -> None:
         for name, column in self._columns.items():
-            setattr(self, name, None)  # what is looked at cannot grow in place
+            setattr(self, name, None)  # a referenced array cannot grow in place
             column.grow(room)
             setattr(self, name, column.array)
 

@@ -36,7 +36,7 @@ Broken by 1: exact audit, every calibration marked wrong in the table of rates."
 PREFIX_CAP = Fraction(1, 8)
 """The largest η for which the regret theorem of the prefix softmax is stated.
 
-Cesari & Colomboni 2026, §4. Privacy does not need it: without the cap the charge is 2η still."""
+Cesari & Colomboni 2026, §4. Privacy does not need it: without the cap the charge is still 2η."""
 
 INCUMBENT_BONUS = Fraction(1)
 """The default bonus of the action in force, in noise units (1/ρ of loss).
@@ -45,7 +45,7 @@ It reads an earlier release, so it is post-processing and privacy does not rest 
 in simulations with block ratio 2.5."""
 
 EPSILON_RANGE = (Fraction(1, 10**6), Fraction(10**6))
-"""What passes as an ε or a budget. Beyond it lies a typing error, not a wish."""
+"""The accepted values of an ε or a budget; one outside is taken for a typing error."""
 
 EPSILON_DENOMINATOR = 10**12
 """The finest ε, so that sums of charges stay small integers over small integers."""

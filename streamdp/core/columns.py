@@ -1,10 +1,10 @@
-"""Arrays that grow where they are: rows are added without all of them being there twice.
+"""Arrays that grow in place, without a second copy of their rows.
 
-A large array that grows by copying is in memory twice for a moment, and the holes that its earlier
-copies leave behind are of little use to anything else: with many keys that was a third of a
-service's memory. A large column is therefore memory of its own, which the system extends by moving
-page tables; rows that were never written take no memory. Where somebody still looks at the old
-array, and on systems other than Linux, it is copied instead.
+An array that grows by copying is in memory twice for a moment, and the holes that its earlier
+copies leave are too small for the next one: with many keys that was a third of a service's memory.
+A large column therefore has a memory mapping of its own, which the system extends by moving page
+tables; rows that were never written take no memory. While something still references the old array,
+and on systems other than Linux, the column is copied instead.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 
 _LARGE = 1 << 20
-"""Bytes from which a column is memory of its own."""
+"""Bytes from which a column gets a mapping of its own."""
 
 _LINUX = hasattr(mmap, "MADV_HUGEPAGE")
-"""Elsewhere memory cannot be extended, and every array is copied."""
+"""Other systems cannot extend a mapping: there every column is copied."""
 
 
 @dataclass(slots=True, repr=False)
 class Column:
-    """One growing array, zeros at first; after growing, read `array` again."""
+    """A growing array; read `array` again after each `grow`."""
 
     kind: type[np.generic]
     shape: tuple[int, ...]  # of one row
@@ -35,11 +35,11 @@ class Column:
     _memory: mmap.mmap | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        """No rows."""
+        """Begin with no rows."""
         self.array = np.zeros((0, *self.shape), dtype=self.kind)
 
     def grow(self, rows: int) -> None:
-        """So many rows: those that there were, then zeros."""
+        """Extend the array to so many rows; new rows are zeros."""
         if self._stretch(rows):
             return
         old, self.array = self.array, self._zeros(rows)
@@ -49,11 +49,11 @@ class Column:
         return rows * int(np.prod(self.shape)) * np.dtype(self.kind).itemsize
 
     def _stretch(self, rows: int) -> bool:
-        """Extend the memory where it is; False if that is not to be had."""
+        """Extend the mapping in place; False if there is none or the system refuses."""
         if self._memory is None:
             return False
         before = len(self.array)
-        self.array = np.zeros((0, *self.shape), dtype=self.kind)  # a view of it would hold it
+        self.array = np.zeros((0, *self.shape), dtype=self.kind)  # a view would forbid the resize
         try:
             self._memory.resize(self._bytes(rows))
         except (BufferError, OSError, SystemError, ValueError):
@@ -68,7 +68,7 @@ class Column:
             return np.zeros((rows, *self.shape), dtype=self.kind)
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._memory = mmap.mmap(-1, self._bytes(rows), flags=private)
-        with suppress(OSError):  # as numpy asks for its own; a kernel may have none
+        with suppress(OSError):  # numpy does the same; a kernel may have no huge pages
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         return self._view(rows)
 

@@ -1,12 +1,12 @@
 """Certified enclosures of ln V for a V in (0, 1) of which only the leading binary digits are known.
 
-Floats propose, enclosures decide. A draw that floats leave open is settled here, with ever more
-digits of V and ever more decimals, until one outcome remains. What is returned always contains the
+Floats propose, enclosures decide. A draw that floats leave open is settled here, with more and more
+digits of V and more and more decimals, until one outcome remains. An enclosure always contains the
 true value, so the law of a draw is exact whatever the quality of the floats.
 
-Why the enclosures are valid: sums, quotients and conversions are rounded in the direction asked
-for. `decimal` rounds ln correctly but only half-even, so its result is widened by one unit in the
-last place, which is at least twice the error.
+Why the enclosures are valid: sums, quotients and conversions are rounded outwards. `decimal` rounds
+ln correctly but only half-even, so its result is widened by one unit in the last place, which is at
+least twice the error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.randomness import WORD_BITS, Bits
 
-_SPARE_DIGITS = 20  # beyond those of V: what the arithmetic may lose
+_SPARE_DIGITS = 20  # beyond those of V, because the arithmetic loses some
 _NARROW = Decimal("1e-15")  # (b − a)/a exceeds ln b − ln a by less than this part of itself
 _MOST_LEVELS = 32  # a healthy source leaves a draw open after 2048 bits with probability 2**-1980
 
@@ -58,7 +58,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A number of decimals, rounding either way."""
+    """Two decimal contexts of one precision: one rounds down, one rounds up."""
 
     floor: Context
     ceiling: Context
@@ -76,7 +76,7 @@ class Precision:
     def logarithm(self, of: Interval) -> Interval:
         """ln of an interval in [0, ∞], widened because `decimal` rounds ln half-even.
 
-        ln is concave: ln b ≤ ln a + (b − a)/a. For a narrow interval that is as good as a second
+        ln is concave: ln b ≤ ln a + (b − a)/a. For a narrow interval this bound replaces a second
         ln, which takes most of an enclosure's time.
         """
         least = self.floor.ln(of.low)

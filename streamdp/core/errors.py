@@ -7,9 +7,9 @@
     │   └── ConfigurationMismatch     the user: the state was made by another configuration
     │       └── Superseded    stand by: the state is of a later epoch than the configuration
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
-        ├── Occupied      another process has the port or the file: end, and be started again
+        ├── Occupied      another process has the port or the file: exit; a restart may succeed
         ├── Fenced        another process owns the partition now: leave it alone
-        ├── Unreached     nothing answered and nothing was asked for: trying again repeats nothing
+        ├── Unreached     no connection was made and nothing was sent: a retry repeats nothing
         └── DiskFull      make room, then retry: nothing that was durable is lost
 
 A message says where, what, expected and got. It never carries a loss, a sum or a payload.
@@ -29,7 +29,7 @@ class BudgetExceeded(StreamdpError):
 
 
 class StateMismatch(StreamdpError):
-    """Saved state, ledger or log contradict each other; going on could redraw a release."""
+    """Saved state, ledger or log contradict each other; to continue could redraw a release."""
 
 
 class ConfigurationMismatch(StateMismatch):
@@ -41,11 +41,11 @@ class Superseded(ConfigurationMismatch):
 
 
 class TransportLost(StreamdpError):
-    """The outcome of the last step is unknown; abandon the memory and take the partition again."""
+    """The outcome of the last step is unknown; drop the state and take the partition again."""
 
 
 class Occupied(TransportLost):
-    """Another process has a port or a file; this one must end, and may be started again."""
+    """Another process has a port or a file; this one must exit, and a restart may succeed."""
 
 
 class Fenced(TransportLost):
@@ -53,7 +53,7 @@ class Fenced(TransportLost):
 
 
 class Unreached(TransportLost):
-    """Nothing answered, so nothing was sent: to try again cannot do anything twice."""
+    """No connection was made, so nothing was sent: a retry cannot do anything twice."""
 
 
 class DiskFull(TransportLost):
@@ -61,7 +61,7 @@ class DiskFull(TransportLost):
 
 
 def complaint(where: str, what: str, *, expected: object, got: object) -> str:
-    """The house's form of a message: where, what, expected, got.
+    """Return an error message in the project's form: where, what, expected, got.
 
     >>> complaint("learner.epsilon", "not exact", expected='a string such as "0.1"', got="float")
     'learner.epsilon: not exact; expected a string such as "0.1", got float'

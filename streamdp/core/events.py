@@ -4,12 +4,12 @@ A *slot* is the place of one event in its learner, numbered from 1. A *block* is
 consecutive slots, numbered from 0. A release is named by its *identity* (stream, partition, key,
 epoch, born, block, kind) everywhere: in ledger, state, seed, ETag and judge.
 
-Kinds: ``opening`` (block 0, no slots, drawn when a key appears, or carried over from the learner
-that the key had before, charge 0), ``action`` (drawn at
-the end of a block from that block's losses), ``sums`` (feedback streams: what the block's feedback
-says of each arm, with noise) and the names of the estimates that a stream is configured to release.
-An action is in force from the next slot on; where the learner has a memory it is a vote, and the
-memory says which action is in force (`core.evidence`).
+Kinds: ``opening`` (block 0, no slots, charge 0: drawn when a key appears, or carried over from the
+learner that the key had before), ``action`` (drawn at the end of a block from that block's losses),
+``sums`` (feedback streams: the block's noisy sum and count of each arm) and the names of the
+estimates that a stream is configured to release. An action is in force from the next slot on; where
+the learner has a memory the action is a vote, and the memory says which action is in force
+(`core.evidence`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ OPENING = "opening"
 ACTION = "action"
 SUMS = "sums"
 DONATED = "donated"
-"""Of a block whose slots went to the pool (`core.evidence.donation`): nothing was drawn from it."""
+"""A block whose slots went to the pool (`core.evidence.donation`): nothing was drawn from it."""
 
 NO_ARM = -1
-"""`FeedbackBatch.played` of a slot that names no known action: it is in no arm's count or sum."""
+"""`FeedbackBatch.played` of a slot that names no known action: no arm's count or sum has it."""
 
 
 class Identity(NamedTuple):
@@ -61,7 +61,7 @@ class LossBatch:
     index: NDArray[np.int64]  # n
     losses: NDArray[np.float32]  # n × K
     offsets: NDArray[np.int64]  # n
-    times: NDArray[np.int64] | None = None  # n: milliseconds; of streams whose keys go idle
+    times: NDArray[np.int64] | None = None  # n: milliseconds; for streams whose keys go idle
 
     @classmethod
     def by_key(
@@ -76,7 +76,7 @@ class LossBatch:
         return cls(*numbered(keys), losses, offsets)
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Show the counts, never the content."""
         return f"LossBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
@@ -86,8 +86,8 @@ class FeedbackBatch:
 
     `gain` is 1/2 − loss on the grid, within ±2**19. An unusable loss has the gain 0; a slot that
     names no known action has the arm `NO_ARM`: the null observation, which adds to no count and to
-    no sum. Whatever stands here, the engine clips gains and takes an unknown arm as `NO_ARM`, so
-    that no content can move a sum by more than one arm's loss.
+    no sum. The engine clips every gain and takes every unknown arm as `NO_ARM`, so that no content
+    can move a sum by more than one arm's loss.
     """
 
     keys: Sequence[Key]  # distinct
@@ -96,9 +96,9 @@ class FeedbackBatch:
     gain: NDArray[np.int64]  # n: grid units
     offsets: NDArray[np.int64]  # n
     unusable: NDArray[np.bool_] | None = None
-    """Which slots' contents could not be read, where that is known. NOT PRIVATE: no engine reads
-    it; a quarantine, as sensitive as the input, does, since a gain of 0 may be a loss of 1/2."""
-    times: NDArray[np.int64] | None = None  # n: milliseconds; of streams whose keys go idle
+    """Which slots' contents could not be read, where that is known. NOT PRIVATE: only a quarantine
+    reads it (which is as sensitive as the input), since a gain of 0 may also be a loss of 1/2."""
+    times: NDArray[np.int64] | None = None  # n: milliseconds; for streams whose keys go idle
 
     @classmethod
     def by_key(
@@ -112,14 +112,14 @@ class FeedbackBatch:
         return cls(*numbered(keys), played, gain, offsets)
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Show the counts, never the content."""
         return f"FeedbackBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
 def numbered(keys: Sequence[Key]) -> tuple[list[Key], NDArray[np.int64]]:
-    """The distinct keys in the order of their first places, and the number of each in them.
+    """The distinct keys in the order of their first places, and each key's number among them.
 
-    A dictionary that counts what it does not know yet looks each key up once: 36 ns a key.
+    A `defaultdict` that counts up looks each key up only once: 36 ns a key.
     """
     numbers: defaultdict[Key, int] = defaultdict(count().__next__)
     index = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
@@ -127,30 +127,30 @@ def numbered(keys: Sequence[Key]) -> tuple[list[Key], NDArray[np.int64]]:
 
 
 class After(NamedTuple):
-    """Which of its learners' states a key carries over: public, since only releases made it."""
+    """Names the learner state that a key carries over: public, since only releases made it."""
 
     epoch: int
     born: int
-    block: int  # the block that was due: those before it have their releases
+    block: int  # the open block: those before it have their releases
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a key's new learner begins with: what was public of the learner that it had before."""
+    """What a key's new learner begins with: the public state of the learner before it."""
 
-    action: int  # the action in force, among the new learner's; 0 in a feedback stream
+    action: int  # the action in force, as the new learner numbers it; 0 in a feedback stream
     block: int  # the new learner's first block: at least as long as the last one that ended
     after: After
-    history: bytes | None = None  # of a feedback stream: 2 × K little-endian float64
+    history: bytes | None = None  # feedback streams: 2 × K little-endian float64
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSums:
     """The content of a release of the kind `sums`: two numbers for each of K arms.
 
-    Kept as bytes, so that releases compare, hash and travel as they are: K little-endian int64
-    each. `gains` are sums of (1/2 − loss) in grid units, with noise. `shown` says how often each
-    arm was shown: exact where the action is public, with noise where it stands in the content.
+    Bytes (K little-endian int64 each), so that releases can be compared and hashed. `gains` are
+    sums of (1/2 − loss) in grid units, with noise. `shown` says how often each arm was shown: exact
+    where the action is public, with noise where it stands in the content.
     """
 
     gains: bytes
@@ -172,11 +172,11 @@ class BlockSums:
 
 
 class Adopted(NamedTuple):
-    """A snapshot of another partition's votes, as a prior names it that was made of it."""
+    """The name of another partition's snapshot that went into a prior."""
 
     partition: int
     epoch: int
-    number: int  # of the other partition's prior that was made of the same votes
+    number: int  # of the other partition's own prior from the same votes
     digest: str
 
 
@@ -184,7 +184,7 @@ class Adopted(NamedTuple):
 class CrowdPrior:
     """A prior over actions for the next draws, from a partition's votes (`core.evidence.crowd`).
 
-    Public. Kept as bytes, so that priors compare and travel as they are.
+    Public.
 
     >>> CrowdPrior.of(1, after=1, gap=0, bonuses=np.array([1 << 20, 0])).bonuses
     array([1048576,       0])
@@ -194,7 +194,7 @@ class CrowdPrior:
     after: int  # how many votes the partition had released
     gap: int  # which of the crowd's gaps fitted best
     encoded: bytes  # K little-endian int64 for each group: bonuses in units of 2**-20 noise units
-    adopted: tuple[Adopted, ...] = ()  # of which votes of other partitions it was made too
+    adopted: tuple[Adopted, ...] = ()  # the other partitions' snapshots that went into it
 
     @classmethod
     def of(cls, number: int, *, after: int, gap: int, bonuses: NDArray[np.int64]) -> CrowdPrior:
@@ -223,15 +223,15 @@ class Release:
     first_offset: int  # the records that were read
     last_offset: int
     epsilon: Fraction  # the charge on each of the slots
-    in_force: int | None = None  # the action in force afterwards; None where the value says it
+    in_force: int | None = None  # the action in force afterwards; None where it is the value
     sums: BlockSums | None = None  # of the kind `sums` only
     policy: bytes | None = None
     """Feedback streams: what is in force from now on, K little-endian uint32 in parts of 2**24.
 
-    A public function of the sums so far (`core.evidence.policy`), told for convenience."""
+    A public function of the sums so far (`core.evidence.policy`), here for convenience."""
     carried: Carried | None = None  # of an opening that was not drawn but carried over
     prior: int | None = None  # the number of the crowd's prior that it was drawn under
-    action: str | None = field(default=None, compare=False)  # its name, from an engine; see value
+    action: str | None = field(default=None, compare=False)  # the name of the action `value`
 
     def __str__(self) -> str:
         """One line for people."""
@@ -255,7 +255,7 @@ class Release:
 
     @property
     def standing(self) -> int:
-        """The index of the action that readers are told from this release on."""
+        """The index of the action in force from this release on."""
         return self.value if self.in_force is None else self.in_force
 
     @property
@@ -316,16 +316,16 @@ class Releases(Sequence[Release]):
     feedback: FeedbackColumns | None = None  # feedback streams only
     in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
     carried: Mapping[tuple[Key, int], Carried] | None = None
-    """What the openings among them carried over, by key and born."""
+    """What the openings carried over, by key and born."""
     prior: NDArray[np.int64] | None = None  # the crowd's prior that each was drawn under
-    priors: tuple[CrowdPrior, ...] = ()  # those that were made behind some of them
+    priors: tuple[CrowdPrior, ...] = ()  # the priors that were made between these releases
     prior_places: tuple[int, ...] = ()
-    """Behind how many of them each was made, votes of the pool counted too (`between`)."""
-    actions: tuple[str, ...] = ()  # what the values of openings and actions mean, where known
-    pooled: tuple[Releases, ...] = ()  # votes of the pool, of which no key is
+    """How many releases and votes of the pool come before each prior (`between`)."""
+    actions: tuple[str, ...] = ()  # the names that the values of openings and actions number
+    pooled: tuple[Releases, ...] = ()  # votes of the pool, which belong to no key
     donated: tuple[Releases, ...] = ()
-    """Blocks that were donated, of the kind `donated`: nothing was drawn from them. The charge is
-    what each of their slots pays for the pool's vote over it."""
+    """Donated blocks, of the kind `donated`: nothing was drawn from them. The charge is what each
+    of their slots pays for the pool's vote over it."""
 
     def __len__(self) -> int:
         """How many releases."""
@@ -375,14 +375,14 @@ class Releases(Sequence[Release]):
 
     @property
     def lines(self) -> int:
-        """How many lines they have in the ledger: releases, votes of the pool, and priors."""
+        """How many lines of the ledger these are: releases, votes of the pool, and priors."""
         return len(self) + sum(map(len, self.pooled)) + len(self.priors)
 
     def between(self) -> list[tuple[int, Release | CrowdPrior, int]]:
         """The pool's votes and the priors, in the order of the ledger.
 
-        Each with how many of these releases come before it, and the record behind which it comes. A
-        vote comes behind the releases of the record that ended its block, a prior behind the
+        Each with the number of these releases before it, and the offset of the record that it
+        follows. A vote follows the releases of the record that ended its block; a prior follows the
         releases and votes that made it due.
         """
         if not (self.pooled or self.priors):
@@ -407,5 +407,5 @@ class Releases(Sequence[Release]):
         return [(at, vote_or_prior, last) for _, at, vote_or_prior, last in lines]
 
     def __repr__(self) -> str:
-        """Say how many, not what."""
+        """Show the number, not the content."""
         return f"Releases({self.stream}/{self.partition}, {len(self)})"

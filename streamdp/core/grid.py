@@ -5,7 +5,7 @@ live service agree bit for bit. It is clipped to [0, 1] and rounded (half to eve
 2**-20. A row with a value that is not finite is a *null loss*: 1/2 in every coordinate.
 
 Sums are exact integers. A loss is at most 2**20 grid units and a learner lives for at most 2**42
-slots (`schedule.LAST_SLOT`), so an int64 sum cannot overflow: nothing ever looks at a sum to know.
+slots (`schedule.LAST_SLOT`), so an int64 sum cannot overflow and no code has to look at one.
 
 `quantise` is the definition. `column_sums` is the fast path, equal to it for every float32
 (`tests/test_grid.py` checks it over all of [0, 1] by sampling and at the edges).
@@ -58,10 +58,10 @@ def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
 
 
 def as_vector(losses: object, *, actions: int) -> NDArray[np.float32]:
-    """One event's losses as one row of float32; refuses what is no vector and no None.
+    """One event's losses as one row of float32; refuse anything but a vector or None.
 
-    Judged by its axes alone: what stands in a vector is content, and unusable content is a row of
-    NaN, whatever its length (P1).
+    Only the number of axes is judged: what a vector holds is content, and unusable content becomes
+    a row of NaN, whatever its length (P1).
 
     >>> as_vector([0.25, 0.5, 0.1], actions=2)
     array([[nan, nan]], dtype=float32)
@@ -103,9 +103,9 @@ class Quantiser:
 
     y = x + 8 rounds a float32 x in [0, 1] to the 2**-20 grid in one pass, because the distance of
     neighbouring floats in [8, 16) is 2**-20; the bits of y, as an integer, are then a constant plus
-    the grid value. Clipping after the addition gives what clipping before gives. The same
-    steps are taken whether values are bad or not; only putting the null loss into the rows that
-    were takes time by their number. Wall-clock time is outside the theorem.
+    the grid value. Clipping after the addition gives the same result as clipping before it. Bad
+    values take the same steps as good ones, except that writing the null loss takes time for each
+    bad row. Wall-clock time is outside the theorem.
     """
 
     __slots__ = ("_shifted", "_zeros")
@@ -117,7 +117,7 @@ class Quantiser:
         self._check_arithmetic()
 
     def _check_arithmetic(self) -> None:
-        """Refuse a numpy in which 0·∞ is not NaN: a null that is missed moves sums by thousands."""
+        """Refuse a numpy in which 0·∞ is not NaN: a missed null would move sums by thousands."""
         row = np.ones((1, len(self._zeros)), dtype=np.float32)
         for at, bad in ((0, np.nan), (-1, np.inf), (len(self._zeros) // 2, -np.inf)):
             row[0, at] = bad
@@ -141,13 +141,13 @@ class Quantiser:
     def shift_at(
         self, losses: NDArray[np.float32], places: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """`shift` of the rows that stand at these places."""
+        """`shift` of the rows at these places."""
         gathered = self._shifted[: len(places)]
         np.take(losses, places, axis=0, out=gathered, mode="clip")  # the mode avoids a copy
         return self.shift(gathered)
 
     def shift(self, losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """At most `chunk` rows as 8 + grid value (until the next call); which were null."""
+        """At most `chunk` rows as 8 + grid value (valid until the next call); which were null."""
         n = len(losses)
         shifted = self._shifted[:n]
         with np.errstate(invalid="ignore", over="ignore"):

@@ -8,9 +8,9 @@ Why: two outcomes at distance Δ differ in probability by the factor e^ε at mos
 Differs from the paper: its sampler rejects, so its time depends on what is drawn. Here
 Y = ⌊scale·E⌋ − ⌊scale·E'⌋ with E = −ln V: P(⌊scale·E⌋ ≥ k) = P(E ≥ k/scale) = exp(−k/scale), so
 both parts are geometric and their difference has the law above. It stays private because the law
-is the same: V is the real number whose digits are the draw's bits, a float only proposes an
-interval for scale·E, and one that contains an integer's edge is settled with more bits and
-directed decimals. Every draw reads two words and, rarely, more.
+is the same: V is the real number whose digits are the draw's bits, floats only propose an interval
+for scale·E, and an interval that contains an integer is settled with more bits and directed
+decimals. Every draw reads two words and, rarely, more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def discrete_laplaces(
 
 
 def standard_deviation(scale: Fraction) -> float:
-    """The spread of Y: public, and what an estimate is shown with."""
+    """The standard deviation of Y; public, and shown beside each estimate."""
     _check(scale)
     q = exp(-1 / scale)
     return sqrt(2 * q) / -expm1(-1 / scale)
@@ -86,7 +86,7 @@ def _geometric(
 
 
 def _draw_exactly(scale: Fraction, bits: Bits, digits: Digits) -> int:
-    """The draw, by enclosures that shrink until they hold no integer's edge."""
+    """The draw, by enclosures that shrink until they contain no integer's edge."""
     while True:
         precision = Precision.of_bits(digits.size)
         tail = precision.logarithm(precision.fraction(digits.numerator, digits.size))

@@ -7,14 +7,14 @@ Rules:
    Level 0 is read in bulk; deeper levels continue a word one at a time, for the rare draw that
    floats cannot decide.
 2. *System* bits are AES-256 in counter mode under a key that is taken from the operating system
-   for each batch of draws and never stored. What a counter says is public; the key is not.
+   for each batch of draws and never stored. The counters are public; the key is not.
 3. *Seeded* bits are a function of (seed, stream, purpose, identity, index, position, level). Every
    part is encoded with its length, so no two addresses share bits: not across partitions, epochs,
-   or a key that comes back. They exist for tests and replay; whoever knows the seed knows them.
-4. Nothing here is numpy's generators or the Mersenne Twister: their output can be predicted.
+   or a key that comes back. They are for tests and replay: who has the seed can compute them.
+4. Neither numpy's generators nor the Mersenne Twister are used: their output can be predicted.
 
-Bulk reads are ECB over distinct counters, which is the key stream of counter mode; written this
-way every word can be addressed, and both sources share one implementation.
+Bulk reads are ECB over distinct counters, which is the key stream of counter mode; this way every
+word has an address, and both sources share one implementation.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Purpose(IntEnum):
 
 
 class Bits(Protocol):
-    """The random words of a batch of draws, one row per draw. The same address, the same word."""
+    """The random words of a batch of draws, one row per draw; an address always gives one word."""
 
     @property
     def rows(self) -> int:
@@ -87,7 +87,7 @@ class Randomness(Protocol):
 
     @property
     def seeded(self) -> bool:
-        """Whether the bits can be known in advance, so that nothing is guaranteed."""
+        """Whether the bits can be predicted, so that nothing is guaranteed."""
 
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
         """The 16 bytes that stand for a learner's identity; kept with its row."""
@@ -169,8 +169,8 @@ def _aes(key: bytes) -> CipherContext:
 class SystemRandomness:
     """Bits from the operating system's entropy, a fresh key for each batch. For production.
 
-    `entropy` gives so many unpredictable bytes; only audits, which ask what becomes of them, give
-    another source than the operating system.
+    `entropy` returns that many unpredictable bytes. Only audits replace the operating system, to
+    see what becomes of the bytes.
     """
 
     __slots__ = ("_entropy",)
@@ -187,7 +187,7 @@ class SystemRandomness:
     def bits(
         self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
     ) -> Bits:
-        """Fresh bits, whatever they are for."""
+        """Fresh bits; the arguments are not used."""
         rows, cipher = len(indices), _aes(self._entropy(KEY_BYTES))
         if rows == 1:
             return CounterBits(cipher, _ORIGIN, _ORIGIN)
@@ -195,7 +195,7 @@ class SystemRandomness:
 
 
 class SeededRandomness:
-    """Bits that are a function of a seed and of what they are for. For tests and replay only."""
+    """Bits that are a function of a seed and of their address. For tests and replay only."""
 
     __slots__ = ("_ciphers", "_secret")
 
@@ -240,7 +240,7 @@ class SeededRandomness:
 
 
 def _encode(*parts: str | bytes | int | None) -> bytes:
-    """Parts as bytes, unambiguously: each with its type and its length.
+    """Encode parts unambiguously: each with its type and its length.
 
     >>> _encode("a", None) != _encode("a", b"")
     True
@@ -261,15 +261,15 @@ def _encode(*parts: str | bytes | int | None) -> bytes:
 
 @lru_cache(maxsize=256)
 def _encoded_place(stream: str, partition: int) -> bytes:
-    """What all identities of a partition begin with."""
+    """The prefix of all encoded identities of a partition."""
     return _encode(stream, partition)
 
 
 def uniform_integers(bits: Bits, n: NDArray[np.int64], *, position: int = 0) -> NDArray[np.int64]:
     """Exactly uniform integers, one per row: row r's is in [0, n_r), 1 ≤ n_r ≤ 2⁶².
 
-    The value is ⌊n·V⌋, V the real number in (0, 1) whose binary digits are the row's bits: floats
-    take no part, and the rare V so close to a border that 32 digits leave it open reads more.
+    The value is ⌊n·V⌋, where V is the real number in (0, 1) whose binary digits are the row's bits.
+    No floats are used; a V so close to a border that 32 digits do not decide reads more digits.
     """
     if n.size and not (n.min() >= 1 and n.max() <= 1 << 62):
         got = f"{n.min()} to {n.max()}"
@@ -286,7 +286,7 @@ def uniform_integers(bits: Bits, n: NDArray[np.int64], *, position: int = 0) -> 
 
 
 def _uniform_integer(bits: Bits, row: int, word: int, n: int, position: int) -> int:
-    """⌊n·V⌋ with as many digits of V as it takes."""
+    """⌊n·V⌋, reading digits of V until they decide."""
     known, size, level = word >> (WORD_BITS - bits.width), bits.width, 0
     while (n * known) >> size != (n * (known + 1) - 1) >> size:
         level += 1

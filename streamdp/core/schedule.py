@@ -53,7 +53,7 @@ class Schedule:
     tail: tuple[int, ...] = field(repr=False, default=())
 
     def __post_init__(self) -> None:
-        """Refuse lengths by which blocks would overlap, be empty, or leave slots out."""
+        """Refuse lengths that leave a block empty or slots without a block."""
         positive = all(type(length) is int and length > 0 for length in self.prefix + self.tail)
         if not positive or not (self.tail or sum(self.prefix) >= LAST_SLOT):
             raise InvalidConfig(

@@ -2,9 +2,9 @@
 
 A *segment* is the part of one block of one key that lies in one batch. Where a segment begins and
 ends follows from slot numbers alone (P4). The slots of a segment are added in three ways, chosen
-by shape and never by content: a long run of neighbouring rows is streamed; what else there is is
-gathered in pieces of 32 rows, many pieces a step; the rests of fewer rows are laid side by side,
-the longest first, and their j-th rows added together.
+by shape and never by content: a long run of neighbouring rows is streamed; other rows are gathered
+in pieces of 32, many pieces a step; the remainders of fewer than 32 rows are laid side by side, the
+longest first, and their j-th rows are added together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamdp.core.grid import Quantiser, column_sums, unshift
 from streamdp.core.schedule import Schedule
 
 _LONG_RUN = 1 << 16  # values; a run of so many is worth calls of its own: about 15 µs
-_SHORT_NUMBERS = 1 << 16  # what two bytes can number
+_SHORT_NUMBERS = 1 << 16  # how many keys two bytes can number
 _PIECE = 32  # rows; 32 · 2**20 < 2**32, so a piece's sums are exact modulo 2**32
 
 
@@ -30,10 +30,10 @@ class Grouped:
 
     touched: Ints  # T: which of the batch's keys have slots here
     counts: Ints  # T: how many
-    order: Ints | None  # n: where each slot stands in the batch; None: as they are
+    order: Ints | None  # n: where each slot stands in the batch; None: in the same order
 
     def places(self, grouped: Ints) -> Ints:
-        """Where in the batch the slots stand that have these places in the grouped order."""
+        """The places in the batch of slots given by their places in the grouped order."""
         return grouped if self.order is None else self.order[grouped]
 
 
@@ -47,8 +47,8 @@ def group(index: Ints, keys: int) -> Grouped:
 
 
 def _stable_order(index: Ints, keys: int) -> Ints:
-    """Where the slots of key 0 stand, in their order, then those of key 1, and so on."""
-    if keys <= _SHORT_NUMBERS:  # numpy sorts numbers of two bytes by radix: a sixth of the time
+    """The places of the slots of key 0, in their order, then those of key 1, and so on."""
+    if keys <= _SHORT_NUMBERS:  # numpy sorts two-byte numbers by radix: a sixth of the time
         return np.argsort(index.astype(np.uint16), kind="stable")
     width = max(1, int(len(index) - 1).bit_length())
     tagged = (index << width) | np.arange(len(index))
@@ -58,7 +58,7 @@ def _stable_order(index: Ints, keys: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """What one batch brings to the blocks of its keys, one row a (key, block), ordered by both."""
+    """The segments of one batch, ordered by key and block."""
 
     of: Ints  # S: which touched key
     block: Ints  # S
@@ -120,7 +120,7 @@ class Adder:
         into.nulls[place : place + rows] = null
 
     def _add_full_pieces(self, into: _Sums, rows: _Rows) -> None:
-        """Add what fills pieces; a segment may have many, next to each other."""
+        """Add the full pieces; a segment may have many, next to each other."""
         full = rows.length // self._piece
         of = np.repeat(np.arange(len(full)), full)
         nth = np.arange(len(of)) - np.repeat(np.cumsum(full) - full, full)
@@ -140,7 +140,7 @@ class Adder:
             into.sums[owners] += added
 
     def _add_rests(self, into: _Sums, rows: _Rows) -> None:
-        """Add what fills no piece: at most one rest a segment, the longest first."""
+        """Add the remainders that fill no piece: at most one a segment, the longest first."""
         rest = rows.length % self._piece
         of = np.flatnonzero(rest)
         of = of[np.argsort(-rest[of].astype(np.int8), kind="stable")]  # of bytes: a radix sort
@@ -154,7 +154,7 @@ class Adder:
             first = last
 
     def _add_ladder(self, into: _Sums, place: Ints, of: Ints, begin: Ints, length: Ints) -> None:
-        """Add rests side by side: those that are at least j rows long have a j-th row."""
+        """Add remainders side by side: those that are at least j rows long have a j-th row."""
         steps = self._steps[: length[0]]
         bits = self._shifted(into, place[(begin + steps)[steps < length]])
         wrapped = np.zeros((len(of), self._actions), dtype=np.uint32)
@@ -167,7 +167,7 @@ class Adder:
         into.sums[of] += unshift(wrapped, length[:, None])
 
     def _shifted(self, into: _Sums, places: Ints) -> NDArray[np.uint32]:
-        """The rows at some places on the grid; notes which were null."""
+        """Quantise the rows at some places, and note which were null."""
         shifted, null = self._quantiser.shift_at(into.losses, places)
         into.nulls[places] = null
         return shifted.view(np.uint32)
@@ -175,7 +175,7 @@ class Adder:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Sums:
-    """Losses, and what is being made of them."""
+    """The losses of a batch, the sums so far, and which slots were null."""
 
     losses: NDArray[np.float32]
     sums: Ints  # S × K
@@ -184,7 +184,7 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where the rows that count stand in the batch, all of one segment, then of the next."""
+    """The places in the batch of the rows that count, segment after segment."""
 
     place: Ints
     begin: Ints  # S: where a segment's begin in `place`
@@ -196,7 +196,7 @@ def _rows(grouped: Grouped, begin: Ints, length: Ints) -> _Rows:
     total = int(length.sum())
     ends = np.cumsum(length)
     at = np.arange(total)
-    if total != int(grouped.counts.sum()):  # else they are all there, as they are
+    if total != int(grouped.counts.sum()):  # otherwise every row counts
         at += np.repeat(begin - (ends - length), length)
     return _Rows(grouped.places(at), ends - length, length)
 
@@ -212,7 +212,7 @@ class _Runs:
 
 
 def _long_runs(rows: _Rows, *, at_least: int) -> _Runs:
-    """Runs that are worth a call of their own."""
+    """The runs of at least so many rows."""
     breaks = np.empty(len(rows.place) + 1, dtype=np.bool_)
     breaks[0] = breaks[-1] = True
     np.not_equal(rows.place[1:], rows.place[:-1] + 1, out=breaks[1:-1])
@@ -226,7 +226,7 @@ def _long_runs(rows: _Rows, *, at_least: int) -> _Runs:
 
 
 def _without(rows: _Rows, runs: _Runs) -> _Rows:
-    """The rows that are in none of these runs."""
+    """The rows outside these runs."""
     keep = np.zeros(len(rows.place) + 1, dtype=np.int64)
     keep[runs.first] += 1
     keep[runs.first + runs.length] -= 1
@@ -237,6 +237,6 @@ def _without(rows: _Rows, runs: _Runs) -> _Rows:
 
 
 def _rungs(length: Ints) -> Iterator[tuple[int, int]]:
-    """For lengths that fall: each one that occurs, the shortest first, and how many reach it."""
+    """For descending lengths: each length that occurs, shortest first, and how many reach it."""
     lasts = np.flatnonzero(np.diff(length, append=0))
     return zip(length[lasts[::-1]].tolist(), (lasts[::-1] + 1).tolist(), strict=True)

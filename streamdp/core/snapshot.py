@@ -1,20 +1,20 @@
 """A row ⇄ bytes: versioned, of fixed width, checked on reading.
 
 A saved row holds one learner as of a position of its log: every record before it and none after.
-Its width depends on the learner's shape alone, never on what is in it (P8). Reading checks
-checksum, version, digest and ranges, and raises `StateMismatch`: a row that is not surely right is
-worse than none, because a rebuilt learner would release something else than it did before.
+Its width depends on the learner's shape alone, never on its content (P8). Reading checks checksum,
+version, digest and ranges, and raises `StateMismatch`: a wrong row is worse than none, because the
+rebuilt learner would release something else than it did before.
 
 Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learner's), epoch, born,
 valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), what the
 learner's memory keeps (W integers or none), how often each arm was shown (K or none), CRC-32 of the
-key and all that is before it.
-Where keys go idle a row ends with when the latest record of its key came (`Bank.seen`); rows that
-were saved before the stream was told so have none, and are read all the same.
-`min_reader` is the oldest version whose code may read the row: a newer writer says so itself, and
-whoever is older refuses. A row of another width is refused too. Version 2 is a row with a memory,
-version 3 one of a feedback stream, version 4 one of a stream whose keys go idle; all others are
-written as version 1, as they always were.
+key and all fields before it.
+Where keys go idle a row also has the time of its key's latest record (`Bank.seen`); rows that were
+saved before `idle` was configured lack it and are read all the same.
+`min_reader` is the oldest version whose code may read the row: the writer sets it, and older code
+refuses the row. A row of another width is refused too. Version 2 is a row with a memory, version 3
+one of a feedback stream, version 4 one of a stream whose keys go idle; all others are written as
+version 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAVED = ("born", "slots", "block", "window", "first_offset", "nulls", "action",
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What every row of one configuration looks like, and which configuration that is."""
+    """The shape of every row of one configuration, and the digest of that configuration."""
 
     digest: bytes  # 16 bytes
     epoch: int
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def version(self) -> int:
-        """Which version writes such rows, and which is the oldest that may read them."""
+        """The version that writes such rows; no older one may read them."""
         if self.seen:
             return 4
         if self.shown:
@@ -89,7 +89,7 @@ class Layout:
 
 
 def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tuple[Key, bytes]]:
-    """Some rows as bytes, each with its key, all as of the position `valid_at`."""
+    """Encode some rows, each with its key, all as of the position `valid_at`."""
     table = np.zeros(len(rows), dtype=layout.dtype)
     table["magic"], table["version"], table["min_reader"] = _MAGIC, layout.version, layout.version
     table["digest"] = np.void(layout.digest)
@@ -101,7 +101,7 @@ def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tup
 
 
 def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints:
-    """Put saved rows into an empty bank; returns the position that each is valid at."""
+    """Put saved rows into an empty bank; return the position that each is valid at."""
     table = _table(layout, saved)
     rows = bank.add([key for key, _ in saved], table["born"].astype(np.int64))
     rows_of_keys = {key for key, _ in saved}
@@ -126,11 +126,11 @@ class PublicColumns:
     block: Ints
     action: Ints
     remembered: Ints
-    seen: Ints  # 0 where rows do not say it
+    seen: Ints  # 0 where rows lack it
 
 
 def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> PublicColumns:
-    """What saved rows hold that follows from releases and slot numbers; open sums are not read."""
+    """Read the columns that follow from releases and slot numbers; open sums are not read."""
     table = _table(layout, saved)
     _check_ranges(layout, table)
     born, block, action, remembered = (
@@ -150,7 +150,7 @@ def _checksum(key: Key, body: bytes) -> bytes:
 
 
 def _table(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> NDArray[np.void]:
-    """Saved rows as they are, whether they were saved with the time of the latest record or not."""
+    """Saved rows as a table, whether they were saved with the time of the latest record or not."""
     other = replace(layout, seen=1 - layout.seen)
     if all(len(body) != other.size for _, body in saved):
         bodies = [_opened(layout, key, body) for key, body in saved]
@@ -167,7 +167,7 @@ def _table(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> NDArray[np.voi
 
 
 def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
-    """The row without its checksum, surely of this layout and key."""
+    """The row without its checksum; raise unless it is of this layout and key."""
     if len(saved) < 8 or saved[:4] != _MAGIC:
         raise StateMismatch(
             complaint("saved row", "not a row", expected="its magic", got=f"{len(saved)} bytes")
@@ -200,7 +200,7 @@ def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
 
 
 def _configurations(table: NDArray[np.void]) -> str:
-    """Which epochs and digests the rows are of: public, as the ledger names both."""
+    """The epochs and digests of the rows: public, as the ledger names both."""
     pairs = sorted({(int(row["epoch"]), bytes(row["digest"]).hex()) for row in table})
     return ", ".join(f"epoch {epoch}, digest {digest}" for epoch, digest in pairs)
 

@@ -1,12 +1,12 @@
-"""The state machine: apply, save, rebuild. One room for each step of a batch's way.
+"""The state machine: apply, save, rebuild. One module for each step that a batch goes through.
 
 `plan` lays a batch out over rows and blocks, `charges` says what a block costs, `waves` applies and
-`draws` releases, `crowding` makes what draws are told of other keys, `machine` is the engine that
-holds them together, `rebuilding` makes it again, `layout` says what saved rows look like, and
-`operator` is NOT PRIVATE.
+`draws` releases, `crowding` makes the priors that draws get from other keys, `machine` is the
+engine that holds them together, `rebuilding` restores it, `layout` says what saved rows look like,
+and `operator` is NOT PRIVATE.
 
-A name is imported when it is first asked for: a command that only checks a configuration needs the
-layout of its rows and no machine.
+A name is imported at its first use: a command that only checks a configuration needs the layout of
+its rows but no engine.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _HOMES = {
     "operator": ("NotPrivate",),
     "rebuilding": ("Rebuilding", "rebuild"),
 }
-"""Where each name is at home. No module may have the name of something in one: it would hide it."""
+"""The module of each name. No module may have the name of a member: it would hide the member."""
 
 
 def __getattr__(name: str) -> object:
-    """A name of this room, at its first use."""
+    """Import a name at its first use."""
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,15 +1,15 @@
-"""Runs one of the papers' feedback learners for one key: sums are kept here, and noise is drawn.
+"""Runs one of the papers' feedback learners for one key: keeps its sums and draws its noise.
 
 Rules:
 
-1. Every record takes a slot. It is credited to the arm that it names, whatever is in force; one
-   that names no arm, or an arm without an open part, is entered nowhere and charged nothing (that
-   follows from headers and releases alone). Content that is unusable is the null loss, 1/2.
+1. Every record takes a slot. It is credited to the arm that it names, whatever is in force. A
+   record that names no arm, or an arm without an open part, is not entered and charged nothing
+   (that follows from headers and releases alone). Unusable content is the null loss, 1/2.
 2. An arm's sum is an exact integer on the grid. When a part ends, its charge is booked in the arm's
    account first, then its sum is released with discrete Laplace noise of scale 1/ε, once.
-3. The course of play is told noisy sums and nothing else.
+3. The course of play gets noisy sums and nothing else.
 
-Where a release has to outlive a crash, record it before anything that follows from it is shown.
+Where a release has to survive a crash, record it before you show anything that follows from it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from streamdp.core.randomness import Bits, Purpose, Randomness
 
 @dataclass(frozen=True, slots=True)
 class BanditRelease:
-    """The noisy sum of a run of one arm's observations, and what it cost each of them."""
+    """The noisy sum of a run of one arm's observations, and the charge of each of them."""
 
     arm: int
     action: str
     start: int  # the first observation of the arm, numbered from 1
     stop: int  # the first one after it
-    slot: int  # at which it was released
+    slot: int  # when it was released
     epsilon: Fraction | None
     units: int  # the noisy sum of losses, in parts of 2^20
 
@@ -97,7 +97,7 @@ class BanditEngine:
         self._playing: int | None = None
 
     def __repr__(self) -> str:
-        """Say how far, never what."""
+        """Show the position, never the content."""
         return f"BanditEngine({self.learner}, slot {self.slot})"
 
     def action(self) -> str:
@@ -108,7 +108,7 @@ class BanditEngine:
         return self.learner.actions[self._playing]
 
     def observe(self, action: str | None, loss: object) -> list[BanditRelease]:
-        """Take a record: the action that it names and what that lost. What is released by it."""
+        """Take a record (the action that it names and its loss); return what that releases."""
         arm = self._arms.get(action) if isinstance(action, str) else None
         releases = [] if arm is None else self._enter(arm, on_grid(loss))
         self.slot += 1
@@ -153,7 +153,7 @@ class BanditEngine:
         """Book the charge, then draw."""
         if part.epsilon is not None:
             if self._ledger is None:
-                expected = "no charge from a learner that is not private"
+                expected = "none from a learner that is not private"
                 got = part.epsilon
                 raise InvalidConfig(complaint("learner", "a charge", expected=expected, got=got))
             ends = np.array([part.start]), np.array([part.stop])

@@ -22,14 +22,14 @@ from streamdp.core.ledger import Ledger, Run
 from streamdp.core.regret import Estimate
 from streamdp.core.schedule import Schedule
 
-_AT_ONCE = 1 << 20  # blocks: a schedule of short ones may have had very many
+_AT_ONCE = 1 << 20  # blocks at a time: where they are short there may be very many
 
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The charge of a block by its length: of its action or sums, and of each estimate that is due.
+    """The charge of a block by its length: for its action or sums, and for each estimate due.
 
-    `action` is the charge of the action, or of all arms' sums together.
+    `action` is the charge for the action, or for all arms' sums together.
     """
 
     action: Fraction
@@ -40,7 +40,7 @@ class Tariff:
         return self.action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
 
     def of_lengths(self, lengths: Ints) -> Iterator[tuple[Fraction, NDArray[np.bool_]]]:
-        """Each charge that occurs, the shortest blocks' first, and which blocks it is for."""
+        """Each charge that occurs, the shortest blocks' first, and which blocks pay it."""
         borders = sorted({1, *(estimate.min_length for estimate in self.estimates)})
         for low, high in zip(borders, [*borders[1:], np.iinfo(np.int64).max], strict=True):
             which = (lengths >= low) & (lengths < high)
@@ -64,7 +64,7 @@ class Tariff:
 def tariff(
     learner: Learner, estimates: Sequence[Estimate], *, budget: Fraction | None
 ) -> Tariff | None:
-    """The charges of a stream, refused when they exceed its share of the budget."""
+    """The charges of a stream; `InvalidConfig` if they exceed its share of the budget."""
     if isinstance(learner, PolicyLearner) and estimates:
         raise InvalidConfig(
             complaint(
@@ -81,7 +81,7 @@ def tariff(
                     "learner",
                     f"{learner.recipe} is not private",
                     expected="no budget, no estimates",
-                    got="some",
+                    got=f"budget {budget}, {len(estimates)} estimates",
                 )
             )
         return None
@@ -92,7 +92,7 @@ def tariff(
     names = [estimate.name for estimate in estimates]
     if len(set(names)) != len(names):
         raise InvalidConfig(
-            complaint("estimates", "one twice", expected="distinct names", got=names)
+            complaint("estimates", "a name twice", expected="distinct names", got=names)
         )
     charges = Tariff(learner.charge, tuple(estimates))
     if charges.highest() > budget:
@@ -108,7 +108,7 @@ def tariff(
 
 
 def check_estimates(estimates: Sequence[Estimate], *, shortest: int) -> None:
-    """Refuse an estimate of a donated block: it would be charged beside the pool's vote."""
+    """Refuse estimates of donated blocks: they would be charged on top of the pool's vote."""
     early = next((estimate for estimate in estimates if estimate.min_length < shortest), None)
     if early is not None:
         raise InvalidConfig(
@@ -126,9 +126,9 @@ class Charges:
     """The charges, by key. Public: they follow from slot numbers.
 
     A learner that carried over begins with a later block than the first, and its row does not say
-    with which: after a rebuild the slots before count as charged too, though it never had them.
-    That is too much and never too little, refuses nothing (they cannot come any more), and is no
-    record: the ledger's lines are.
+    with which one: after a rebuild the slots before that block count as charged too, though the
+    learner never had them. So the figure may be too high but never too low, and refuses nothing
+    (these slots cannot come any more). The record of charges is the ledger topic, not this.
     """
 
     ledger: Ledger | None

@@ -1,28 +1,26 @@
-"""The crowd of one partition: which prior its draws are told, and when the next one is made.
+"""The crowd of one partition: which prior its draws use, and when the next prior is made.
 
 Everything here follows from the partition's own releases in the order of its log:
 
-1. *When.* The next prior is made behind the record with which so many votes have been released
+1. *When.* The next prior is made after the record by which enough votes have been released
    (`evidence.crowd.due`). That is a count of blocks that end, known before anything is drawn. A
    batch is cut there, so that how records were cut into batches changes nothing.
-2. *Of what.* The newest vote of the newest learner of each key, also of keys that are away. A row
-   keeps its own (`Bank.remembered`, behind the memory's columns), so that saved rows and recorded
-   releases hold all that a rebuild needs, beside the priors themselves.
-3. *How long.* A prior stays as long as a later one is computed: votes drawn under it may still be
-   the newest of their keys.
-
-4. *Of other partitions*, where the crowd reaches across them, what it adopts when it makes a prior
-   (`evidence.adoption`), and no later: `adopting` is asked once for each prior. What was adopted
-   stands in the checkpoint, so that a rebuild goes on with it.
+2. *Of what.* The newest vote of the newest learner of each key, including keys that are away. A row
+   keeps its own vote (`Bank.remembered`, after the memory's columns), so that saved rows, recorded
+   releases and the priors are all that a rebuild needs.
+3. *How long.* Old priors are kept: votes drawn under them may still be the newest of their keys.
+4. *Other partitions.* Where the crowd reaches across partitions, a prior adopts snapshots of other
+   partitions at the moment when it is made (`evidence.adoption`): `adopting` is called once for
+   each prior. The checkpoint holds what was adopted, so that a rebuild goes on with it.
 
 A feedback stream's crowd counts releases of sums in the same way. Its evidence is what rows
-remember of them (`evidence.pooled_means`), and it is policies that are told a prior, not draws.
+remember of them (`evidence.pooled_means`), and policies use the prior, not draws.
 
-A control group's draws are told prior 0, and plain votes not even which action is in force; see
-`evidence.control`. In the crowd plain votes count as what they are: drawn under no bonus.
+A control group's draws use prior 0, and plain votes do not even know the action in force; see
+`evidence.control`. The crowd counts plain votes as what they are: drawn under no bonus.
 
-What was drawn and lost in a crash was seen by nobody, and is drawn anew, priors and all. What was
-recorded is read back: a rebuild makes no prior.
+Draws that a crash lost were seen by nobody; they are drawn anew, and priors made anew. Recorded
+ones are read back: a rebuild makes no prior.
 """
 
 from __future__ import annotations
@@ -48,21 +46,21 @@ if TYPE_CHECKING:
 
 
 class Side(Enum):
-    """What a draw is told beforehand."""
+    """What a draw knows beforehand."""
 
-    TOLD = "told"  # the newest prior, and the action in force
-    ALONE = "alone"  # the action in force: of a key of the control group
+    TOLD = "told"  # the newest prior and the action in force
+    ALONE = "alone"  # the action in force only: keys of the control group
     PLAIN = "plain"  # nothing
 
 
 @dataclass(frozen=True, slots=True)
 class CrowdStanding:
-    """How far a partition's crowd was at its checkpoint."""
+    """The state of a partition's crowd at its checkpoint."""
 
     votes: int  # how many were released
     priors: tuple[CrowdPrior, ...]  # all, by number from 1 on
-    pool: bytes = field(default=b"", repr=False)  # its row, where keys donate; NOT PRIVATE
-    adopted: tuple[CrowdSnapshot, ...] = ()  # what the newest prior was made of, of others
+    pool: bytes = field(default=b"", repr=False)  # the pool's row, where keys donate; NOT PRIVATE
+    adopted: tuple[CrowdSnapshot, ...] = ()  # of other partitions, by the newest prior
     snapshot: CrowdSnapshot | None = None  # its own votes, as the newest prior counts them
 
 
@@ -72,7 +70,7 @@ class PartitionCrowd:
 
     crowd: Crowd | PooledMeans
     bank: Bank = field(repr=False)
-    pool: Pool | None = None  # of what its keys donate
+    pool: Pool | None = None  # where keys donate
     votes: int = 0
     priors: dict[int, CrowdPrior] = field(default_factory=dict, repr=False)
     away: dict[Key, Ints] = field(default_factory=dict, repr=False)  # newest votes of dropped rows
@@ -87,11 +85,11 @@ class PartitionCrowd:
 
     @property
     def current(self) -> CrowdPrior:
-        """What draws are told now."""
+        """The newest prior."""
         return self.priors[len(self.priors) - 1]
 
     def prior_for(self, rows: Ints, side: Side) -> tuple[CrowdPrior, Ints]:
-        """What draws of these rows are told now, and the groups of their keys."""
+        """The prior that draws of these rows use now, and the groups of their keys."""
         return self.current if side is Side.TOLD else self.crowd.nothing, self._groups(rows)
 
     def _groups(self, rows: Ints) -> Ints:
@@ -100,7 +98,7 @@ class PartitionCrowd:
         return self.crowd.groups.numbers([self.bank.keys[row] for row in rows.tolist()])
 
     def sides(self, rows: Ints, kind: str) -> Iterator[tuple[Side, Ints]]:
-        """The places among these rows whose draws are told alike."""
+        """The places among these rows, by what their draws know beforehand."""
         control = self.crowd.control
         if not control.share:
             yield Side.TOLD, np.arange(len(rows))
@@ -133,7 +131,7 @@ class PartitionCrowd:
         return CrowdStanding(self.votes, priors, pool, adopted, self.snapshot)
 
     def learn(self, standing: CrowdStanding) -> None:
-        """The priors of a checkpoint."""
+        """Take over the priors of a checkpoint."""
         for number, prior in enumerate(standing.priors, start=1):
             fits = self.crowd.fits(prior)
             if prior.number != number or prior.after > standing.votes or not fits:
@@ -149,7 +147,7 @@ class PartitionCrowd:
             self.priors[number] = prior
 
     def begin(self, standing: CrowdStanding) -> None:
-        """Go on from a checkpoint whose priors are known, once the rows are those that were."""
+        """Go on from a checkpoint whose priors `learn` took over, once the rows are restored."""
         self.votes = standing.votes
         latest = self.crowd.latest_told(self._kept(np.arange(len(self.bank))))
         if self.votes >= self.due or latest > self.current.number:
@@ -164,7 +162,7 @@ class PartitionCrowd:
         self._go_on(standing)
 
     def _go_on(self, standing: CrowdStanding) -> None:
-        """Go on with what was adopted: what the newest prior says."""
+        """Take over the adopted snapshots; they must be those that the newest prior names."""
         names = tuple(snapshot.name for snapshot in standing.adopted)
         if names != self.current.adopted:
             raise StateMismatch(
@@ -180,7 +178,7 @@ class PartitionCrowd:
         self.snapshot = standing.snapshot
 
     def parts(self, batch: Batch, plan: Plan) -> Iterator[Batch]:
-        """The batch cut behind the records with which priors are due."""
+        """Cut the batch after each record that makes a prior due."""
         offsets, votes, last = np.sort(self._ends(plan)), self.votes, self.due
         cuts = []
         while last - votes <= len(offsets):
@@ -197,7 +195,7 @@ class PartitionCrowd:
             first = place
 
     def released(self, votes: int) -> tuple[CrowdPrior, ...]:
-        """Count votes; the prior that they make due, if any."""
+        """Count votes; make and return the prior that is due by now, if any."""
         self.votes += votes
         if self.votes < self.due:
             return ()
@@ -213,13 +211,13 @@ class PartitionCrowd:
         return (made,)
 
     def _next(self, kept: Ints) -> CrowdPrior:
-        """The next prior, of what rows keep."""
+        """The next prior from what rows keep."""
         if isinstance(self.crowd, PooledMeans):
             return self.crowd.made_from(kept, self.priors, after=self.votes)
         return self._made(newest(kept))
 
     def _made(self, votes: Votes) -> CrowdPrior:
-        """The next prior, of these votes and of what is adopted now."""
+        """The next prior from these votes and from the snapshots adopted now."""
         crowd = self.crowd
         assert isinstance(crowd, Crowd)
         if self.adopting is not None:
@@ -232,7 +230,7 @@ class PartitionCrowd:
         )
 
     def _counted(self, kept: Ints) -> CrowdSnapshot:
-        """What others are told of these newest votes: without the control group's."""
+        """The snapshot of these newest votes for other partitions, without the control group's."""
         crowd, (partition, epoch) = self.crowd, self.at
         assert isinstance(crowd, Crowd)
         if crowd.control.share:
@@ -246,7 +244,7 @@ class PartitionCrowd:
         )  # fmt: skip
 
     def note(self, rows: Ints, votes: Ints, *, priors: Ints, lengths: Ints) -> None:
-        """These rows cast votes; the actions in force are still those that were."""
+        """Note the votes of these rows, before they change the actions in force."""
         assert isinstance(self.crowd, Crowd)
         kept = cast(
             self.crowd,
@@ -259,7 +257,7 @@ class PartitionCrowd:
         self.bank.remembered[rows, -self.crowd.width :] = kept
 
     def leave(self, keys: Sequence[Key], rows: Ints) -> None:
-        """These rows are dropped: their newest votes stay."""
+        """Keep the newest votes of rows that are dropped."""
         kept = self._kept(rows)
         counts = self.crowd.counts(kept).tolist()
         self.away |= {keys[at]: kept[at] for at in range(len(keys)) if counts[at]}
@@ -269,7 +267,7 @@ class PartitionCrowd:
         return self.bank.remembered[rows, -self.crowd.width :].astype(np.int64)
 
     def come_back(self, key: Key) -> None:
-        """A key has a new learner: what the one before voted counts no more."""
+        """Forget the votes of a key's previous learner: the key has a new one."""
         self.away.pop(key, None)
 
     def _ends(self, plan: Plan) -> Ints:

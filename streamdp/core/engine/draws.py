@@ -1,8 +1,8 @@
 """Where releases come from: drawn fresh, or read back from what was recorded.
 
 A rebuilt engine goes through the same blocks as the one before it. Where a block ends it must not
-draw again what may have been seen (P5): it takes the recorded release. Both ways have one face, so
-that the engine's steps are the same code in life and in rebuilding.
+draw again what may have been seen (P5): it takes the recorded release. Both sources have one
+interface, so that the engine runs the same code live and while it is rebuilt.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Drawn(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What was drawn, and over which records."""
+    """What was drawn, and from which records."""
 
     value: int  # the action's index or the estimate's grid value
     first_offset: int
     last_offset: int
-    in_force: int | None = None  # the action in force afterwards, where that is on record
+    in_force: int | None = None  # the action in force afterwards, if recorded
     sums: BlockSums | None = None  # of the kind `sums`
-    policy: bytes | None = None  # the policy in force afterwards, where that is on record
+    policy: bytes | None = None  # the policy in force afterwards, if recorded
     carried: Carried | None = None  # of an opening that was carried over
     prior: int | None = None  # the crowd's prior that it was drawn under, where there is a crowd
 
@@ -53,7 +53,7 @@ Recorded = Mapping[Drawn, Kept]
 
 
 def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
-    """What a rebuild needs of releases."""
+    """Index releases by name, with what a rebuild needs of each."""
     return {
         Drawn(release.key, release.identity.born, release.identity.block, release.kind): Kept(
             release.value,
@@ -85,7 +85,7 @@ class Draws(Protocol):
         ...
 
     def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
-        """The number of the prior that each row's draw is told; None without a crowd."""
+        """The number of the prior that each row's draw uses; None without a crowd."""
         ...
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
@@ -99,7 +99,7 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Draws from randomness; every call may touch each identity once."""
+    """Draws from randomness. Call each method at most once for each identity."""
 
     stream: str
     partition: int
@@ -108,11 +108,11 @@ class Fresh:
     estimates: tuple[Estimate, ...]
     randomness: Randomness
     heritage: MutableMapping[Key, Carried] = field(default_factory=dict, repr=False)
-    withheld: Container[Key] = frozenset()  # keys whose newest nobody was shown
+    withheld: Container[Key] = frozenset()  # keys whose newest release was shown to nobody
     crowd: PartitionCrowd | None = None
 
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
-        """What is public of the learners that the keys had; see `core.evidence.carrying`."""
+        """The public state of the keys' previous learners; see `core.evidence.carrying`."""
         if not self.heritage:
             return {}
         shown = ((at, key) for at, key in enumerate(keys) if key not in self.withheld)
@@ -120,7 +120,7 @@ class Fresh:
         return {at: inherited for at, inherited in left_over if inherited is not None}
 
     def tag(self, bank: Bank, rows: Ints) -> None:
-        """Give new rows what addresses their bits; fresh bits need no address."""
+        """Give new rows the address of their bits; fresh bits need none."""
         if not self.randomness.seeded:
             return
         named = zip(rows.tolist(), bank.born[rows].tolist(), strict=True)
@@ -137,7 +137,7 @@ class Fresh:
     def openings(self, bank: Bank, rows: Ints) -> Ints:
         """Uniform over the actions: no data, no charge. A policy needs no draw.
 
-        With a crowd: the private choice on no losses at all, under the prior.
+        With a crowd: the learner's selection from sums of 0, under the prior.
         """
         if isinstance(self.learner, PolicyLearner):
             return np.zeros(len(rows), dtype=np.int64)
@@ -147,7 +147,7 @@ class Fresh:
         return uniform_integers(bits, np.full(len(rows), len(self.learner.actions)))
 
     def _opening(self, bank: Bank, rows: Ints, side: Side) -> Ints:
-        """Openings of a crowd, whose draws are told alike."""
+        """Openings under a crowd, for rows of one side."""
         assert isinstance(self.learner, Leader)
         assert self.crowd is not None
         bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
@@ -156,7 +156,7 @@ class Fresh:
         return self.learner.choose.select(sums, bits, self.learner.opening_prior(crowd_prior))
 
     def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
-        """The current one for all, but for those that a control group keeps apart."""
+        """The current prior for every row outside the control group; 0 for the others."""
         if self.crowd is None:
             return None
         numbers = np.zeros(len(rows), dtype=np.int64)
@@ -171,7 +171,7 @@ class Fresh:
         return self._vote(bank, rows, Side.ALONE)
 
     def _vote(self, bank: Bank, rows: Ints, side: Side) -> Ints:
-        """Votes whose draws are told alike."""
+        """Votes of rows of one side."""
         assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
         crowd_prior = None if self.crowd is None else self.crowd.prior_for(rows, side)
@@ -183,7 +183,7 @@ class Fresh:
     def _by_side(
         self, bank: Bank, rows: Ints, kind: str, draw: Callable[[Bank, Ints, Side], Ints]
     ) -> Ints:
-        """Each side of a crowd's rows in its own way."""
+        """Draw for the rows of each side of the crowd."""
         assert self.crowd is not None
         drawn = np.zeros(len(rows), dtype=np.int64)
         for side, places in self.crowd.sides(rows, kind):
@@ -217,11 +217,11 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FromRecord:
-    """Reads releases back by name; one that is missing is an error, never a draw."""
+    """Reads releases back by name; a missing one is an error, never a draw."""
 
     estimates: tuple[Estimate, ...]
     recorded: Recorded
-    crowded: bool = False  # whether draws were told priors
+    crowded: bool = False  # whether draws used priors
 
     def openings(self, bank: Bank, rows: Ints) -> Ints:
         """The recorded opening of each row."""
@@ -273,7 +273,7 @@ class FromRecord:
     def _kept(self, bank: Bank, rows: Ints, kind: str) -> list[Kept]:
         born, block = bank.born[rows].tolist(), bank.block[rows].tolist()
         if kind == OPENING:
-            block = [0] * len(block)  # also where the first block is a later one
+            block = [0] * len(block)  # even where a carried learner begins with a later block
         names = [
             Drawn(bank.keys[row], since, ended, kind)
             for row, since, ended in zip(rows.tolist(), born, block, strict=True)
@@ -285,7 +285,7 @@ class FromRecord:
                     f"rebuild: {kind} of block {missing.block} born at {missing.born}",
                     "not recorded",
                     expected="the release that was drawn",
-                    got="none",
+                    got=f"{len(self.recorded)} other releases",
                 )
             )
         return [self.recorded[name] for name in names]

@@ -2,12 +2,12 @@
 
 Rules:
 
-1. Advice comes with the choice, before any loss, and is public. A choice carries all that is public
-   of it; the observation names the choice and brings the loss.
-2. An observation of an earlier batch's choice is entered nowhere and charged nothing.
+1. Advice comes with the choice, before any loss, and is public. A choice carries all of its public
+   data; the observation names the choice and brings the loss.
+2. An observation of an earlier batch's choice is not entered and charged nothing.
 3. A batch ends after τ entered observations: each of its cells is released once, with discrete
-   Laplace noise. Batches share no observation, so each costs the learner's charge; a budget that is
-   smaller is refused before anything is taken.
+   Laplace noise. Batches share no observation, so an observation costs the learner's charge once; a
+   smaller budget is refused in the constructor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ExpertChoice:
 
 @dataclass(frozen=True, slots=True)
 class ExpertRelease:
-    """The noisy cells of a batch, and what they cost each of its observations."""
+    """The noisy cells of a batch, and the charge of each of its observations."""
 
     batch: int
     epsilon: Fraction
@@ -93,7 +93,7 @@ class ExpertEngine:
         self._draws = 0
 
     def __repr__(self) -> str:
-        """Say how far, never what."""
+        """Show the position, never the content."""
         return f"ExpertEngine({self.learner}, batch {self.batch})"
 
     def choose(self, advice: object) -> ExpertChoice:
@@ -106,7 +106,7 @@ class ExpertEngine:
         return ExpertChoice(names[arm], float(chances[arm]), self.batch, rows, chances)
 
     def observe(self, choice: ExpertChoice, loss: object) -> ExpertRelease | None:
-        """Enter what a choice lost; the batch's release if this was its last observation."""
+        """Enter the loss of a choice; return the batch's release if this was its last one."""
         if choice.batch != self.batch:
             return None
         cells = self._course.cells(choice.advice, choice.chances, self._arms[choice.action])

@@ -1,13 +1,13 @@
-"""Blocks of streams that see the shown action's loss only: sums and counts of each arm, a policy.
+"""Blocks of feedback streams: sums and counts of each arm, and a policy.
 
 Privacy: ε-DP for replacing one record's content, given earlier releases. Sensitivity: 1 in L1 for
 the K centred sums of a block together, because a gain is clipped to ±1/2 and enters one arm's sum,
 in one block; counts are public, or released with noise of their own (`played = "value"`, 3 in L1).
-Why: each released number has discrete Laplace noise of the scale that the learner says. The policy
-reads released numbers only: what the row remembers is a function of them, and so is the prior that
-a crowd tells it, whose number the row remembers behind its history.
+Why: each released number has discrete Laplace noise of the learner's scale. The policy reads
+released numbers only: a row's history is a function of them, and so is the crowd's prior, whose
+number the row keeps after its history.
 
-A slot that names no known arm is the null observation: it takes its slot, and adds to nothing.
+A slot that names no known arm is the null observation: it takes its slot and adds to nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FeedbackBlocks:
     def born(
         self, rows: Ints, draws: Draws, carried: dict[int, Carried]
     ) -> tuple[Ints, FeedbackColumns]:
-        """The policy before anything is known, or from a carried history; no data, no draw."""
+        """The opening policies: of an empty history, or of a carried one; no data, no draw."""
         bank, learner = self._bank, self._learner
         openings = draws.openings(bank, rows)
         nothing = np.zeros((len(rows), len(learner.actions)), dtype=np.int64)
@@ -58,7 +58,7 @@ class FeedbackBlocks:
         return openings, FeedbackColumns(nothing, nothing, policies)
 
     def _openings(self, rows: Ints, priors: Ints | None) -> Policy:
-        """What keys open with of which nothing is known; other keys may say something."""
+        """The policies of keys without a history: those of the crowd's prior, if there is one."""
         learner, bank = self._learner, self._bank
         nothing, first = learner.nothing_known(1), np.zeros(1, dtype=np.int64)
         if priors is None or self._crowd is None:
@@ -71,9 +71,9 @@ class FeedbackBlocks:
         return np.concatenate(by_number)[which]
 
     def added(self, plan: Plan) -> _Added:
-        """Each slot's arm and gain, in the order in which waves need them.
+        """Each slot's arm and gain, ordered by wave.
 
-        A null observation adds 0 to the first arm's sum and count: the same steps as for others.
+        A null observation adds 0 to the first arm's sum and count: it takes the same steps.
         """
         batch, segments, arms = plan.batch, plan.segments, len(self._learner.actions)
         assert isinstance(batch, FeedbackBatch)
@@ -106,14 +106,14 @@ class FeedbackBlocks:
 
 
 def history(bank: Bank, rows: Ints) -> Floats:
-    """What some rows remember of their releases: R × 2 × K numbers, kept as their 64 bits."""
+    """The histories of some rows: R × 2 × K floats, stored as the bits of integers."""
     arms = bank.sums.shape[1]
     kept = bank.remembered[rows, : KEPT_PER_ARM * arms].view(np.float64)
     return kept.reshape(len(rows), KEPT_PER_ARM, arms)
 
 
 def remember(bank: Bank, rows: Ints, state: Floats, priors: Ints | None) -> None:
-    """The histories of some rows and, with a crowd, the numbers of the priors of their policies."""
+    """Store the histories of some rows and, with a crowd, the numbers of their policies' priors."""
     kept = np.ascontiguousarray(state).reshape(len(rows), -1).view(np.int64)
     bank.remembered[rows, : kept.shape[1]] = kept
     if priors is not None:
@@ -124,7 +124,7 @@ def policies(
     learner: PolicyLearner, state: Floats, blocks: Ints, priors: Ints | None,
     crowd: PartitionCrowd | None,
 ) -> Policy:  # fmt: skip
-    """The policies of rows with these histories, each under the prior of its number."""
+    """The policies that follow from these histories, each under the prior of that number."""
     if priors is None or crowd is None:
         return learner.policy(state, blocks)
     probabilities = np.zeros((len(state), len(learner.actions)), dtype=np.uint32)
@@ -137,21 +137,21 @@ def policies(
 def in_force(
     learner: PolicyLearner, bank: Bank, rows: Ints, crowd: PartitionCrowd | None
 ) -> Policy:
-    """The policies of some rows: computed from what was released, never stored."""
+    """The policies in force of some rows: computed from releases, never stored."""
     priors = None if crowd is None else np.asarray(bank.remembered[rows, -1], dtype=np.int64)
     return policies(learner, history(bank, rows), bank.block[rows], priors, crowd)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Added:
-    """Where the slots of a plan add what, ordered by wave."""
+    """The gains and counts that the slots of a plan add, ordered by wave."""
 
     bank: Bank
     wave: Ints  # S: of each segment
     cells: Ints  # row · K + arm
     gains: Ints
     shows: Ints  # 1, or 0 for a null observation
-    ends: Ints  # where each wave begins, and the end
+    ends: Ints  # where each wave begins, and where the last one ends
 
     def advance(self, which: Ints, rows: Ints) -> None:
         """Add the slots of one wave."""

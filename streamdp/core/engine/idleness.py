@@ -1,27 +1,29 @@
-"""Keys that nothing comes for any more: when their rows are dropped, and what is kept of them.
+"""Idle keys: when their rows are dropped, and what is kept of them.
 
-Time is what the records of the partition say: the *newest time* is the largest timestamp so far, in
-the order of the log. Timestamps are public, so it is a function of what neighbours share, and a
-replay of the log arrives at the same. No clock is asked.
+Time comes from the records of the partition: the *newest time* is the largest timestamp so far, in
+the order of the log. Timestamps are public, so neighbours share it, and a replay of the log arrives
+at the same time. No clock is read.
 
-1. Time is cut into periods of the length `idle`. Where the first record of a new period comes,
-   every key is dropped whose latest record came before the period that has just ended began: it was
-   idle for one period at least and for two at most. (A batch is cut there, so that how records
-   were cut into batches changes nothing.)
-2. With its row goes its open block: it is never selected from, nor carried over (P9).
-3. Who comes back is born anew, under the offset of the record that it comes back with, and opens
-   with what is public of the learner that was dropped, charged nothing (`evidence.carrying`).
-4. A dropped row that has changed since its save is saved once more, so that the state knows the
-   newest of each key that is away. Whoever rebuilds loads such rows, and drops them again. A whole
-   partition may leave at once, and a cut holds so many rows at most: until its turn comes, such a
-   row waits (`Leaving`) and counts as one that is there, so that a rebuild reads its records again.
-5. The limit of rows counts keys that are away: otherwise who gets a learner would depend on when.
-6. Where `idle` is raised or taken out, a key that was away and is not any more goes on as if its
-   row had never been dropped, with its old `born` and the block that was open: none of its records
-   came meanwhile (with one it would have come back), so each is still in one block (P4).
+1. Time is cut into periods of the length `idle`. When the first record of a new period comes, every
+   key is dropped whose latest record is older than the period that has just ended: the key was idle
+   for at least one period and at most two. (A batch is cut there, so that how records were cut into
+   batches changes nothing.)
+2. The open block goes with the row: it is never selected from, nor carried over (P9).
+3. A key that comes back is born anew, at the offset of the record that it comes back with. It opens
+   with the public state of the learner that was dropped, and is charged nothing for that
+   (`evidence.carrying`).
+4. A dropped row that has changed since its save is saved once more, so that the saved state has the
+   newest of each key that is away. A rebuild loads such rows and drops them again. A whole
+   partition may leave at once, and one save takes a limited number of rows: until its turn comes, a
+   row waits in `Leaving` and counts as present, so that a rebuild reads its records again.
+5. Keys that are away count towards the limit of rows: otherwise which key gets a learner would
+   depend on when rows are dropped.
+6. Where `idle` is raised or removed, a key that was away and no longer is goes on as if its row had
+   never been dropped, with its old `born` and the block that was open. It had no record meanwhile
+   (with one it would have come back), so each of its records is still in one block (P4).
 
-A record with a time far in the future drops everybody else once; after that time stands still until
-it is caught up with.
+A record with a time far in the future drops all other keys once; then time stands still until other
+records reach it.
 """
 
 from __future__ import annotations
@@ -45,12 +47,12 @@ from streamdp.core.learners.leader import donated_below
 
 
 class Ages(NamedTuple):
-    """How far time was in a partition at its checkpoint."""
+    """The state of a partition's time at its checkpoint."""
 
-    idle: int  # milliseconds: under which rows were dropped
-    since: int  # what stands for the time of rows that were saved without one
+    idle: int  # milliseconds: the setting under which rows were dropped
+    since: int  # the time assumed for rows that were saved without one
     newest: int
-    low: int  # the newest when the oldest record came that a rebuild reads
+    low: int  # the newest time when the oldest record came that a rebuild reads
 
     def dropped_before(self) -> int:
         """Keys whose latest record came before this time are away."""
@@ -59,52 +61,52 @@ class Ages(NamedTuple):
 
 @dataclass(slots=True)
 class Leaving:
-    """Dropped rows that no save holds yet, the longest unsaved first."""
+    """Dropped rows that are not saved yet, the longest unsaved first."""
 
     _rows: dict[Key, tuple[int, int, bytes]] = field(default_factory=dict, repr=False)
-    """Each with its first record that is in no save, and the largest time when that came."""
+    """Each with its first unsaved record, and the newest time when that record came."""
 
     def __len__(self) -> int:
         """How many."""
         return len(self._rows)
 
     def add(self, rows: Iterable[tuple[Key, bytes]], first_unsaved: Ints, times: Ints) -> None:
-        """Rows as they were when they were dropped."""
+        """Add rows in the state in which they were dropped."""
         columns = zip(rows, first_unsaved.tolist(), times.tolist(), strict=True)
         self._rows |= {key: (first, time, row) for (key, row), first, time in columns}
         self._rows = dict(sorted(self._rows.items(), key=lambda item: item[1][0]))
 
     def forget(self, key: Key) -> None:
-        """A key is back: its new opening says everything."""
+        """Forget the row of a key that is back: its new opening replaces it."""
         self._rows.pop(key, None)
 
     def take(self, most: int) -> list[tuple[Key, bytes]]:
-        """The first of them, which are saved now."""
+        """Remove and return at most `most` rows, to be saved now."""
         keys = list(islice(self._rows, most))
         return [(key, self._rows.pop(key)[2]) for key in keys]
 
     def low(self, position: int, now: int) -> tuple[int, int]:
-        """The oldest record that is in no save, and the largest time when it came."""
+        """The oldest unsaved record, and the newest time when it came."""
         first, time, _ = next(iter(self._rows.values()), (position, now, b""))
         return first, time
 
 
 @dataclass(slots=True)
 class Idleness:
-    """How far time is in one partition, and which keys are away."""
+    """The time of one partition, and which keys are away."""
 
     idle: int  # milliseconds
     newest: int | None = None  # the largest time so far
-    since: int | None = None  # what stands for the time of rows that were saved without one
+    since: int | None = None  # the time assumed for rows that were saved without one
     away: set[Key] = field(default_factory=set, repr=False)
-    _period: int = -1  # the last one that rows were dropped for
+    _period: int = -1  # the latest period at whose beginning rows were dropped
     _passage: Passage | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a length that is none."""
+        """Refuse an `idle` below 1 ms."""
         if self.idle < 1:
             raise InvalidConfig(
-                complaint("idle", "no time", expected="1 ms or more", got=self.idle)
+                complaint("idle", "too short", expected="1 ms or more", got=self.idle)
             )
 
     def begin(self, newest: int, since: int) -> None:
@@ -112,7 +114,7 @@ class Idleness:
         self.newest, self.since, self._period = newest, since, newest // self.idle
 
     def timed(self, batch: Batch) -> Batch:
-        """The batch with the newest time at each of its slots, which becomes known."""
+        """The batch with the newest time at each of its slots; updates `newest`."""
         if batch.times is None:
             raise InvalidConfig(
                 complaint("batch.times", "missing", expected="a time for each slot", got=None)
@@ -124,7 +126,7 @@ class Idleness:
         return replace(batch, times=times)
 
     def parts(self, batch: Batch) -> Iterator[tuple[Batch, int | None]]:
-        """The batch cut where periods begin; beside each part since when keys must have come."""
+        """Cut the batch where periods begin; with each part, keys idle since when must go first."""
         if batch.times is None or not len(batch.times):
             yield batch, None
             return
@@ -141,7 +143,7 @@ class Idleness:
             first = end
 
     def reaches(self, time: int) -> bool:
-        """Time goes on to here; whether a period begins by it."""
+        """Move time forward to here; return whether a period begins."""
         self.newest = max(time, self.newest or 0)
         began = self.newest // self.idle > self._period
         self._period = max(self._period, self.newest // self.idle)
@@ -152,7 +154,7 @@ class Idleness:
         return (self._period - 1) * self.idle
 
     def passage(self, learner: Learner) -> Passage:
-        """The way of a key that comes back: the same learner, at the length reached."""
+        """What a key that comes back carries over: to the same learner, at the length reached."""
         if self._passage is None:
             actions, schedule = learner.actions, learner.schedule
             self._passage = Passage(

@@ -1,4 +1,4 @@
-"""What a configuration's saved rows look like, and its fingerprint: known without any engine."""
+"""The layout of a configuration's saved rows, and its fingerprint: known without an engine."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from streamdp.core.regret import Estimate
 
 
 def remembered(learner: Learner) -> int:
-    """How many numbers of earlier releases a row keeps."""
+    """How many numbers about earlier releases a row keeps."""
     if isinstance(learner, PolicyLearner):
         return KEPT_PER_ARM * len(learner.actions) + (learner.crowd is not None)
     return learner.memory.width + (0 if learner.crowd is None else WIDTH)
 
 
 def configuration_digest(learner: Learner, estimates: Iterable[Estimate]) -> str:
-    """A fingerprint of all that a row's state and its releases depend on."""
+    """A fingerprint of everything that a row's state and releases depend on."""
     charges = [f"{e.name} {e.epsilon} {e.min_length}" for e in estimates]
     return sha256("\n".join([learner.digest(), *charges]).encode()).hexdigest()
 
 
 def row_layout(learner: Learner, estimates: Sequence[Estimate], *, epoch: int) -> snapshot.Layout:
-    """What the saved rows of a configuration look like."""
+    """The layout of a configuration's saved rows."""
     actions = len(learner.actions)
     return snapshot.Layout(
         digest=bytes.fromhex(configuration_digest(learner, estimates))[:16],

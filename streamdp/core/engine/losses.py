@@ -1,4 +1,4 @@
-"""Blocks of streams that see all losses: sums of a window, a private choice, its estimates."""
+"""Blocks of streams of losses: sums of a window, a private choice, and its estimates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LossBlocks:
         self._adder = Adder(len(learner.actions))
 
     def born(self, rows: Ints, draws: Draws, carried: dict[int, Carried]) -> tuple[Ints, None]:
-        """The openings, which are in force at once; a memory is sure of a carried one."""
+        """The openings, in force at once; the memory starts out sure of a carried one."""
         bank = self._bank
         openings = draws.openings(bank, rows)
         if carried:
@@ -63,7 +63,7 @@ class LossBlocks:
     # -- sums ------------------------------------------------------------------------------------
 
     def added(self, plan: Plan) -> _Added:
-        """The sums of each segment: those of its window, and of all its slots where asked for."""
+        """The sums of each segment: over its window, and where needed over all its slots."""
         segments, batch = plan.segments, plan.batch
         assert isinstance(batch, LossBatch)
         losses, windows = batch.losses, self._windows(plan)
@@ -89,14 +89,14 @@ class LossBlocks:
     def _added_by_the_kept(
         self, plan: Plan, losses: NDArray[np.float32], counted: Ints, windows: Ints
     ) -> _Added:
-        """The sums of the segments that are not donated; nobody looks at the others'."""
+        """The sums of the segments that are not donated; the others are not needed."""
         kept = np.ones(len(counted), dtype=np.bool_) if plan.gives is None else ~plan.gives
         begin = plan.segments.begin[kept]
         sums, _ = self._adder.sums(losses, plan.grouped, begin, counted[kept])
         return _Added(self, sums, None, None, windows, plan.gives, np.cumsum(kept) - 1)
 
     def _windows(self, plan: Plan) -> Ints:
-        """How many slots of each segment's block count; drawn where the block begins here."""
+        """How many slots of each segment's block count; drawn here for blocks that begin."""
         segments = plan.segments
         lengths = self._learner.schedule.lengths(segments.block)
         if self._learner.window != "random_prefix":
@@ -152,9 +152,10 @@ class LossBlocks:
         self._begin_next(ended.rows, in_force)
 
     def _remember(self, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
-        """Put these votes into the memory: it reads public columns, and no sum.
+        """Put these votes into the memory; return the actions in force.
 
-        A memory has no say while blocks are shorter than `since`.
+        The memory reads public columns only. Where blocks are shorter than its `since` it is not
+        asked: the vote is in force.
         """
         bank, memory = self._bank, self._learner.memory
         weighed = np.flatnonzero(lengths >= memory.since)
@@ -183,11 +184,11 @@ class _Added:
 
     blocks: LossBlocks
     counted: Ints  # S × K
-    totals: Ints | None  # S × K, where somebody looks at them
+    totals: Ints | None  # S × K, for estimates or an operator
     nulls: Ints | None  # S
     windows: Ints  # S: how many slots of its block count
     gives: NDArray[np.bool_] | None  # S: which are donated, and add nothing to their rows
-    at: Ints | None = None  # S: where `counted` holds a segment, if only those that are kept
+    at: Ints | None = None  # S: the row of `counted`, where that holds only the kept segments
 
     def advance(self, which: Ints, rows: Ints) -> None:
         """Add these segments to their rows."""

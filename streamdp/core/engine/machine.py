@@ -5,17 +5,18 @@ What one batch does, in this order:
 1. *Plan.* Which rows its slots belong to and where their blocks end: from keys, offsets and slot
    numbers alone. Nothing has changed yet.
 2. *Charge* (P6). The ledger books every block that will end, or refuses and nothing changes.
-3. *Apply.* New rows are born and draw their openings; what each segment brings is added; where a
-   block ends its releases are drawn, the r-th blocks of all keys together. What that is (sums of
-   losses and a private choice; sums of the shown arms' gains, noise and a policy) is a part of the
-   engine that the learner decides: `losses` or `feedback`.
+3. *Apply.* New rows are born and draw their openings; each segment is added to its row; where a
+   block ends its releases are drawn, the r-th blocks of all keys together. `losses` does this for
+   sums of losses and a private choice, `feedback` for sums of gains, noise and a policy; the
+   learner decides which.
 
 Releases come in the order of the records that ended their blocks. How a stream of records is cut
 into batches changes nothing.
 
 When the third step fails (no entropy, no memory, an interrupt), half a batch is in the rows. Such
-an engine refuses to go on or to be saved, or these slots would be counted twice: rebuild one. So
-does one whose keys go idle when a batch is refused in the first two steps: time has moved on.
+an engine refuses to go on or to be saved, because these slots would be counted twice: rebuild it.
+An engine whose keys go idle refuses even after a batch that failed in the first two steps: time has
+moved on.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ class Engine:
         withheld: Container[Key] = frozenset(),
         idle: int | None = None,
     ) -> None:
-        """`heritage`: what keys carry over from learners that they had, when they open here, unless
+        """`heritage`: what keys carry over from their previous learners when they open here, unless
         they are among `withheld`. `idle`: milliseconds after which a key's row is dropped; see
-        `engine.idleness`. Batches then have times.
+        `engine.idleness`. Batches then need times.
         """
         share = None if budget is None else parse_epsilon(budget, "budget")
         _check_parts(learner, randomness)
@@ -147,7 +148,7 @@ class Engine:
     def _pool_of(
         self, learner: Learner, *, budget: Fraction | None, randomness: Randomness
     ) -> Pool | None:
-        """The learner of what keys donate; None where they donate nothing."""
+        """The pool of the slots that keys donate; None where they donate nothing."""
         pooled = learner.pool if isinstance(learner, Leader) else None
         if pooled is None or not isinstance(learner, Leader) or learner.crowd is None:
             return None
@@ -159,7 +160,7 @@ class Engine:
         return Pool(engine, schedule=learner.schedule, crowd=learner.crowd)
 
     def _blocks(self, not_private: NotPrivate | None) -> Blocks:
-        """What the learner's blocks accumulate and release."""
+        """The part of the engine that the kind of learner decides."""
         learner, bank = self.learner, self._bank
         if isinstance(learner, PolicyLearner):
             if not_private is not None:
@@ -183,7 +184,7 @@ class Engine:
         )
 
     def __repr__(self) -> str:
-        """Say where it stands, never what it holds."""
+        """Show the position, never the content."""
         return f"Engine({self.stream}/{self.partition}, {len(self)} keys, position {self.position})"
 
     def __len__(self) -> int:
@@ -197,11 +198,12 @@ class Engine:
     def apply(self, key: Key, losses: object, *, offset: int | None = None) -> Releases:
         """One slot: an event of `key`, whose losses are a vector of K numbers in [0, 1].
 
-        Numbers outside are clipped. A vector of another length, one with NaN, infinity or anything
-        but numbers in it, and None take their slot as the *null loss*, 1/2 for every action: an
-        error would tempt you to drop the event, and a dropped event moves all later blocks (P1).
-        What is no vector at all (a text, a mapping, rows of rows) is a mistake in the call, and
-        refused; put bytes from outside through a format of `streamdp.wire`, which refuses nothing.
+        Numbers outside are clipped. A vector of another length, a vector with NaN, infinity or
+        anything but numbers in it, and None take their slot as the *null loss*, 1/2 for every
+        action: an error would tempt you to drop the event, and a dropped event moves all later
+        blocks (P1). Anything but a vector (a text, a mapping, rows of rows) is a mistake in the
+        call and refused; decode bytes from outside with a format of `streamdp.wire`, which refuses
+        nothing.
         """
         row = as_vector(losses, actions=len(self.learner.actions))
         at = self.position if offset is None else offset
@@ -210,10 +212,10 @@ class Engine:
     def observe(
         self, key: Key, *, action: str | None, loss: float | None, offset: int | None = None
     ) -> Releases:
-        """One slot of a feedback stream: `action` was shown, and this loss in [0, 1] came of it.
+        """One slot of a feedback stream: `action` was shown and had this loss in [0, 1].
 
-        A loss that is no finite number, and None, count as nothing learned about the action; an
-        unknown action, and None, as nothing learned at all. Either way the slot is taken (P1).
+        A loss that is None or not a finite number teaches nothing about the action; an action that
+        is None or unknown teaches nothing at all. Either way the slot is taken (P1).
         """
         arms = {name: arm for arm, name in enumerate(self.learner.actions)}
         at = self.position if offset is None else offset
@@ -231,11 +233,11 @@ class Engine:
     def apply_batch(
         self, batch: Batch, *, noting: Callable[[Releases], None] | None = None
     ) -> Releases:
-        """Many slots; exactly equal to applying them one by one, and some 50 times as fast.
+        """Many slots; the result is exactly that of applying them one by one, 50 times as fast.
 
         The slots of one record must come in one batch: the position moves past the last record.
-        `noting` is called with releases before a key that has one may be dropped and open again, so
-        that what `withheld` says of it can be up to date.
+        `noting` is called with releases before their keys may be dropped and open again, so that
+        the caller can bring `withheld` up to date.
         """
         check(batch, learner=self.learner, position=self.position)
         self._check_whole()
@@ -251,10 +253,10 @@ class Engine:
         return released
 
     def _in_parts(self, batch: Batch, noting: Callable[[Releases], None] | None) -> Releases:
-        """The parts of a batch between which rows are dropped, or priors made.
+        """Apply a batch in parts, between which rows are dropped or priors made.
 
-        When one is refused, time has gone on, those before it are in the rows, and what they drew
-        is lost (P5): the engine is not whole any more.
+        When a part is refused, time has gone on, the parts before it are in the rows, and their
+        draws are lost (P5): the engine must be rebuilt.
         """
         self._halfway = True
         released = []
@@ -275,7 +277,7 @@ class Engine:
         return joined(released, nothing=self._releasing.nothing)
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
-        """Each part, once rows are dropped that go before it."""
+        """Yield each part, after dropping the rows that must go before it."""
         whole = ((batch, None),) if self._idleness is None else self._idleness.parts(batch)
         for part, before in whole:
             if before is not None:
@@ -286,7 +288,7 @@ class Engine:
                 yield from self._crowd.parts(part, self._plan(part, self._fresh, limit=self.limit))
 
     def _timed(self, batch: Batch) -> Batch:
-        """The batch with the largest time so far at each of its slots."""
+        """The batch with the newest time at each of its slots."""
         if self._idleness is None:
             return batch
         begun = self._idleness.newest is not None
@@ -296,7 +298,7 @@ class Engine:
         return timed
 
     def _begin_time(self, idleness: Idleness, time: int) -> None:
-        """The first record's time stands for that of rows of before, which have none."""
+        """Give older rows, which have no time, that of the first record."""
         rows = slice(len(self._bank))
         idleness.since = time
         unknown = self._bank.seen[rows] == 0
@@ -304,9 +306,9 @@ class Engine:
         self._bank.unsaved_time[rows][unknown] = time
 
     def _drop(self, before: int) -> None:
-        """Drop the rows that nothing came for since a time; what is public of them is kept.
+        """Drop the rows without a record since that time, and keep their public state.
 
-        The open block is abandoned (P9): the row's sums go with it.
+        The open block is abandoned (P9): its sums go with the row.
         """
         assert self._idleness is not None
         bank, count = self._bank, len(self._bank)
@@ -321,7 +323,7 @@ class Engine:
             self._crowd.leave([bank.keys[row] for row in rows.tolist()], rows)
         for key, known in known_of(self.learner, bank, rows, epoch=self.epoch):
             carried = self._idleness.passage(self.learner).carried(known)
-            assert carried is not None, "the same learner knows all that it was"
+            assert carried is not None, "the same learner has all of its actions"
             self._idleness.away.add(key)
             self._heritage[key] = carried
         kept = np.flatnonzero(stays)
@@ -371,22 +373,22 @@ class Engine:
 
     @property
     def ledger(self) -> Charges:
-        """What was charged, by key."""
+        """The charges, by key."""
         return Charges(self._ledger, self._bank)
 
     @property
     def layout(self) -> snapshot.Layout:
-        """What saved rows look like; their width is the same for all."""
+        """The layout of saved rows; all have one width."""
         layout = row_layout(self.learner, self.estimates, epoch=self.epoch)
         return layout if self._idleness is None else replace(layout, seen=1)
 
     @property
     def idleness(self) -> Idleness | None:
-        """How far time is, where keys go idle."""
+        """The partition's time, where keys go idle."""
         return self._idleness
 
     def ages(self) -> Ages | None:
-        """How far time is, for a checkpoint; None where no key goes idle."""
+        """The state of time for a checkpoint; None where no key goes idle."""
         idleness = self._idleness
         if idleness is None or idleness.newest is None or idleness.since is None:
             return None
@@ -395,18 +397,18 @@ class Engine:
         return Ages(idleness.idle, idleness.since, idleness.newest, min(low, leaving))
 
     def crowd(self) -> CrowdStanding | None:
-        """How far the crowd is, for a checkpoint; None without one."""
+        """The state of the crowd for a checkpoint; None without one."""
         return None if self._crowd is None else self._crowd.standing(self.position)
 
     def adopt(self, adopting: Adopting) -> None:
-        """Make priors of other partitions' votes too, where the crowd reaches across partitions."""
+        """Let priors adopt other partitions' snapshots, where the crowd reaches across them."""
         if self._crowd is not None and self._crowd.crowd.reach == "stream":
             self._crowd.adopting = adopting
 
     def cut_at_priors(self, batch: Batch) -> Sequence[Batch]:
-        """The batch cut behind the records with which priors are made; nothing changes.
+        """Cut the batch after the records that make priors due; the engine does not change.
 
-        Whoever applies the pieces one by one can tell others of each prior, or wait for theirs,
+        A caller that applies the pieces one by one can send others each prior, or wait for theirs,
         before the next one.
         """
         check(batch, learner=self.learner, position=self.position)
@@ -415,7 +417,7 @@ class Engine:
         return list(self._crowd.parts(batch, self._plan(batch, self._fresh, limit=self.limit)))
 
     def reach(self, time: int) -> None:
-        """Let time reach this: of records that are in no batch, for their keys get no learner."""
+        """Move time forward for records that are in no batch because their keys get no learner."""
         if self._idleness is None:
             return
         self._check_whole()
@@ -431,15 +433,12 @@ class Engine:
         return key in self or (self._idleness is not None and key in self._idleness.away)
 
     def low_water(self) -> int:
-        """The oldest record that a rebuild from what is saved would read again."""
+        """The oldest record that a rebuild from the saved rows would read again."""
         low = self._bank.low_water(self.position)
         return min(low, self._leaving.low(low, 0)[0])
 
     def open_since(self, *, end: int | None = None) -> int:
-        """The oldest record of any block that has begun and not ended, or `end`; public.
-
-        `end` is the position where nothing else is said.
-        """
+        """The oldest record of any open block, or `end` (by default the position); public."""
         bank, rows = self._bank, slice(len(self._bank))
         begun = bank.slots[rows] >= self.learner.schedule.starts(bank.block[rows])
         last = self.position if end is None else end
@@ -449,18 +448,18 @@ class Engine:
 
     @property
     def rows(self) -> int:
-        """How many rows a rebuild arrives at: dropped ones count until a save holds them."""
+        """How many rows a rebuild arrives at: dropped rows count until they are saved."""
         return len(self) + len(self._leaving)
 
     def unsaved(self, *, before: int) -> int:
-        """How many rows no save holds that a record older than `before` changed, or that left."""
+        """How many unsaved rows were dropped, or changed by a record older than `before`."""
         return self._bank.unsaved(before=before) + len(self._leaving)
 
     def save(self, *, most: int | None = None) -> list[tuple[Key, bytes]]:
-        """Rows that changed since their save, at most so many: dropped, then longest unsaved ones.
+        """At most `most` rows that changed since their save: dropped ones, then longest unsaved.
 
-        They count as saved from now on: whoever cannot make them durable must abandon this engine
-        and rebuild one.
+        They count as saved from now on: a caller that cannot make them durable must abandon this
+        engine and rebuild one.
         """
         self._check_whole()
         room = self.rows if most is None else most
@@ -471,14 +470,14 @@ class Engine:
         return [*dropped, *saved]
 
     def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
-        """Plan, charge, apply; the position moves past all that was read."""
+        """Plan, charge, apply; move the position past everything in `read`."""
         waves = [] if self._took_quietly(batch) else self._planned(batch, draws, limit=limit)
         if len(read.offsets):
             self.position = int(read.offsets[-1]) + 1
         return waves
 
     def _took_quietly(self, batch: Batch) -> bool:
-        """Whether the batch was one slot that begins and ends nothing, which is added now."""
+        """Add the batch at once if it is one slot that begins and ends nothing; return whether."""
         row = self._quiet.row(batch)
         if row is None:
             return False
@@ -487,7 +486,7 @@ class Engine:
         return True
 
     def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
-        """The way of every slot that begins or ends anything, and of all batches of several."""
+        """The general way: for slots that begin or end something, and batches of several slots."""
         planned = self._plan(batch, draws, limit=limit)
         charged = np.flatnonzero(planned.charged)
         self._grow_ledger(len(self._bank) + len(planned.new))
@@ -501,7 +500,7 @@ class Engine:
         return waves
 
     def _plan(self, batch: Batch, draws: Draws, *, limit: int) -> Plan:
-        """What a batch brings, which nothing has changed for yet."""
+        """The plan of a batch; nothing changes yet."""
         away = NOBODY if self._idleness is None else self._idleness.away
         planned = plan(
             self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
@@ -509,7 +508,7 @@ class Engine:
         return planned if self._pool is None else self._pool.marked(planned)
 
     def _forget_heritage(self, opened: Iterable[Key]) -> None:
-        """What keys carried over is in their rows now; they may leave, and carry over, again."""
+        """Forget what these keys carried over: it is in their rows now."""
         if not self._heritage and self._idleness is None:
             return
         for key in opened:
@@ -524,7 +523,12 @@ class Engine:
         """Refuse to use an engine that holds half a batch (P4)."""
         if self._halfway:
             raise StateMismatch(
-                complaint("engine", "a batch failed halfway", expected="a rebuilt one", got="this")
+                complaint(
+                    "engine",
+                    "a batch failed halfway",
+                    expected="a rebuilt engine",
+                    got=f"one at position {self.position} with half a batch",
+                )
             )
 
     def _grow_ledger(self, rows: int) -> None:
@@ -555,7 +559,7 @@ class Engine:
 
 
 def _check_parts(learner: object, randomness: object) -> None:
-    """Refuse a learner or a source of bits that is none: forgotten, or a name of one."""
+    """Refuse arguments that are not a learner and a source of bits, such as their names."""
     if not isinstance(learner, Leader | PolicyLearner):
         raise InvalidConfig(
             complaint(

@@ -1,8 +1,8 @@
-"""NOT PRIVATE: what an operator may look at, and must not act on.
+"""NOT PRIVATE: exact figures that an operator may look at, and must not act on.
 
 Everything here is exact: regret, losses, counts of null slots. None of it is differentially
-private, and decisions taken on it leave the guarantee. Nothing in the package attaches it unless
-it is asked to by this name; nothing public reads it.
+private, and decisions taken on it leave the guarantee. An engine has it only if it is passed in
+explicitly, and nothing public reads it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class NotPrivate:
         """Which slots of the latest batch were null."""
 
     def __repr__(self) -> str:
-        """Say what this is, not what is in it."""
+        """Show the class, never the content."""
         return "NotPrivate()"
 
     def observe(self, rows: Ints, actions: Ints, totals: Ints, nulls: Ints) -> None:
-        """Add what some rows, each at most once, saw while these actions were in force."""
+        """Add the totals of some rows (each at most once) while these actions were in force."""
         self._make_room(int(rows.max()) + 1 if len(rows) else 0)
         self._totals[rows] += totals
         self._played[rows] += totals[np.arange(len(rows)), actions]
         self._nulls[rows] += nulls
 
     def keep(self, rows: Ints) -> None:
-        """Only these rows, renumbered in this order."""
+        """Keep only these rows, renumbered in this order."""
         self._make_room(int(rows.max()) + 1 if len(rows) else 0)
         self._totals, self._played = self._totals[rows], self._played[rows]
         self._nulls = self._nulls[rows]

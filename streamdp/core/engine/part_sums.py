@@ -1,4 +1,4 @@
-"""One arm's sums of losses, kept where an open part may begin, and nowhere else."""
+"""One arm's sums of losses, kept only for the places where an open part may begin."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class PartSums(Generic[Amount]):
         self._until: dict[int, Amount] = {}  # by a part's first observation: the sum before it
 
     def __repr__(self) -> str:
-        """Say how many, never what."""
+        """Show the count, never the content."""
         return f"PartSums({self.count} observations)"
 
     def keep(self, starts: Sequence[int]) -> None:
-        """Of all sums, those before these observations: earlier ones, or the next."""
+        """Keep only the sums before these observations (earlier ones, or the next)."""
         following = self.count + 1
         until = {start: self._until[start] for start in starts if start in self._until}
         if following in starts:
@@ -41,12 +41,12 @@ class PartSums(Generic[Amount]):
         self._until = until
 
     def add(self, amount: Amount, *, observations: int = 1) -> None:
-        """The next observations: what they lost together."""
+        """Add the total loss of the next observations."""
         self._total += amount
         self.count += observations
 
     def between(self, part: Part) -> Amount:
-        """The part's sum. It ends with the latest observation."""
+        """The sum of a part that ends with the latest observation."""
         if part.stop != self.count + 1 or part.start not in self._until:
             expected = f"one that ends with observation {self.count} and was open"
             got = f"{part.start} to {part.stop - 1}"

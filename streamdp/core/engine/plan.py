@@ -1,6 +1,6 @@
-"""What a batch brings: which rows its slots belong to and where their blocks end.
+"""The plan of a batch: which rows its slots belong to and where their blocks end.
 
-Made from keys, offsets and slot numbers alone; nothing here looks at a loss, and nothing changes.
+It is made from keys, offsets and slot numbers alone; nothing here looks at a loss or changes state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamdp.core.segments import Grouped, Segments, cut, group
 Batch = LossBatch | FeedbackBatch
 
 Heritage = Callable[[Sequence[Key], Ints], dict[int, Carried]]
-"""What keys that are born at these offsets carry over, by their places."""
+"""Returns what keys that are born at these offsets carry over, by their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Plan:
     taken: Ints  # T: how many slots it had before
     segments: Segments
     new: Ints  # which of the batch's keys are born, in the order of their first records
-    born: Ints  # and where
+    born: Ints  # the offset where each is born
     carried: dict[int, Carried]  # what they carry over, by their places in `new`
     refused: int  # how many slots were of keys beyond the limit
     gives: NDArray[np.bool_] | None = None  # S: which segments are donated; None: no learner does
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def charged(self) -> NDArray[np.bool_]:
-        """The segments with which a block is charged: its last one; its first, if it is donated."""
+        """The segments that charge their block: its last one, or its first if it is donated."""
         closes = self.segments.closes
         return (
             closes if self.gives is None else np.where(self.gives, self.segments.into == 0, closes)
@@ -68,8 +68,8 @@ class Plan:
 
     @property
     def gifts(self) -> Ints:
-        """Where in the batch the donated slots stand, in the order of the log."""
-        assert self.gives is not None, "asked by the pool alone"
+        """The places in the batch of the donated slots, in the order of the log."""
+        assert self.gives is not None, "only the pool asks"
         begin, length = self.segments.begin[self.gives], self.segments.length[self.gives]
         ends = np.cumsum(length)
         at = np.arange(int(length.sum())) + np.repeat(begin - (ends - length), length)
@@ -128,7 +128,7 @@ def plan(
 
 
 def _admitted(new: Ints, batch: Batch, room: int, away: Collection[Key]) -> Ints:
-    """Those of new keys that get a row."""
+    """The new keys that get a row."""
     if not away:
         return new[: max(0, room)]
     news = np.array([batch.keys[key] not in away for key in new.tolist()], dtype=np.bool_)
@@ -159,7 +159,7 @@ def part_of(batch: Batch, some: slice) -> Batch:
 
 
 def check_keys(keys: Sequence[object]) -> None:
-    """Refuse what is no key; a text would get a learner beside that of its bytes."""
+    """Refuse keys that are not bytes or None: a str would get a learner beside its bytes'."""
     wrong = next(
         (kind for kind in set(map(type, keys)) if not issubclass(kind, bytes | None)), None
     )
@@ -170,7 +170,7 @@ def check_keys(keys: Sequence[object]) -> None:
 
 
 def check(batch: Batch, *, learner: Learner, position: int) -> None:
-    """Refuse a batch that is not one of this learner's, or that comes again."""
+    """Refuse a batch of another learner, and records that were applied before."""
     if isinstance(learner, PolicyLearner):
         n = _check_feedback(batch)
     else:
@@ -196,7 +196,7 @@ def _check_losses(batch: Batch, *, actions: int) -> int:
 
 
 def _check_feedback(batch: Batch) -> int:
-    """How many slots. What stands in `played` and `gain` may be content: it is never refused."""
+    """How many slots. The values of `played` and `gain` may be content: they are never refused."""
     if not isinstance(batch, FeedbackBatch):
         got = type(batch).__name__
         raise InvalidConfig(
@@ -210,7 +210,7 @@ def _check_feedback(batch: Batch) -> int:
 
 
 def _check_order(batch: Batch, *, position: int) -> None:
-    """Refuse keys that are none or twice, places of no key, and records that come again."""
+    """Refuse a wrong or repeated key, an index without a key, and records that come again."""
     n = len(batch.index)
     check_keys(batch.keys)
     different = len(set(batch.keys))

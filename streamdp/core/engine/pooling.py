@@ -1,18 +1,18 @@
 """The pool: one learner over the slots that the keys of a partition donate (`evidence.donation`).
 
-It is an engine of its own, with one key and a ledger: whatever holds of an engine holds of it. Its
-stream is named as no stream can be, so that its seeded bits are nobody else's.
+It is an engine of its own, with one key and a ledger: what holds for an engine holds for the pool.
+The name of its stream is one that no stream can have, so that it shares seeded bits with nobody.
 
 1. *In.* The donated slots of a batch, in the order of the log. They add nothing to the sums of
    their keys' rows. How a log was cut into batches changes nothing.
-2. *Out.* Votes, which count among the partition's votes. Nobody sees its opening: it says nothing.
+2. *Out.* Votes, which count among the partition's votes. Its opening is not shown: it says nothing.
 3. *Charge.* A donated block is booked to its key when it begins: the pool may draw from its first
-   slots before it ends (P6). The pool books its own slots too, and both are the same charge: a slot
-   has one number with its key, and one with the pool.
-4. *Saved* in every checkpoint, as of the position of that checkpoint and no other (`standing`). So
-   a rebuild reads no record for the pool. Rows are saved now and then, each as of another position;
-   a pool that was saved like them could not tell which records it already has, since the slot
-   number, hence whether a record was donated, is known of records that a row has not seen yet.
+   slots before it ends (P6). The pool books its own slots too. Both entries are the same charge: a
+   slot has one number at its key and another one in the pool.
+4. *Saving.* Every checkpoint holds the pool as of that checkpoint's position (`standing`), so a
+   rebuild reads no record for the pool. It cannot be saved now and then, as rows are: whether a
+   record was donated follows from its slot number, which a rebuild knows only of records that the
+   key's saved row has not seen yet. So it could not tell which records the pool already has.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ POOL_KEY = b""
 """The only key of the pool's engine."""
 
 NO_SLOT = b"\x00"
-"""What a checkpoint holds of a pool to which no slot was given yet."""
+"""What a checkpoint holds for a pool that no slot was donated to yet."""
 
 _ROW = np.zeros(1, dtype=np.int64)
 
 
 def stream_of(stream: str) -> str:
-    """The name of the pool's stream: no stream of a configuration has one with a slash."""
+    """The name of the pool's stream: the slash keeps it apart from every configured stream."""
     return f"{stream}/pool"
 
 
 class Pool:
-    """The learner of what keys donate, and which slots they do."""
+    """The learner of the donated slots, and the rule that says which slots these are."""
 
     __slots__ = ("_crowd", "_released", "_schedule", "engine")
 
     def __init__(self, engine: Engine, *, schedule: Schedule, crowd: Crowd) -> None:
-        """`engine`: the pool's, new; `schedule`: the blocks of keys; `crowd`: who is told votes."""
+        """`engine`: the pool's, new; `schedule`: that of the keys; `crowd`: it gets the votes."""
         self.engine, self._schedule, self._crowd = engine, schedule, crowd
         self._released: list[Releases] = []
 
     def __repr__(self) -> str:
-        """Say where it stands, never what it holds."""
+        """Show the position, never the content."""
         return f"Pool({self.engine!r})"
 
     def marked(self, plan: Plan) -> Plan:
-        """The plan, with the segments that are donated."""
+        """Mark the donated segments of a plan."""
         lengths = self._schedule.lengths(plan.segments.block)
         return replace(plan, gives=lengths < self._crowd.donates)
 
@@ -94,7 +94,7 @@ class Pool:
             self._released.append(released)
 
     def released(self) -> tuple[Releases, ...]:
-        """What the pool released since this was asked."""
+        """Return what the pool released since the last call."""
         released, self._released = tuple(self._released), []
         return released
 
@@ -134,7 +134,7 @@ class Pool:
 
 
 def _votes(released: Releases) -> Releases:
-    """The votes among what the pool released: all but its opening."""
+    """The pool's releases without its opening."""
     votes = released.kind == BLOCK_CODE
     return replace(
         released,

@@ -1,14 +1,14 @@
-"""A batch of one slot inside a block: nothing begins, nothing ends, only a sum grows.
+"""The short way for a batch of one slot inside a block: nothing begins or ends, only a sum grows.
 
-Such a slot draws nothing and is charged nothing, so all it does is arithmetic on one row, and that
-needs none of the arrays by which `plan` and `waves` lay out many slots. What decides whether a slot
-is of this kind is public: the batch's length, the key, the slot number and the learner. Every
-birth, draw and charge goes through `plan`, `charges` and `waves`, also for one slot alone.
+Such a slot draws nothing and is charged nothing: it is arithmetic on one row, which does not need
+the arrays by which `plan` and `waves` lay out many slots. Whether a slot may go this way follows
+from public facts: the batch's length, the key, the slot number and the learner. Every birth, draw
+and charge goes through `plan`, `charges` and `waves`, even for one slot alone.
 
-Privacy: the row's sums, counts, totals, nulls and offsets become exactly what the long way makes of
-them (`tests/test_quiet.py` holds them side by side, and the audit runs designs slot by slot). A
-slot that shows a known action and one that shows none take the same steps, since the action may
-stand in the content.
+Privacy: the row's sums, counts, totals, nulls and offsets become exactly what the general way makes
+of them (`tests/test_quiet.py` compares the two, and the audit runs designs slot by slot). A slot
+that shows a known action and one that shows none take the same steps, since the action may be
+content.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _ONE = np.array(1)
 
 
 class Inside:
-    """Which slots of a bank begin and end nothing, and what a row notes of such a slot."""
+    """Finds slots that begin and end nothing, and counts them in their row."""
 
     __slots__ = ("_bank", "_shortest", "bounds")
 
     def __init__(self, *, schedule: Schedule, bank: Bank, shortest: int = 0) -> None:
-        """`shortest`: blocks of fewer slots are donated, slot by slot."""
+        """`shortest`: blocks of fewer slots are donated, which this way cannot do."""
         self._bank, self._shortest = bank, shortest
         self.bounds = lru_cache(maxsize=_BLOCKS_REMEMBERED)(
             lambda block: (schedule.start(block), schedule.stop(block))
         )
 
     def row(self, batch: Batch) -> int | None:
-        """The row of the batch's only slot, if that begins no row and ends no block; public."""
+        """The row of the batch's only slot, if the slot begins no row and ends no block; public."""
         if len(batch.index) != 1:
             return None
         row = self._bank.row(batch.keys[int(batch.index[0])])
@@ -62,7 +62,7 @@ class Inside:
         return bool(self._bank.slots[row] + 1 == start)
 
     def note(self, batch: Batch, row: int) -> None:
-        """Count the batch's only slot, and the record that it came with."""
+        """Count the batch's only slot, and note its record."""
         bank = self._bank
         if self.begins(row):
             bank.first_offset[row] = batch.offsets[0]
@@ -77,7 +77,7 @@ class Inside:
 
 
 class QuietFeedback:
-    """Takes such slots of a feedback stream: one gain and one count more."""
+    """The short way of a feedback stream: adds one gain and one count."""
 
     __slots__ = ("_arms", "_bank", "_inside")
 
@@ -100,7 +100,7 @@ class QuietFeedback:
 
 
 class Quiet:
-    """Takes such slots of a stream of losses."""
+    """The short way of a stream of losses."""
 
     __slots__ = ("_bank", "_counts_whole", "_inside", "_learner", "_not_private", "_quantiser")
 

@@ -1,8 +1,8 @@
-"""An engine again, from saved rows, the log and the recorded releases.
+"""Rebuilds an engine from saved rows, the log and the recorded releases.
 
 Sums are a function of the input, so a row need not be saved each time it changes: the log is the
-changelog. A rebuild reads the log again from the oldest record that some save does not hold, gives
-each record only to rows that are older than it, and takes the recorded release wherever a block
+changelog. A rebuild reads the log again from the oldest record that some row's save lacks, gives
+each record only to rows that were saved before it, and takes the recorded release wherever a block
 ends. It arrives at the committed position with the sums and the actions that were there before.
 
 Private randomness that no release has used yet (an open prefix window, resampled bits) may be
@@ -10,17 +10,19 @@ drawn anew: nobody has seen it.
 
 A key without a saved row starts at the `born` of its recorded opening; before that it was beyond
 the limit of rows. A key that was away and came back has an opening that is younger than its saved
-row: it starts there, and neither that row nor a release of the learner before is believed, or a
-record would bring it back under its old `born`.
+row: it starts there. That row and the releases of the learner before are ignored, because with them
+a record would bring the key back under its old `born`.
 
-What was recorded must lie behind when all is read, and be of the records that its block now has.
-Else the log had a hole, then or now, and a record would be drawn from a second time (P4, P5).
+At the end every recorded release must lie behind the rebuilt rows, and must have been drawn from
+the records that its block has now. Otherwise the log had a hole, then or now, and a record would be
+drawn from a second time (P4, P5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +42,7 @@ from streamdp.core.schedule import LAST_SLOT
 
 
 class Rebuilding:
-    """Turns a new engine into the one that was: feed it the log, then finish.
+    """Restores a new engine to a committed position: feed it the log, then finish.
 
     >>> rebuilding = Rebuilding(engine, rows=saved, releases=recorded)   # doctest: +SKIP
     >>> for batch in log: rebuilding.feed(batch)                         # doctest: +SKIP
@@ -56,8 +58,7 @@ class Rebuilding:
         ages: Ages | None = None,
         crowd: CrowdStanding | None = None,
     ) -> None:
-        """`ages`: how far time was when the rows were counted, where keys went idle; `crowd`: how
-        far the crowd was, where there is one."""
+        """`ages` and `crowd`: the checkpoint's time (where keys went idle) and crowd (if any)."""
         if len(engine) or engine.position:
             raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
         self._engine, self._ages = engine, ages
@@ -68,7 +69,7 @@ class Rebuilding:
         self._record = FromRecord(engine.estimates, releases, crowded=crowded)
         self._crowd = CrowdStanding(0, ()) if crowd is None else crowd
         if engine._crowd is not None:
-            engine._crowd.learn(self._crowd)  # policies on record were told them
+            engine._crowd.learn(self._crowd)  # recorded policies were made under these priors
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
         self._saved = [key for key, _ in rows]
@@ -82,15 +83,15 @@ class Rebuilding:
         engine._book_past()
 
     def valid_at(self) -> dict[Key, int]:
-        """The position that each saved row holds its learner at."""
+        """The position as of which each row was saved."""
         return dict(zip(self._saved, self._valid_at.tolist(), strict=True))
 
     def open_since(self, *, end: int) -> int:
-        """The oldest record of a block that is open in the rows as they are by now, or `end`."""
+        """The oldest record of a block that is open in the rows so far, or `end`."""
         return self._engine.open_since(end=end)
 
     def feed(self, batch: Batch) -> None:
-        """Records again, in order; each goes only to rows that are older than it."""
+        """Apply records again, in order; each goes only to rows that were saved before it."""
         engine = self._engine
         check(batch, learner=engine.learner, position=engine.position)
         engine._check_whole()
@@ -102,7 +103,7 @@ class Rebuilding:
         engine._halfway = False
 
     def finish(self, *, position: int, rows: int) -> Engine:
-        """The engine, at the committed position, if everything fits."""
+        """Return the engine at the committed position; `StateMismatch` if anything does not fit."""
         engine = self._engine
         engine._check_whole()
         furthest = max(engine.position, int(self._valid_at.max(initial=0)))
@@ -126,27 +127,27 @@ class Rebuilding:
         return engine
 
     def _away(self) -> int:
-        """How many of the rows were dropped when they were counted."""
+        """How many of the saved rows were dropped at the checkpoint."""
         if self._ages is None:
             return 0
         untouched = self._bank.first_unsaved[: len(self._seen)] == CLEAN
         return int(np.count_nonzero(untouched & (self._seen < self._ages.dropped_before())))
 
     def _go_on_in_time(self) -> None:
-        """Time is what it was; the rows of keys that are away are dropped again."""
+        """Set time to the checkpoint's, and drop the rows of keys that are away again."""
         idleness, ages = self._engine.idleness, self._ages
         if idleness is None:
             return
         if ages is not None:
             idleness.begin(ages.newest, ages.since)
         elif idleness.newest is not None and idleness.since is not None:
-            idleness.begin(idleness.newest, idleness.since)  # keys go idle from this taking on
+            idleness.begin(idleness.newest, idleness.since)  # the first time that keys go idle
         else:
             return
         self._engine._drop(idleness.dropped_before())
 
     def _check_records(self, release: Release) -> None:
-        """A release was drawn over the records that its block has now, and remembered as now."""
+        """Refuse a recorded release with other records, or another action or policy, than now."""
         (again,) = recorded([release]).items()
         name, now = again
         then = self._releases[name]
@@ -159,8 +160,8 @@ class Rebuilding:
                     complaint(
                         f"rebuild: {name.kind} of block {name.block} born at {name.born}",
                         f"another {what} was in force",
-                        expected="the one on record",
-                        got="another",
+                        expected=f"the recorded one, {_shown(on_record)}",
+                        got=_shown(found_now),
                     )
                 )
         if then._replace(in_force=now.in_force, policy=now.policy) != now:
@@ -174,21 +175,25 @@ class Rebuilding:
             )
 
     def _check_blocks(self) -> None:
-        """Every saved row is in the block that its next slot belongs to."""
+        """Refuse a saved row that is not in the block of its next slot."""
         slots, block = (
             column[: len(self._bank)] for column in (self._bank.slots, self._bank.block)
         )
-        if (slots > LAST_SLOT).any() or (
-            block != self._engine.learner.schedule.blocks_of(slots + 1)
-        ).any():
+        expected = self._engine.learner.schedule.blocks_of(slots + 1)
+        wrong = (slots > LAST_SLOT) | (block != expected)
+        if wrong.any():
+            row = int(wrong.argmax())
             raise StateMismatch(
                 complaint(
-                    "saved row", "slots and block", expected="those of this schedule", got="others"
+                    "saved row",
+                    "slots and block",
+                    expected=f"block {expected[row]} after {slots[row]} of {LAST_SLOT} slots",
+                    got=f"block {block[row]}",
                 )
             )
 
     def _check_all_behind(self) -> None:
-        """Every recorded release is of a block that has ended, of a learner that is there."""
+        """Refuse a recorded release of a learner that is not there or of a block that is open."""
         bank, names = self._bank, list(self._releases)
         rows = bank.rows([name.key for name in names])
         born = np.array([name.born for name in names], dtype=np.int64)
@@ -196,18 +201,20 @@ class Rebuilding:
         behind = (rows >= 0) & (bank.born[rows] == born)
         behind &= bank.block[rows] > np.array(ended, dtype=np.int64)
         if not behind.all():
-            name = names[int(behind.argmin())]
+            at = int(behind.argmin())
+            name, row = names[at], int(rows[at])
+            reached = f"block {bank.block[row]} born at {bank.born[row]}" if row >= 0 else "no row"
             raise StateMismatch(
                 complaint(
                     "rebuild",
                     "a recorded release lies ahead",
-                    expected=f"{name.kind} of block {name.block} born at {name.born} behind",
-                    got="a log with too few records",
+                    expected=f"records past {name.kind} of block {name.block} born at {name.born}",
+                    got=f"{reached} at the end of the log",
                 )
             )
 
     def _wanted(self, batch: Batch) -> NDArray[np.bool_]:
-        """Which slots some row has not seen yet."""
+        """Which slots their rows have not seen yet."""
         rows = self._bank.rows(batch.keys)
         since = np.full(len(rows), CLEAN, dtype=np.int64)
         saved = (rows >= 0) & (rows < len(self._valid_at))
@@ -218,8 +225,13 @@ class Rebuilding:
         return np.asarray(batch.offsets >= since[batch.index], dtype=np.bool_)
 
 
+def _shown(in_force: int | bytes | None) -> str:
+    """An action's number, or the checksum of a policy; both are public."""
+    return f"CRC-32 {crc32(in_force):08x}" if isinstance(in_force, bytes) else str(in_force)
+
+
 def _check_pool(saved: bytes, *, rows: int) -> None:
-    """Keys that have rows may have donated slots: then the pool is part of the checkpoint."""
+    """Refuse a checkpoint without the pool where keys have rows: they may have donated slots."""
     if rows and not saved:
         raise StateMismatch(
             complaint(
@@ -229,7 +241,7 @@ def _check_pool(saved: bytes, *, rows: int) -> None:
 
 
 def _go_on(pool: Engine, saved: bytes, *, position: int) -> None:
-    """The pool from its checkpoint: it is saved with each, so no record is read again for it."""
+    """Restore the pool from its checkpoint, which every one has: no record is read for it."""
     rows = [(POOL_KEY, saved)] if saved and saved != NO_SLOT else []
     rebuilding = Rebuilding(pool, rows=rows, releases={})
     for valid_at in rebuilding.valid_at().values():
@@ -241,7 +253,7 @@ def _go_on(pool: Engine, saved: bytes, *, position: int) -> None:
 
 
 def _seen(engine: Engine, rows: Sequence[tuple[Key, bytes]], ages: Ages | None) -> Ints:
-    """When the latest record of each saved row came, also where the stream asks no more."""
+    """When the latest record of each saved row came, even if keys no longer go idle."""
     if ages is None:
         return np.zeros(len(rows), dtype=np.int64)
     seen = snapshot.public_columns(replace(engine.layout, seen=1), rows).seen
@@ -251,7 +263,7 @@ def _seen(engine: Engine, rows: Sequence[tuple[Key, bytes]], ages: Ages | None) 
 def _newest(
     engine: Engine, rows: Sequence[tuple[Key, bytes]], releases: Recorded
 ) -> tuple[Sequence[tuple[Key, bytes]], Recorded]:
-    """What is of each key's newest learner: what is of an older one is only there to go."""
+    """The rows and releases of each key's newest learner; older ones wait to be deleted."""
     openings: dict[Key, int] = {}
     for name in releases:
         if name.kind == OPENING:
@@ -278,7 +290,7 @@ def rebuild(
     position: int,
     expected_rows: int,
 ) -> Engine:
-    """A new engine brought to `position`; see `Rebuilding`."""
+    """Rebuild a new engine to `position` in one call; see `Rebuilding`."""
     rebuilding = Rebuilding(engine, rows=rows, releases=releases)
     for batch in log:
         rebuilding.feed(batch)

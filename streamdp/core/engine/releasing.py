@@ -1,4 +1,4 @@
-"""From the waves of a batch to its releases, as columns."""
+"""Turns the waves of a batch into its releases, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamdp.core.regret import Estimate
 
 
 class Releasing:
-    """What the releases of one engine say of it, and of the rows of its bank."""
+    """Makes the releases of one engine."""
 
     __slots__ = ("_bank", "_crowded", "_remembers", "nothing")
 
@@ -52,7 +52,7 @@ class Releasing:
             born=none, block=none, value=none, start=none, stop=none, first_offset=none,
             last_offset=none,
         )  # fmt: skip
-        """What a batch releases in which no block ends: columns of no length."""
+        """The releases of a batch in which no block ends: empty columns."""
 
     def of(self, waves: Sequence[Wave]) -> Releases:
         """Releases in the order of the records that ended their blocks."""
@@ -82,7 +82,7 @@ class Releasing:
         )
 
     def _donated(self, waves: Sequence[Wave]) -> Releases:
-        """Blocks that were donated, and what the pool charges their slots."""
+        """Donated blocks, with what the pool charges their slots."""
         order = np.lexsort((column(waves, "block"), column(waves, "place")))
         return replace(
             self._columns(waves, order),

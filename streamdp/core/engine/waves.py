@@ -1,10 +1,10 @@
-"""Applying a plan to a bank: births, what slots add, and where blocks end, draws.
+"""Applies a plan to a bank: births, the addition of slots, and draws where blocks end.
 
 A *wave* is the r-th segment of every key that a batch touches. Keys do not depend on each other, so
 a wave is applied at once: its slots are added, and the rows whose block ends draw together.
 
-Streams that see all losses and streams that see the shown action's only go the same way. What their
-blocks accumulate, release and put in force is a part of its own: `losses` and `feedback`.
+Streams of losses and feedback streams go the same way. What their blocks accumulate, release and
+put in force is in the modules `losses` and `feedback`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPENING_CODE, BLOCK_CODE, ESTIMATE_CODE = 0, 1, 2
 one record come in this order."""
 
 DONATED_CODE = 255
-"""Of blocks that were donated: nothing was drawn from them."""
+"""The code of donated blocks: nothing was drawn from them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,7 +52,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ended:
-    """Blocks that end together, of different rows, and the records that they were of."""
+    """Blocks of different rows that end together, and their records."""
 
     rows: Ints
     block: Ints
@@ -88,7 +88,7 @@ class Added(Protocol):
     """What the slots of a batch add to rows, wave by wave."""
 
     def advance(self, which: Ints, rows: Ints) -> None:
-        """Add what these segments, which are of different rows, bring to their rows."""
+        """Add these segments, which are of different rows, to their rows."""
         ...
 
 
@@ -98,14 +98,15 @@ class Blocks(Protocol):
     def born(
         self, rows: Ints, draws: Draws, carried: dict[int, Carried]
     ) -> tuple[Ints, FeedbackColumns | None]:
-        """What new rows open with: their actions, or for a feedback stream their policies.
+        """The openings of new rows: their actions, or for a feedback stream their policies.
 
-        The rows at the places of `carried` open with that; their first blocks are in the bank.
+        Rows at the places in `carried` open with what they carry over, in the block that the bank
+        holds.
         """
         ...
 
     def added(self, plan: Plan) -> Added:
-        """What a plan's slots add; nothing is changed yet."""
+        """What a plan's slots add; nothing changes yet."""
         ...
 
     def close(self, ended: Ended, draws: Draws) -> Iterator[Wave]:
@@ -122,7 +123,7 @@ class Applier:
         self._schedule, self._blocks, self._bank, self._fresh = schedule, blocks, bank, fresh
 
     def apply(self, plan: Plan, draws: Draws) -> Iterator[Wave]:
-        """Change the bank by a plan that is charged; yields what was drawn."""
+        """Apply a plan whose charges are booked; yield what was drawn."""
         if len(plan.new):
             yield self._give_birth(plan, draws)
         if not len(plan.segments.of):
@@ -176,7 +177,7 @@ class Applier:
             bank.block[ended.rows] += 1
 
     def _given(self, plan: Plan, ends: Ints) -> Wave:
-        """Donated blocks that these segments end: their keys' actions stay in force."""
+        """The donated blocks that these segments end; their keys' actions stay in force."""
         ended = self._ended(plan, ends)
         self._bank.block[ended.rows] += 1
         nothing = np.zeros_like(ended.rows)
@@ -216,7 +217,7 @@ def column(waves: Sequence[Wave], name: str) -> Ints:
 
 
 def priors_of(waves: Sequence[Wave]) -> Ints:
-    """The priors that releases were drawn under; estimates know none."""
+    """The priors that releases were drawn under; 0 for estimates."""
     return np.concatenate(
         [np.zeros_like(wave.rows) if wave.prior is None else wave.prior for wave in waves]
     )
