@@ -136,7 +136,7 @@ def test_does_the_schedule_on_record_give_every_prior_again() -> None:
             assert again.crowd() == machine.crowd()
     again = engine(1)
     again.adopt(OnRecord(priors, {}))
-    with pytest.raises(sd.StateMismatch, match="a snapshot that is not there"):
+    with pytest.raises(sd.StateMismatch, match="names a snapshot that is missing"):
         again.apply_batch(log(1))
 
 
@@ -317,7 +317,7 @@ def test_is_a_snapshot_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     counted, known_priors = small.evidence(3, first=-1)
     assert counted.count.tolist() == [50]
     assert list(known_priors) == [-1]
-    with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
+    with pytest.raises(sd.StateMismatch, match="not one of this crowd"):
         whole.check(learner.crowd)
     many = Crowd(10_000, Fraction(1, 4), Fraction(1), Fraction(1, 20))
     assert most_priors(many) == 2 or most_priors(many) == 3
@@ -350,7 +350,7 @@ def test_is_what_no_partition_can_have_told_refused() -> None:
         bonuses[:3] = at
         wrong.append(replace(snapshot, priors=bonuses.tobytes()))
     for altered in wrong:
-        with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
+        with pytest.raises(sd.StateMismatch, match="not one of this crowd"):
             altered.check(learner.crowd)
     assert snapshot.name.digest not in {altered.digest for altered in wrong}
 
@@ -363,7 +363,7 @@ def test_is_what_a_prior_takes_to_make_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert snapshot is not None
     assert shared is not None
     monkeypatch.setattr(adoption, "MOST_NUMBERS", 2 * shared.size)
-    with pytest.raises(sd.StateMismatch, match="none that this crowd can have"):
+    with pytest.raises(sd.StateMismatch, match="not one of this crowd"):
         snapshot.check(shared)
     votes, priors = snapshot.evidence(shared.size, first=-1)
     bounded = CrowdSnapshot.of(shared, votes, priors, partition=0, epoch=1, number=1)

@@ -19,7 +19,6 @@ from streamdp.core.learners.bandits import (
     Bandit,
     Part,
     bandit_of,
-    expert_learner_of,
     refuse_in_blocks,
 )
 from streamdp.core.learners.bandits.bases import exp3_rates, printed_exp3_rates, tsallis
@@ -265,7 +264,7 @@ def test_do_parts_that_were_never_open_and_charges_without_account_stop_the_engi
     open_ = BanditEngine(replace(learner, charge=None), budget=None, randomness=SeededRandomness(1))
     assert not open_.accounts()
     assert open_.spent("a", 1) == 0
-    with pytest.raises(InvalidConfig, match="no charge from a learner that is not private"):
+    with pytest.raises(InvalidConfig, match="expected none from a learner that is not private"):
         open_.observe("a", 0.5)
 
 
@@ -299,12 +298,12 @@ def test_is_a_learner_with_advice_its_table_of_options() -> None:
     make = EXPERT_RECIPES["improved_batched_exp4"]
     options = {"noise": "printed", "delta": "1/1000", "tau": "4", "gamma": "1/2"}
     learner = make(actions=ARMS, experts=2, epsilon="1/2", **options)
-    assert expert_learner_of(learner.to_config(), actions=ARMS).options == learner.options
+    assert make(actions=ARMS, **dict(learner.options)).options == learner.options
     assert str(learner).startswith("improved_batched_exp4(experts=2, epsilon=1/2, noise=printed")
     for wrong, place in (
         ({"experts": "none"}, "learner.experts"),
-        ({"noise": "cell", "delta": "1/10"}, "it for printed noise"),
-        ({"noise": "printed"}, "one for printed noise"),
+        ({"noise": "cell", "delta": "1/10"}, "expected noise = printed"),
+        ({"noise": "printed"}, "a δ for printed noise"),
         ({"gamma": "2"}, "γ of your own"),
     ):
         with pytest.raises(InvalidConfig, match=place):

@@ -73,13 +73,13 @@ def test_is_which_key_and_which_block_a_function_of_their_names_alone() -> None:
 
 @pytest.mark.parametrize("share", ["-1/20", "2/3"])
 def test_is_a_share_that_is_none_refused(share: str) -> None:
-    with pytest.raises(InvalidConfig, match="no share of keys"):
+    with pytest.raises(InvalidConfig, match="control: out of range"):
         Control(Fraction(share))
 
 
 def test_is_a_bonus_that_no_float_holds_refused() -> None:
     """The likelihood of a vote has e to its power."""
-    with pytest.raises(InvalidConfig, match=r"no crowd; expected .* a bonus of at most 100"):
+    with pytest.raises(InvalidConfig, match=r"crowd: out of range; .* a bonus of at most 100"):
         Crowd(3, Fraction(1, 4), Fraction(101), Fraction(1, 20))
 
 

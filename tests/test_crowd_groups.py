@@ -73,7 +73,7 @@ def test_is_a_group_called_as_configured_else_by_how_its_keys_begin() -> None:
 )  # fmt: skip
 def test_are_groups_refused_that_name_no_keys(prefixes: tuple[tuple[bytes, ...], ...]) -> None:
     """A prefix decides for one group, and the number of groups is bounded."""
-    with pytest.raises(sd.InvalidConfig, match="no groups"):
+    with pytest.raises(sd.InvalidConfig, match="wrong prefixes"):
         Groups(prefixes)
 
 

@@ -321,7 +321,7 @@ def test_do_keys_donate_blocks_below_two_over_epsilon() -> None:
     assert given_.crowd is not None
     assert given_.crowd.donates == 4
     assert crowded(plain).pool is None is plain.pool
-    with pytest.raises(sd.InvalidConfig, match="donates to no crowd"):
+    with pytest.raises(sd.InvalidConfig, match="cannot donate; expected a crowd"):
         donating(plain)
 
 

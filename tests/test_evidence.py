@@ -228,7 +228,7 @@ def test_do_keys_not_meet(votes: list[list[int]]) -> None:
      (10**6 + 1, 4, Fraction(1, 9)), (3, 2**43, Fraction(1, 9)), (3, 4, Fraction(1, 10**6))],
 )  # fmt: skip
 def test_is_what_is_no_filter_refused(actions: int, since: int, hazard: Fraction) -> None:
-    with pytest.raises(sd.InvalidConfig, match="memory: no filter"):
+    with pytest.raises(sd.InvalidConfig, match="memory: out of range"):
         VoteFilter(actions, since, hazard)
 
 

@@ -64,7 +64,7 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     ("lines", "recipe", "said"),
     [
         ('crowd = "partition"\nmode = "shadow"', "blocks", "needs votes that readers see"),
-        ('crowd = "partition"', "weights", "policies have no place for"),
+        ('crowd = "partition"', "weights", "policies cannot use a crowd"),
         ('crowd = "partition"', "elimination", "expected policy_blocks"),
         ('control = "0.05"', "blocks", "a control group of no crowd"),
         ('crowd = "stream"', "blocks", "crowd: across partitions is for votes; expected crowd ="),

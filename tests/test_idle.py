@@ -22,7 +22,6 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.engine import NotPrivate, idleness, machine, waves
-from streamdp.core.engine.carrying import heritage_of
 from streamdp.core.engine.idleness import Idleness
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
@@ -37,6 +36,7 @@ from streamdp.wire.lines import CarriedOver, Charge
 from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.bequeathing import heritage_of
 from tests.support.calling import CONFIG
 from tests.support.carrying import (
     ALL,

@@ -294,5 +294,5 @@ def test_is_the_law_of_the_baseline_that_of_its_draws() -> None:
 def test_does_the_baseline_take_no_prior() -> None:
     """The smallest sum is not a noisy comparison: nothing could be added to its noise."""
     leader = replace(sd.follow_the_leader(actions=ACTIONS), bonus=Fraction(1))
-    with pytest.raises(sd.InvalidConfig, match="smallest: no prior here"):
+    with pytest.raises(sd.InvalidConfig, match="smallest: takes no prior"):
         leader.log_probabilities(np.zeros(3, dtype=np.int64), in_force=0)

@@ -189,14 +189,14 @@ def test_refusal_says_slots_and_charges_only() -> None:
 
 
 BAD: list[tuple[str, Callable[[Ledger], object]]] = [
-    ("no account", lambda led: charge(led, 2, 1, 2, epsilon=ONE)),
-    ("no account", lambda led: led.spent(-1, 1)),
-    ("no account", lambda led: list(led.export(2))),
+    ("no such account", lambda led: charge(led, 2, 1, 2, epsilon=ONE)),
+    ("no such account", lambda led: led.spent(-1, 1)),
+    ("no such account", lambda led: list(led.export(2))),
     ("no slots", lambda led: charge(led, 0, 2, 2, epsilon=ONE)),
     ("no slots", lambda led: charge(led, 0, 0, 2, epsilon=ONE)),
     ("uneven", lambda led: led.book(column(0, 1), column(1), column(2), epsilon=ONE)),
     ("not exact", lambda led: charge(led, 0, 1, 2, epsilon=0.1)),  # type: ignore[arg-type]
-    ("no charge", lambda led: charge(led, 0, 1, 2, epsilon=Fraction(0))),
+    ("out of range", lambda led: charge(led, 0, 1, 2, epsilon=Fraction(0))),
     ("not exact", lambda led: Ledger(1)),  # type: ignore[arg-type]
 ]
 

@@ -341,11 +341,11 @@ def test_is_a_carried_opening_told_no_prior() -> None:
 def test_which_learners_have_no_place_for_a_prior(recipe: str) -> None:
     """Who stops to show an arm, or keeps no normal law, cannot be told one."""
     plain = FEEDBACK_RECIPES[recipe](actions=ARMS, epsilon="1")
-    with pytest.raises(sd.InvalidConfig, match="a crowd of means that its policies have no place"):
+    with pytest.raises(sd.InvalidConfig, match="its policies cannot use a crowd of means"):
         pooling(plain)
     with pytest.raises(sd.InvalidConfig, match="a crowd of means"):
         replace(learner(), crowd=PooledMeans(4))
-    with pytest.raises(sd.InvalidConfig, match="crowd: no crowd"):
+    with pytest.raises(sd.InvalidConfig, match="crowd: out of range"):
         PooledMeans(1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from math import comb, exp, log, sqrt
+from math import comb, exp, log, nextafter, sqrt
 
 import numpy as np
 import pytest
@@ -26,7 +26,6 @@ from streamdp.core.regret import (
     estimate,
     leader_bound,
     lower_bound,
-    minimax_lower_bound,
     prefix_softmax_bound,
     prefix_softmax_minimax,
     resampled_leader_bound,
@@ -167,6 +166,16 @@ def test_the_papers_constants() -> None:
     assert deterministic_lower_bound(actions=5, epsilon=0.1, horizon=99) == 0
 
 
+def hardest_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
+    """`lower_bound` at the gap that is hardest at this horizon: a lower bound for all gaps."""
+    hardest = sqrt(log(actions) / (16 * horizon)) * (1 + 1e-12)  # so that rounding leaves T enough
+    widest = nextafter(1 / 4, 0)
+    return max(
+        lower_bound(actions=actions, gap=gap, epsilon=epsilon, horizon=horizon)
+        for gap in (min(hardest, widest), widest)
+    )
+
+
 @given(
     actions=st.integers(6, 10**6),
     gap=st.floats(1e-4, 1),
@@ -182,16 +191,17 @@ def test_no_lower_bound_is_above_an_upper_one(
     assert lower_bound(actions=actions, gap=gap, epsilon=epsilon, horizon=horizon) <= above
     assert deterministic_lower_bound(actions=actions, epsilon=epsilon, horizon=horizon) <= above
     above = prefix_softmax_minimax(actions=actions, horizon=horizon, eta=eta)
-    below = minimax_lower_bound(actions=actions, epsilon=epsilon, horizon=horizon)
+    below = hardest_lower_bound(actions=actions, epsilon=epsilon, horizon=horizon)
     assert below <= above <= horizon
 
 
-def test_the_minimax_lower_bound_has_both_of_its_terms() -> None:
-    statistical = minimax_lower_bound(actions=100, epsilon=10, horizon=10**6)
+def test_the_lower_bound_at_the_hardest_gap_has_both_of_its_terms() -> None:
+    """√(T ln K)/11, as in Hu et al. 2025 after Theorem 12; 0.0098 ln K/ε."""
+    statistical = hardest_lower_bound(actions=100, epsilon=10, horizon=10**6)
     assert statistical == pytest.approx(sqrt(1e6 * log(100)) / 11)
-    private = minimax_lower_bound(actions=100, epsilon=1e-3, horizon=10**4)
+    private = hardest_lower_bound(actions=100, epsilon=1e-3, horizon=10**4)
     assert private == pytest.approx(9.8 * log(100))
-    assert minimax_lower_bound(actions=3, epsilon=1, horizon=10**6) == 0
+    assert hardest_lower_bound(actions=3, epsilon=1, horizon=10**6) == 0
 
 
 @pytest.mark.parametrize("bad", [{"actions": 1}, {"gap": 0.0}, {"gap": 1.5}, {"eta": 0.0}])
@@ -266,8 +276,8 @@ def test_the_standard_error_is_that_of_the_noise(name: str) -> None:
     [
         ("regret", "1", 1, "estimate.name: unknown"),
         ("block_regret", 0.1, 1, "estimate.epsilon: not exact"),
-        ("block_regret", "1", 0, "estimate.min_length: no length"),
-        ("block_regret", "1", "some", "estimate.min_length: no length"),
+        ("block_regret", "1", 0, "estimate.min_length: not a slot count"),
+        ("block_regret", "1", "some", "estimate.min_length: not a slot count"),
     ],
 )
 def test_what_is_no_estimate_is_refused(
@@ -278,5 +288,5 @@ def test_what_is_no_estimate_is_refused(
 
 
 def test_an_estimate_made_by_hand_is_checked_too() -> None:
-    with pytest.raises(InvalidConfig, match="no length"):
+    with pytest.raises(InvalidConfig, match="not a slot count"):
         Estimate("block_regret", Fraction(1), min_length="8")  # type: ignore[arg-type]

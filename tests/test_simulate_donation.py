@@ -90,5 +90,5 @@ def test_can_donation_be_simulated_from_the_command_line() -> None:
 
 def test_is_a_learner_without_a_crowd_refused() -> None:
     """Its pool would tell nobody anything."""
-    with pytest.raises(sd.InvalidConfig, match="donates to no crowd"):
+    with pytest.raises(sd.InvalidConfig, match="cannot donate; expected a crowd"):
         donating(remembering(EPSILON, ["a", "b"]))

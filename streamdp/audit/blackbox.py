@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from math import inf, log
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import ACTION
 from streamdp.core.schedule import Schedule
@@ -203,7 +203,7 @@ def highest(count: int, runs: int, *, error: float) -> float:
     return high
 
 
-def _log_tail(choose: NDArray[np.float64], k: NDArray[np.int64], runs: int, p: float) -> float:
+def _log_tail(choose: Floats, k: Ints, runs: int, p: float) -> float:
     """ln P(Bin(runs, p) ≤ the last k)."""
     if p >= 1.0:
         return -inf

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.sampler import chi2
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.events import SUMS, Identity
 from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
 
@@ -60,7 +60,7 @@ def _flaws(draw: Draw, samples: int) -> Iterator[str]:
             yield "a request gets another action when it is asked again"
 
 
-def _follows(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> bool:
+def _follows(observed: Ints, expected: Floats) -> bool:
     """Whether counts follow their law; what has no chance must not come at all."""
     possible = expected > 0
     if observed[~possible].any() or len(observed) > len(expected):
@@ -68,9 +68,7 @@ def _follows(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> bool
     return chi2(observed[possible], expected[possible]).passed
 
 
-def _drawn(
-    draw: Draw, policy: Policy, release: Identity, requests: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _drawn(draw: Draw, policy: Policy, release: Identity, requests: int) -> tuple[Ints, Floats]:
     """The actions and stated probabilities that a number of requests get."""
     drawn = [draw(policy, release, f"r-{at}") for at in range(requests)]
     arms, said = zip(*drawn, strict=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.fold import Fold, bonuses, plain_winners, scaled
 from streamdp.audit.standing import Standings, standings_of
 from streamdp.audit.telling import StoryResult, purpose_of
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.audit.witness import NOBODY, Selected
+from streamdp.core.arrays import Bools
 from streamdp.core.events import ACTION
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
@@ -105,7 +105,7 @@ def losers(learner: Leader, call: Selected) -> Iterator[str]:
         yield from _at(call, wrong, "another action wins with these bits")
 
 
-def _at(call: Selected, wrong: NDArray[np.bool_], what: str) -> Iterator[str]:
+def _at(call: Selected, wrong: Bools, what: str) -> Iterator[str]:
     """The first row of a call of which something is wrong."""
     if wrong.any():
         row = int(wrong.argmax())
@@ -191,7 +191,7 @@ def _prices(result: StoryResult) -> Iterator[str]:
             return
 
 
-def where(wrong: NDArray[np.bool_], what: str) -> Iterator[str]:
+def where(wrong: Bools, what: str) -> Iterator[str]:
     """The first key and block of which something is wrong."""
     if wrong.any():
         key, block = np.unravel_index(int(wrong.argmax()), wrong.shape)

@@ -29,7 +29,7 @@ from streamdp.audit.script import (
     runs_of,
     word_of,
 )
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch, Releases
@@ -57,7 +57,7 @@ class Design:
     scripts: Ints  # S × (B + 1)
     windows: Ints  # W × B: how many slots of each block count, less the fewest possible
     choices: Ints  # B: how many windows each block has
-    coins: NDArray[np.bool_]  # C × T × K
+    coins: Bools  # C × T × K
     alone: range = range(0)  # slots, each of which, of each run, is a batch
 
     @property
@@ -285,7 +285,7 @@ def _windows(learner: Leader, blocks: int) -> tuple[Ints, Ints]:
     return choices, np.array(list(product(*(range(many) for many in choices.tolist()))))
 
 
-def _coins(slots: int, actions: int, places: list[int]) -> NDArray[np.bool_]:
+def _coins(slots: int, actions: int, places: list[int]) -> Bools:
     """All outcomes of resampling 1/2 in these slots."""
     outcomes = list(product((False, True), repeat=len(places) * actions))
     coins = np.zeros((len(outcomes), slots, actions), dtype=np.bool_)

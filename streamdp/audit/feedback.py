@@ -29,12 +29,11 @@ from math import exp, inf
 
 import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - contents are made up: no secret
-from numpy.typing import NDArray
 
 from streamdp.audit.sampler import chi2
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.audit.verdict import Audit
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.events import NO_ARM, SUMS, FeedbackBatch, Release, Releases
 from streamdp.core.grid import NULL
@@ -356,7 +355,7 @@ def noise_failures(learner: PolicyLearner, samples: int, randomness: Randomness)
         return _released(machine.apply_batch(batch), runs=samples)[1]
 
     noise = run(learner) - run(replace(learner, charge=None))
-    known: list[tuple[Ints, NDArray[np.float64]]] = []
+    known: list[tuple[Ints, Floats]] = []
     for kind, scale in enumerate((learner.sums_scale, learner.counts_scale)):
         drawn = noise[:, :, kind].reshape(samples, -1).T
         if scale is None:
@@ -376,11 +375,11 @@ def noise_failures(learner: PolicyLearner, samples: int, randomness: Randomness)
             yield "noises of two numbers are not independent"
 
 
-def _borders(scale: float) -> NDArray[np.float64]:
+def _borders(scale: float) -> Floats:
     return np.unique(np.rint(np.array(_QUANTILES) * scale))
 
 
-def _binned_law(scale: float) -> NDArray[np.float64]:
+def _binned_law(scale: float) -> Floats:
     """The chances of discrete Laplace noise between the borders, in closed form."""
     ratio = exp(-1 / scale)
     below = [

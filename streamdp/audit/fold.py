@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.stories import Losses, Story
-from streamdp.core.arrays import Floats, Ints, Words
+from streamdp.core.arrays import Bools, Floats, Ints, Words
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.selection import Prior
@@ -24,7 +23,7 @@ _FIELD_BITS, _FIELDS = 20, 3  # of a resampled loss in its word, three to a word
 _MARGIN = 1e-6  # by how much a key must be ahead to be trusted; rounding is below 1e-11
 
 
-def plain_grid(losses: Losses) -> tuple[Ints, NDArray[np.bool_]]:
+def plain_grid(losses: Losses) -> tuple[Ints, Bools]:
     """Losses in units of the grid, 1/2 where a row is not finite; and which rows those are."""
     null = np.asarray(~np.isfinite(losses).all(axis=-1))
     usable = np.where(null[..., None], np.float32(0.5), losses).astype(np.float64)
@@ -104,7 +103,7 @@ def bonuses(prior: Prior | None, rows: int, actions: int) -> tuple[Ints, int]:
 
 def plain_winners(
     name: str, rate: Fraction, sums: Ints, words: Words, prior: Prior | None
-) -> tuple[Ints, NDArray[np.bool_]] | None:
+) -> tuple[Ints, Bools] | None:
     """The winners by the textbook, and where they are certain; None for an unknown mechanism.
 
     The least ρ·d − b + noise wins. V is the real number whose binary digits are the word's.

@@ -20,13 +20,12 @@ from math import exp, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit.exposure import Design, designs, frames
 from streamdp.audit.reader import WindowReader
 from streamdp.audit.script import runs_of
 from streamdp.audit.transcripts import log_transcripts
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.events import ACTION, OPENING, Releases
 from streamdp.core.grid import quantise
@@ -61,7 +60,7 @@ def sample(learner: Leader, *, randomness: Randomness, samples: int) -> Chi2:
     return chi2(observed, expected)
 
 
-def chi2(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> Chi2:
+def chi2(observed: Ints, expected: Floats) -> Chi2:
     """Pearson's statistic over cells of at least five expected, the others as one cell."""
     few = expected < _FEW
     counts = np.append(observed[~few], observed[few].sum()).astype(np.float64)
@@ -91,15 +90,13 @@ def _one_stream(learner: Leader) -> Design:
     return replace(short, varied=(), fixed=fixed, scripts=np.array(scripts), coins=coins)
 
 
-def _law(learner: Leader, design: Design) -> NDArray[np.float64]:
+def _law(learner: Leader, design: Design) -> Floats:
     """The log-probability of each transcript: opening, then K + 1 outcomes of the last block."""
     logs = log_transcripts(WindowReader(learner)(design), learner.choose)
     return np.asarray(logs[0] - log(len(learner.actions)))
 
 
-def _observed(
-    learner: Leader, design: Design, randomness: Randomness, samples: int
-) -> NDArray[np.int64]:
+def _observed(learner: Leader, design: Design, randomness: Randomness, samples: int) -> Ints:
     """How often each transcript came out, in the order of `_law`."""
     engine = Engine(
         stream="audit",
@@ -200,7 +197,7 @@ def _classes(noise: Ints, estimate: Estimate, learner: Leader) -> Ints:
     return np.asarray(np.digitize(noise, [-large + 1, 0, large]), dtype=np.int64)
 
 
-def _shares(estimate: Estimate, learner: Leader) -> NDArray[np.float64]:
+def _shares(estimate: Estimate, learner: Leader) -> Floats:
     """How likely each class is: P(Y ≥ k) = qᵏ/(1 + q) for discrete Laplace noise, q = e^(−1/s)."""
     q = exp(-1 / estimate.scale(actions=len(learner.actions)))
     beyond = q ** _median(estimate, learner) / (1 + q)
@@ -211,9 +208,7 @@ def _median(estimate: Estimate, learner: Leader) -> int:
     return max(1, round(log(2) * estimate.scale(actions=len(learner.actions))))
 
 
-def _of_two(
-    one: Ints, other: Ints, first: NDArray[np.float64], second: NDArray[np.float64]
-) -> Chi2:
+def _of_two(one: Ints, other: Ints, first: Floats, second: Floats) -> Chi2:
     """Whether two columns have these laws and nothing to do with each other."""
     observed = np.bincount(one * len(second) + other, minlength=len(first) * len(second))
     return chi2(observed, np.outer(first, second).ravel() * len(one))

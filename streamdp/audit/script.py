@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints, Words
+from streamdp.core.arrays import Bools, Floats, Ints, Words
 from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose
 from streamdp.core.selection import Prior
 
@@ -49,14 +49,14 @@ class Script:
 
     actions: Ints  # N × (B + 1): the opening, then what each block's selection returns
     windows: Words  # N × (B + 1): the word that each block's window is drawn by
-    coins: NDArray[np.bool_]  # N × T × K: whether a resampled 1/2 becomes 1
+    coins: Bools  # N × T × K: whether a resampled 1/2 becomes 1
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the selections of N runs were allowed to read, one at the end of each of B blocks."""
 
-    happened: NDArray[np.bool_]  # N × B: whether there was a selection
+    happened: Bools  # N × B: whether there was a selection
     sums: Ints  # N × B × K
     bonuses: Ints  # N × B × K: numerators of the prior
     denominators: list[int]  # B
@@ -150,7 +150,7 @@ class ScriptedRandomness:
         return (key or b"")[-TAG_BYTES:].rjust(TAG_BYTES, b"\0")
 
     def bits(
-        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
+        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints
     ) -> ScriptedBits:
         """The scripted bits of one draw per row."""
         runs = np.ascontiguousarray(tags[:, -_KEY_BYTES:]).view(">i8")[:, 0].astype(np.int64)
@@ -174,6 +174,6 @@ class Scripted:
         chosen: Ints = bits.script.actions[bits.runs, np.minimum(blocks + 1, last)]
         return chosen
 
-    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> NDArray[np.float64]:
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """A script has no law."""
         raise TypeError("a scripted choice has no law")

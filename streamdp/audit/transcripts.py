@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.audit.exposure import Exposure
-from streamdp.core.arrays import Floats
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.regret import Estimate
 from streamdp.core.selection import Mechanism, Prior
 
@@ -62,7 +62,7 @@ def laws(exposure: Exposure, choose: Mechanism) -> Floats:
     return logs
 
 
-def _reads(exposure: Exposure, block: int) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+def _reads(exposure: Exposure, block: int) -> tuple[Ints, NDArray[np.intp]]:
     """Differences of sums, and bonuses: the different rows, and which of them each run read."""
     if block not in exposure.reads:
         seen, happened = exposure.seen, exposure.seen.happened[:, block]
@@ -73,7 +73,7 @@ def _reads(exposure: Exposure, block: int) -> tuple[NDArray[np.int64], NDArray[n
     return exposure.reads[block]
 
 
-def distinct_rows(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+def distinct_rows(table: Ints) -> tuple[Ints, NDArray[np.intp]]:
     """The different rows of a table, and which of them each row is.
 
     Rows are compared by one number each, which takes a tenth of the time; where two different rows
@@ -87,7 +87,7 @@ def distinct_rows(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
     return table[first], which
 
 
-def law(choose: Mechanism, read: NDArray[np.int64], denominator: int) -> Floats:
+def law(choose: Mechanism, read: Ints, denominator: int) -> Floats:
     """The law of one selection that read these sums and these bonuses."""
     sums, bonuses = np.split(read, 2)
     prior = Prior.dense(bonuses[None], denominator) if bonuses.any() else None

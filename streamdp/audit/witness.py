@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints, Words
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.events import Key
 from streamdp.core.randomness import Bits, Purpose, Randomness
 from streamdp.core.selection import Mechanism, Prior
@@ -112,6 +112,6 @@ class Watched:
         """What the watched choice selects."""
         return self.witness.select(self.choose, sums, bits, prior)
 
-    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> NDArray[np.float64]:
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """The law of the watched choice."""
         return self.choose.log_probabilities(sums, prior)

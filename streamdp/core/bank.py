@@ -59,7 +59,7 @@ class Bank:
     born: Ints
     first_offset: Ints
     first_unsaved: Ints
-    nulls: NDArray[np.int64]
+    nulls: Ints
     remembered: NDArray[np.int32] | Ints
     seen: Ints
     shown: Ints

@@ -24,6 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Ints
+
 Key = bytes | None
 """A record's key. The null key is a key like others."""
 
@@ -58,15 +60,13 @@ class LossBatch:
     """
 
     keys: Sequence[Key]  # distinct
-    index: NDArray[np.int64]  # n
+    index: Ints  # n
     losses: NDArray[np.float32]  # n × K
-    offsets: NDArray[np.int64]  # n
-    times: NDArray[np.int64] | None = None  # n: milliseconds; for streams whose keys go idle
+    offsets: Ints  # n
+    times: Ints | None = None  # n: milliseconds; for streams whose keys go idle
 
     @classmethod
-    def by_key(
-        cls, keys: Sequence[Key], losses: NDArray[np.float32], offsets: NDArray[np.int64]
-    ) -> LossBatch:
+    def by_key(cls, keys: Sequence[Key], losses: NDArray[np.float32], offsets: Ints) -> LossBatch:
         """A batch from the key of each slot.
 
         >>> batch = LossBatch.by_key([b"fr", b"de", b"fr"], np.zeros((3, 2), "f4"), np.arange(3))
@@ -91,22 +91,22 @@ class FeedbackBatch:
     """
 
     keys: Sequence[Key]  # distinct
-    index: NDArray[np.int64]  # n
+    index: Ints  # n
     played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
-    gain: NDArray[np.int64]  # n: grid units
-    offsets: NDArray[np.int64]  # n
-    unusable: NDArray[np.bool_] | None = None
+    gain: Ints  # n: grid units
+    offsets: Ints  # n
+    unusable: Bools | None = None
     """Which slots' contents could not be read, where that is known. NOT PRIVATE: only a quarantine
     reads it (which is as sensitive as the input), since a gain of 0 may also be a loss of 1/2."""
-    times: NDArray[np.int64] | None = None  # n: milliseconds; for streams whose keys go idle
+    times: Ints | None = None  # n: milliseconds; for streams whose keys go idle
 
     @classmethod
     def by_key(
         cls,
         keys: Sequence[Key],
         played: NDArray[np.int32],
-        gain: NDArray[np.int64],
-        offsets: NDArray[np.int64],
+        gain: Ints,
+        offsets: Ints,
     ) -> FeedbackBatch:
         """A batch from the key of each slot."""
         return cls(*numbered(keys), played, gain, offsets)
@@ -116,7 +116,7 @@ class FeedbackBatch:
         return f"FeedbackBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
-def numbered(keys: Sequence[Key]) -> tuple[list[Key], NDArray[np.int64]]:
+def numbered(keys: Sequence[Key]) -> tuple[list[Key], Ints]:
     """The distinct keys in the order of their first places, and each key's number among them.
 
     A `defaultdict` that counts up looks each key up only once: 36 ns a key.
@@ -157,7 +157,7 @@ class BlockSums:
     shown: bytes
 
     @classmethod
-    def of(cls, gains: NDArray[np.int64], shown: NDArray[np.int64]) -> BlockSums:
+    def of(cls, gains: Ints, shown: Ints) -> BlockSums:
         """From K noisy sums and K counts.
 
         >>> BlockSums.of(np.array([5, -3]), np.array([2, 1])).arrays()
@@ -165,7 +165,7 @@ class BlockSums:
         """
         return cls(gains.astype("<i8").tobytes(), shown.astype("<i8").tobytes())
 
-    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def arrays(self) -> tuple[Ints, Ints]:
         """The K noisy sums and the K counts."""
         gains, shown = np.frombuffer(self.gains, "<i8"), np.frombuffer(self.shown, "<i8")
         return gains.astype(np.int64, copy=False), shown.astype(np.int64, copy=False)
@@ -197,12 +197,12 @@ class CrowdPrior:
     adopted: tuple[Adopted, ...] = ()  # the other partitions' snapshots that went into it
 
     @classmethod
-    def of(cls, number: int, *, after: int, gap: int, bonuses: NDArray[np.int64]) -> CrowdPrior:
+    def of(cls, number: int, *, after: int, gap: int, bonuses: Ints) -> CrowdPrior:
         """From K bonuses, or from K for each group of keys, group after group."""
         return cls(number, after, gap, bonuses.astype("<i8").tobytes())
 
     @property
-    def bonuses(self) -> NDArray[np.int64]:
+    def bonuses(self) -> Ints:
         """K bonuses for each group of keys, in units of 2**-20 noise units."""
         return np.frombuffer(self.encoded, "<i8").astype(np.int64, copy=False)
 
@@ -273,8 +273,8 @@ class Release:
 class FeedbackColumns:
     """The sums, counts and policies of many releases of a feedback stream: n × K each."""
 
-    gains: NDArray[np.int64]  # noisy sums; 0 for an opening
-    shown: NDArray[np.int64]  # counts; 0 for an opening
+    gains: Ints  # noisy sums; 0 for an opening
+    shown: Ints  # counts; 0 for an opening
     policy: NDArray[np.uint32]  # in force after the release
 
     def sums(self, at: int) -> BlockSums:
@@ -283,7 +283,7 @@ class FeedbackColumns:
 
     @classmethod
     def joined(
-        cls, parts: Iterable[FeedbackColumns | None], order: slice | NDArray[np.int64] = slice(None)
+        cls, parts: Iterable[FeedbackColumns | None], order: slice | Ints = slice(None)
     ) -> FeedbackColumns | None:
         """The parts one after the other, then in this order; None if there are none."""
         given = [part for part in parts if part is not None]
@@ -305,19 +305,19 @@ class Releases(Sequence[Release]):
     kinds: tuple[str, ...]  # what the codes in `kind` mean
     charges: tuple[Fraction, ...]  # the charge of each kind
     keys: Sequence[Key]  # one per release
-    born: NDArray[np.int64]
-    block: NDArray[np.int64]
+    born: Ints
+    block: Ints
     kind: NDArray[np.uint8]
-    value: NDArray[np.int64]
-    start: NDArray[np.int64]
-    stop: NDArray[np.int64]
-    first_offset: NDArray[np.int64]
-    last_offset: NDArray[np.int64]
+    value: Ints
+    start: Ints
+    stop: Ints
+    first_offset: Ints
+    last_offset: Ints
     feedback: FeedbackColumns | None = None  # feedback streams only
-    in_force: NDArray[np.int64] | None = None  # the action in force after each, with a memory
+    in_force: Ints | None = None  # the action in force after each, with a memory
     carried: Mapping[tuple[Key, int], Carried] | None = None
     """What the openings carried over, by key and born."""
-    prior: NDArray[np.int64] | None = None  # the crowd's prior that each was drawn under
+    prior: Ints | None = None  # the crowd's prior that each was drawn under
     priors: tuple[CrowdPrior, ...] = ()  # the priors that were made between these releases
     prior_places: tuple[int, ...] = ()
     """How many releases and votes of the pool come before each prior (`between`)."""

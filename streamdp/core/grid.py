@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 
 GRID_BITS = 20
@@ -85,7 +86,7 @@ def as_vector(losses: object, *, actions: int) -> NDArray[np.float32]:
     return as_float32(numbers, actions=actions)
 
 
-def quantise(losses: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def quantise(losses: NDArray[np.float32]) -> tuple[Ints, Bools]:
     """Rows of losses on the grid, and which rows were null: the definition.
 
     >>> grid, null = quantise(np.array([[0.25, 7.0], [np.nan, 0.0]], dtype=np.float32))
@@ -139,14 +140,14 @@ class Quantiser:
         return len(self._shifted)
 
     def shift_at(
-        self, losses: NDArray[np.float32], places: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        self, losses: NDArray[np.float32], places: Ints
+    ) -> tuple[NDArray[np.float32], Bools]:
         """`shift` of the rows at these places."""
         gathered = self._shifted[: len(places)]
         np.take(losses, places, axis=0, out=gathered, mode="clip")  # the mode avoids a copy
         return self.shift(gathered)
 
-    def shift(self, losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def shift(self, losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], Bools]:
         """At most `chunk` rows as 8 + grid value (valid until the next call); which were null."""
         n = len(losses)
         shifted = self._shifted[:n]
@@ -159,9 +160,7 @@ class Quantiser:
         return shifted, null
 
 
-def column_sums(
-    quantiser: Quantiser, losses: NDArray[np.float32]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def column_sums(quantiser: Quantiser, losses: NDArray[np.float32]) -> tuple[Ints, Bools]:
     """Exact sums over rows of any number of float32 losses, and which rows were null."""
     sums = np.zeros(losses.shape[1], dtype=np.int64)
     nulls = np.empty(len(losses), dtype=np.bool_)
@@ -173,7 +172,7 @@ def column_sums(
     return sums, nulls
 
 
-def grid_sums(shifted: NDArray[np.float32]) -> NDArray[np.int64]:
+def grid_sums(shifted: NDArray[np.float32]) -> Ints:
     """Column sums, in grid units, of at most 4095 rows of 8 + grid value."""
     rows, actions = shifted.shape
     fold = min(rows, max(1, _WIDE // actions))  # narrow rows are added side by side
@@ -185,13 +184,13 @@ def grid_sums(shifted: NDArray[np.float32]) -> NDArray[np.int64]:
     return unshift(wrapped, np.array(rows)).astype(np.int64)
 
 
-def unshift(wrapped: NDArray[np.uint32], counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+def unshift(wrapped: NDArray[np.uint32], counts: Ints) -> NDArray[np.uint32]:
     """Sums of the bits of `counts` shifted rows without their constants, modulo 2**32."""
     offset = (counts * _EIGHT_AS_BITS % 2**32).astype(np.uint32)
     return np.subtract(wrapped, offset, dtype=np.uint32)
 
 
-def centred_gains(losses: NDArray[np.float32]) -> NDArray[np.int64]:
+def centred_gains(losses: NDArray[np.float32]) -> Ints:
     """The gain 1/2 − loss of each loss, in grid units; an unusable loss has the gain 0.
 
     >>> centred_gains(np.array([0.25, 7.0, np.nan], dtype=np.float32)) / UNIT

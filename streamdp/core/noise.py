@@ -19,8 +19,8 @@ from fractions import Fraction
 from math import exp, expm1, floor, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints, Words
 from streamdp.core.enclosure import Digits, Precision
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.randomness import Bits
@@ -31,7 +31,7 @@ _LARGEST_SCALE = Fraction(1 << 50)  # |Y| < 2**62 would need a V below 2**-4096
 _SMALLEST_SCALE = Fraction(1, 1 << 500)
 
 
-def discrete_laplace(scale: Fraction, bits: Bits, *, position: int = 0) -> NDArray[np.int64]:
+def discrete_laplace(scale: Fraction, bits: Bits, *, position: int = 0) -> Ints:
     """One draw per row of `bits`, from the words at `position` and the next.
 
     >>> from streamdp.core.randomness import SeededRandomness
@@ -42,13 +42,11 @@ def discrete_laplace(scale: Fraction, bits: Bits, *, position: int = 0) -> NDArr
     return discrete_laplaces(scale, bits, 1, position=position)[:, 0]
 
 
-def discrete_laplaces(
-    scale: Fraction, bits: Bits, count: int, *, position: int = 0
-) -> NDArray[np.int64]:
+def discrete_laplaces(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
     """`count` independent draws per row of `bits`, from 2·`count` words each; rows × `count`."""
     _check(scale)
     parts = _geometric(scale, bits, bits.words(position, 2 * count), position)
-    draws: NDArray[np.int64] = parts[:, 0::2] - parts[:, 1::2]
+    draws: Ints = parts[:, 0::2] - parts[:, 1::2]
     return draws
 
 
@@ -66,9 +64,7 @@ def _check(scale: Fraction) -> None:
         raise InvalidConfig(complaint("scale", "not a scale", expected=expected, got=repr(scale)))
 
 
-def _geometric(
-    scale: Fraction, bits: Bits, words: NDArray[np.uint64], position: int
-) -> NDArray[np.int64]:
+def _geometric(scale: Fraction, bits: Bits, words: Words, position: int) -> Ints:
     """⌊scale·(−ln V)⌋ for the V that begins with each word; rows × positions from `position` on."""
     known = min(bits.width, _FLOAT_BITS)
     cells = np.right_shift(words, np.uint64(64 - known)).astype(np.float64)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints, Words
 from streamdp.core.errors import InvalidConfig, complaint
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Bits(Protocol):
     def width(self) -> int:
         """How many leading bits of a level-0 word are random: 64, or fewer in tests."""
 
-    def words(self, start: int, count: int) -> NDArray[np.uint64]:
+    def words(self, start: int, count: int) -> Words:
         """Rows × `count` words of level 0, at positions [start, start + count)."""
 
     def more(self, row: int, position: int, level: int) -> int:
@@ -92,9 +93,7 @@ class Randomness(Protocol):
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
         """The 16 bytes that stand for a learner's identity; kept with its row."""
 
-    def bits(
-        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
-    ) -> Bits:
+    def bits(self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints) -> Bits:
         """The bits of one draw per row; an index is a block, or a slot when resampling."""
 
 
@@ -105,9 +104,7 @@ class CounterBits:
 
     width = WORD_BITS
 
-    def __init__(
-        self, cipher: CipherContext, high: NDArray[np.uint64], low: NDArray[np.uint64]
-    ) -> None:
+    def __init__(self, cipher: CipherContext, high: Words, low: Words) -> None:
         self._cipher = cipher
         self._high = high
         self._low = low
@@ -117,7 +114,7 @@ class CounterBits:
         """How many draws."""
         return len(self._high)
 
-    def words(self, start: int, count: int) -> NDArray[np.uint64]:
+    def words(self, start: int, count: int) -> Words:
         """Rows × `count` words of level 0; one AES block holds an even position and the next."""
         first, rows = start >> 1, len(self._high)
         if not rows:
@@ -184,9 +181,7 @@ class SystemRandomness:
         """Sixteen zero bytes: fresh bits need no identity."""
         return bytes(TAG_BYTES)
 
-    def bits(
-        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
-    ) -> Bits:
+    def bits(self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints) -> Bits:
         """Fresh bits; the arguments are not used."""
         rows, cipher = len(indices), _aes(self._entropy(KEY_BYTES))
         if rows == 1:
@@ -221,9 +216,7 @@ class SeededRandomness:
         person = b"streamdp tag"
         return blake2b(identity, digest_size=TAG_BYTES, key=self._secret, person=person).digest()
 
-    def bits(
-        self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: NDArray[np.int64]
-    ) -> Bits:
+    def bits(self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints) -> Bits:
         """The bits of the draws `indices` of the learners `tags`: AES of tag ⊕ address."""
         halves = np.ascontiguousarray(tags, np.uint8).view(_LITTLE)
         high = halves[:, 0] ^ indices.astype(np.uint64)
@@ -265,7 +258,7 @@ def _encoded_place(stream: str, partition: int) -> bytes:
     return _encode(stream, partition)
 
 
-def uniform_integers(bits: Bits, n: NDArray[np.int64], *, position: int = 0) -> NDArray[np.int64]:
+def uniform_integers(bits: Bits, n: Ints, *, position: int = 0) -> Ints:
     """Exactly uniform integers, one per row: row r's is in [0, n_r), 1 ≤ n_r ≤ 2⁶².
 
     The value is ⌊n·V⌋, where V is the real number in (0, 1) whose binary digits are the row's bits.

@@ -29,8 +29,8 @@ from functools import cached_property
 from itertools import accumulate, count
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 
@@ -77,7 +77,7 @@ class Schedule:
         """The block that a slot belongs to."""
         return int(self.blocks_of(np.array([slot], dtype=np.int64))[0])
 
-    def blocks_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    def blocks_of(self, slots: Ints) -> Ints:
         """The block that each slot belongs to."""
         first = np.searchsorted(self._prefix_starts, slots, side="right") - 1
         if not self.tail:
@@ -88,7 +88,7 @@ class Schedule:
         later = len(self.prefix) + rounds * len(self.tail) + within
         return np.asarray(np.where(slots < once, first, later), dtype=np.int64)
 
-    def starts(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    def starts(self, blocks: Ints) -> Ints:
         """The first slot of each block."""
         once = len(self.prefix)
         begun = self._prefix_starts[np.minimum(blocks, once)]
@@ -98,11 +98,11 @@ class Schedule:
         begun += rounds * self._tail_starts[-1] + self._tail_starts[within]
         return begun
 
-    def stops(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    def stops(self, blocks: Ints) -> Ints:
         """The slot after each block's last."""
         return self.starts(blocks + 1)
 
-    def lengths(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lengths(self, blocks: Ints) -> Ints:
         """How many slots each block has."""
         return self.stops(blocks) - self.starts(blocks)
 
@@ -121,11 +121,11 @@ class Schedule:
         return max(self.tail) if self.tail else None
 
     @cached_property
-    def _prefix_starts(self) -> NDArray[np.int64]:
+    def _prefix_starts(self) -> Ints:
         return np.array(list(accumulate(self.prefix, initial=1)), dtype=np.int64)
 
     @cached_property
-    def _tail_starts(self) -> NDArray[np.int64]:
+    def _tail_starts(self) -> Ints:
         return np.array(list(accumulate(self.tail, initial=0)), dtype=np.int64)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.grid import Quantiser, column_sums, unshift
 from streamdp.core.schedule import Schedule
 
@@ -65,7 +65,7 @@ class Segments:
     begin: Ints  # S: where its slots begin in the grouped order
     length: Ints  # S: how many slots
     into: Ints  # S: how many slots of the block came in earlier batches
-    closes: NDArray[np.bool_]  # S: whether the block ends here
+    closes: Bools  # S: whether the block ends here
     wave: Ints  # S: 0 for the first segment of a key, 1 for its second, …
 
 
@@ -96,7 +96,7 @@ class Adder:
 
     def sums(
         self, losses: NDArray[np.float32], grouped: Grouped, begin: Ints, length: Ints
-    ) -> tuple[Ints, NDArray[np.bool_]]:
+    ) -> tuple[Ints, Bools]:
         """Exact sums of each segment's first `length` slots; which slots of the batch were null."""
         into = _Sums(
             losses=losses,
@@ -179,7 +179,7 @@ class _Sums:
 
     losses: NDArray[np.float32]
     sums: Ints  # S × K
-    nulls: NDArray[np.bool_]  # n
+    nulls: Bools  # n
 
 
 @dataclass(frozen=True, slots=True)

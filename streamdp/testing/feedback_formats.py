@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.testing.formats import HOSTILE, check_format
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Decoded, Setting, Value
@@ -55,7 +56,7 @@ class _OneColumn:
         """Those of the format."""
         return self.format.settings()
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """Those of the format."""
         return self.format.slots(lengths)
 

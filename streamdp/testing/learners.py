@@ -37,10 +37,9 @@ from collections.abc import Callable, Mapping
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit import misdeeds
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Release
 from streamdp.core.evidence import Standing
@@ -233,7 +232,7 @@ def _check_long_blocks(learner: Leader) -> None:
     require(not faults, "; ".join(["in long blocks", *faults]), learner)
 
 
-def _law(learner: Leader, losses: Ints, block: int, favoured: int) -> NDArray[np.float64]:
+def _law(learner: Leader, losses: Ints, block: int, favoured: int) -> Floats:
     """The chances after a block with these losses: over its windows, the mean of their laws."""
     begin, end = (
         (0 if learner.window == "running" else learner.schedule.start(block) - 1),

@@ -34,14 +34,14 @@ from fractions import Fraction
 from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.audit import flaws_of_races
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.selection import ExactMechanism, Mechanism, Prior
 
-Sums = NDArray[np.int64]
+Sums = Ints
 
 FALSE_ALARM = 1e-6
 TOLERANCE = 1e-9  # of a log-probability in the price: quadrature, not privacy, is that coarse
@@ -64,7 +64,7 @@ class CoarseBits:
         """How many draws."""
         return self._bits.rows
 
-    def words(self, start: int, count: int) -> NDArray[np.uint64]:
+    def words(self, start: int, count: int) -> Words:
         """The leading digits of each word, zeros behind."""
         unknown = np.uint64(64 - self.width)
         return self._bits.words(start, count) >> unknown << unknown
@@ -96,7 +96,7 @@ class Case:
             return Prior.dense(np.tile(np.array(self.bonuses, np.int64), (rows, 1)), 3)
         return None
 
-    def law(self, mechanism: Mechanism) -> NDArray[np.float64]:
+    def law(self, mechanism: Mechanism) -> Floats:
         """The log-probabilities that the mechanism claims."""
         return mechanism.log_probabilities(self.sums, self.prior(1))
 
@@ -233,7 +233,7 @@ def _vectors(actions: int, source: _Source) -> Sums:
     return np.concatenate([corners, source.integers(UNIT, (4, actions))])
 
 
-def chi_square(winners: Sums, law: NDArray[np.float64]) -> float:
+def chi_square(winners: Sums, law: Floats) -> float:
     """The probability of counts at least this far from the law, rare actions taken together."""
     counts = np.bincount(winners, minlength=len(law)).astype(np.float64)
     expected = law * len(winners)

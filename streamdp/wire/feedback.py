@@ -27,6 +27,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import NO_ARM
 from streamdp.core.grid import centred_gains
@@ -70,7 +71,7 @@ class Outcomes:
     """What the payloads of a batch of records say, in order."""
 
     numbers: NDArray[np.float32]  # n: losses or rewards in [0, 1]; NaN where none can be used
-    slots_per_record: NDArray[np.int64]  # one per record, each ≥ 1; their sum is n
+    slots_per_record: Ints  # one per record, each ≥ 1; their sum is n
     played: NDArray[np.int32] | None = None  # n, with `played = "value"` only
 
     def __repr__(self) -> str:
@@ -83,9 +84,9 @@ class Observed:
     """The slots of a batch of records, as the engine takes them."""
 
     played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
-    gain: NDArray[np.int64]  # n: 1/2 − loss in grid units
-    slots_per_record: NDArray[np.int64]
-    unusable: NDArray[np.bool_]  # n. NOT PRIVATE: what the payload says cannot be used
+    gain: Ints  # n: 1/2 − loss in grid units
+    slots_per_record: Ints
+    unusable: Bools  # n. NOT PRIVATE: what the payload says cannot be used
 
     def __repr__(self) -> str:
         """Say how many, never what."""
@@ -110,7 +111,7 @@ class FeedbackFormat(Protocol):
         """Whatever decides how a record is read: part of the configuration's digest."""
         ...
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """How many slots records of these encoded lengths take. Public."""
         ...
 
@@ -203,9 +204,7 @@ def headers_of(format_: FeedbackFormat, played: Sequence[int]) -> Headers:
     return [(feedback.header, feedback.actions[arm].encode())]
 
 
-def _in_records(
-    feedback: Feedback, headers: Sequence[Headers], slots: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def _in_records(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> NDArray[np.int32]:
     """The arm that each record of one slot names."""
     name, none = feedback.header, _number(NO_ARM)
     numbers: dict[bytes | None, bytes]
@@ -224,9 +223,7 @@ def _number(arm: int) -> bytes:
     return arm.to_bytes(ROW_BYTES, "little", signed=True)
 
 
-def _in_frames(
-    feedback: Feedback, headers: Sequence[Headers], slots: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def _in_frames(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> NDArray[np.int32]:
     """The arm that each row of each frame names; a header of a wrong length names none."""
     name, none = f"{feedback.header}s", _number(NO_ARM)
     parts = []

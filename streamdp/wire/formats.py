@@ -28,6 +28,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
 
 GROUP = "streamdp.formats"
@@ -49,7 +50,7 @@ class Decoded:
     """The slots of a batch of records, in order."""
 
     losses: NDArray[np.float32]  # n × K, C-contiguous, maybe read-only; NaN: an unusable slot
-    slots_per_record: NDArray[np.int64]  # one per record, each ≥ 1; their sum is n
+    slots_per_record: Ints  # one per record, each ≥ 1; their sum is n
 
     def __repr__(self) -> str:
         """Say how many, never what."""
@@ -69,7 +70,7 @@ class Format(Protocol):
         """Whatever decides how a record is read: part of the configuration's digest."""
         ...
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """How many slots records of these encoded lengths take. Public."""
         ...
 
@@ -169,7 +170,7 @@ def checked_numbers(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
     return checked_rows(np.reshape(numbers, (-1, 1)), columns=1)[:, 0]
 
 
-def record_lengths(values: Sequence[Value]) -> NDArray[np.int64]:
+def record_lengths(values: Sequence[Value]) -> Ints:
     """The encoded length of each record; 0 for one without a value."""
     try:
         return np.fromiter(map(len, values), dtype=np.int64, count=len(values))  # type: ignore[arg-type]

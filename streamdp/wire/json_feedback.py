@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import NO_ARM
 from streamdp.wire.feedback import Feedback, Outcomes
@@ -70,7 +71,7 @@ class JsonFeedback:
         """Whatever decides how a record is read; padding is the producer's matter."""
         return {"name": "json", "prefix": self.prefix, **self.feedback.settings()}
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """One for each record. Public."""
         return np.ones(len(lengths), dtype=np.int64)
 

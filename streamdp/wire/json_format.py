@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.wire.feedback import Feedback, FeedbackFormat
 from streamdp.wire.formats import (
@@ -102,7 +103,7 @@ class JsonFormat:
         """Whatever decides how a record is read; padding is the producer's matter."""
         return {"name": "json", "layout": self.layout, "prefix": self.prefix}
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """One for each record. Public."""
         return np.ones(len(lengths), dtype=np.int64)
 
@@ -110,7 +111,7 @@ class JsonFormat:
         self,
         values: Sequence[Value],
         *,
-        before_clipping: Callable[[NDArray[np.float64]], None] | None = None,
+        before_clipping: Callable[[Floats], None] | None = None,
     ) -> Decoded:
         """The rows of a batch of records. Never raises because of content.
 
@@ -199,7 +200,7 @@ class JsonFormat:
         return b"".join(rows)
 
 
-def short_decimals(row: NDArray[np.float32]) -> NDArray[np.float64]:
+def short_decimals(row: NDArray[np.float32]) -> Floats:
     """Float64 numbers with few digits that read back as exactly these float32.
 
     >>> short_decimals(np.array([0.1, 0.123456789, 1e-30], dtype=np.float32)).tolist()

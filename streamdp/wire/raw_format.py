@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
@@ -72,7 +73,7 @@ class RawRows:
         """Whatever decides how a record is read."""
         return {"name": self.scalar, "frames": self.frames, "prefix": self.prefix}
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """How many slots records of these encoded lengths take. Public."""
         if not self.frames:
             return np.ones(len(lengths), dtype=np.int64)
@@ -116,9 +117,7 @@ class RawRows:
     def _skip(self) -> int:
         return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
 
-    def _bodies(
-        self, values: Sequence[Value], *, slots: NDArray[np.int64], misfits: NDArray[np.int64]
-    ) -> list[bytes]:
+    def _bodies(self, values: Sequence[Value], *, slots: Ints, misfits: Ints) -> list[bytes]:
         """Each record's rows, with rows of NaN for the records whose length does not fit."""
         skip = self._skip
         bodies = [b"" if value is None else value[skip:] for value in values]
@@ -153,7 +152,7 @@ class RawFormat:
         """Whatever decides how a record is read."""
         return self._rows.settings()
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """How many slots records of these encoded lengths take. Public."""
         return self._rows.slots(lengths)
 
@@ -205,7 +204,7 @@ class RawFeedback:
         """Whatever decides how a record is read: part of the configuration's digest."""
         return {**self._rows.settings(), **self.feedback.settings()}
 
-    def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, lengths: Ints) -> Ints:
         """How many slots records of these encoded lengths take. Public."""
         return self._rows.slots(lengths)
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.core.engine.carrying import heritage_of
+from tests.support.bequeathing import heritage_of
 
 ACTIONS = ("a", "b", "c", "d")
 GAP = 0.2

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key
@@ -39,7 +38,7 @@ class Tariff:
         """The most that any slot can be charged."""
         return self.action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
 
-    def of_lengths(self, lengths: Ints) -> Iterator[tuple[Fraction, NDArray[np.bool_]]]:
+    def of_lengths(self, lengths: Ints) -> Iterator[tuple[Fraction, Bools]]:
         """Each charge that occurs, the shortest blocks' first, and which blocks pay it."""
         borders = sorted({1, *(estimate.min_length for estimate in self.estimates)})
         for low, high in zip(borders, [*borders[1:], np.iinfo(np.int64).max], strict=True):

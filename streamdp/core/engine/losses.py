@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
@@ -187,7 +187,7 @@ class _Added:
     totals: Ints | None  # S × K, for estimates or an operator
     nulls: Ints | None  # S
     windows: Ints  # S: how many slots of its block count
-    gives: NDArray[np.bool_] | None  # S: which are donated, and add nothing to their rows
+    gives: Bools | None  # S: which are donated, and add nothing to their rows
     at: Ints | None = None  # S: the row of `counted`, where that holds only the kept segments
 
     def advance(self, which: Ints, rows: Ints) -> None:

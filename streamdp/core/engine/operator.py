@@ -8,9 +8,8 @@ explicitly, and nothing public reads it.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.grid import UNIT
 
 
@@ -23,7 +22,7 @@ class NotPrivate:
         self._totals = np.zeros((0, actions), dtype=np.int64)
         self._played = np.zeros(0, dtype=np.int64)
         self._nulls = np.zeros(0, dtype=np.int64)
-        self.latest_nulls: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self.latest_nulls: Bools = np.zeros(0, dtype=np.bool_)
         """Which slots of the latest batch were null."""
 
     def __repr__(self) -> str:
@@ -47,7 +46,7 @@ class NotPrivate:
         """Exact regret against the best fixed action, in losses."""
         return float(self._played[row] - self._totals[row].min()) / UNIT
 
-    def regrets(self) -> NDArray[np.float64]:
+    def regrets(self) -> Floats:
         """Exact regret of every row."""
         return np.asarray((self._played - self._totals.min(axis=1)) / UNIT, dtype=np.float64)
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank, first_places
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Carried, FeedbackBatch, Key, LossBatch
@@ -38,7 +37,7 @@ class Plan:
     born: Ints  # the offset where each is born
     carried: dict[int, Carried]  # what they carry over, by their places in `new`
     refused: int  # how many slots were of keys beyond the limit
-    gives: NDArray[np.bool_] | None = None  # S: which segments are donated; None: no learner does
+    gives: Bools | None = None  # S: which segments are donated; None: no learner does
 
     @property
     def segment_rows(self) -> Ints:
@@ -59,7 +58,7 @@ class Plan:
         return slots
 
     @property
-    def charged(self) -> NDArray[np.bool_]:
+    def charged(self) -> Bools:
         """The segments that charge their block: its last one, or its first if it is donated."""
         closes = self.segments.closes
         return (
@@ -135,7 +134,7 @@ def _admitted(new: Ints, batch: Batch, room: int, away: Collection[Key]) -> Ints
     return new[~news | (np.cumsum(news) <= room - len(away))]
 
 
-def only(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
+def only(batch: Batch, keep: Bools) -> Batch:
     """Some slots of a batch."""
     if keep.all():
         return batch

@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Batch
@@ -129,7 +130,7 @@ class Quiet:
         self._add(row, unshift(shifted[0].view(np.uint32), _ONE), null)
         self._inside.note(batch, row)
 
-    def _add(self, row: int, losses: NDArray[np.uint32], null: NDArray[np.bool_]) -> None:
+    def _add(self, row: int, losses: NDArray[np.uint32], null: Bools) -> None:
         bank = self._bank
         if self._counts(row):
             bank.sums[row] += losses

@@ -25,10 +25,9 @@ from dataclasses import replace
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine.crowding import CrowdStanding
 from streamdp.core.engine.draws import FromRecord, Recorded, recorded
@@ -213,7 +212,7 @@ class Rebuilding:
                 )
             )
 
-    def _wanted(self, batch: Batch) -> NDArray[np.bool_]:
+    def _wanted(self, batch: Batch) -> Bools:
         """Which slots their rows have not seen yet."""
         rows = self._bank.rows(batch.keys)
         since = np.full(len(rows), CLEAN, dtype=np.int64)

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.plan import Plan
@@ -76,7 +75,7 @@ class Ended:
             self.last_offset, self.place, in_force, feedback, prior=prior,
         )  # fmt: skip
 
-    def only(self, of: NDArray[np.bool_]) -> Ended:
+    def only(self, of: Bools) -> Ended:
         """Some of the blocks."""
         return Ended(
             self.rows[of], self.block[of], self.start[of], self.stop[of], self.first_offset[of],

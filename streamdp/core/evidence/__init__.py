@@ -1,18 +1,18 @@
-"""What follows from releases alone: what is in force, and what the next draw is told beforehand.
+"""What follows from releases alone: what is in force, and what the next draw knows beforehand.
 
-A release is evidence. What readers are told (the action in force) and what the next private choice
-knows beforehand (a bonus) may be any function of the evidence so far: whoever has the ledger can
-compute them too, so they cost no ε.
+A release is evidence. The action in force, which readers use, and the bonus that the next private
+choice gets may be any function of the evidence so far: everybody who has the ledger can compute
+them too, so they cost no ε.
 
-Privacy rests on the imports of this room: nothing here can reach a sum of losses, or noise that is
-not released yet. A contract of import-linter (`pyproject.toml`) refuses such an import. The engine
-calls in with plain arrays of votes, lengths and what was remembered, never with its bank.
+Privacy rests on the imports of this package: nothing here can reach a sum of losses, or noise that
+is not released yet. A contract of import-linter (`pyproject.toml`) refuses such an import. The
+engine passes in plain arrays of votes, lengths and remembered numbers, never its bank.
 
 Everything is integer arithmetic, or one correctly rounded operation at a time: a rebuild, a replay
 and ``streamdp ledger verify`` must arrive at the same bits on every platform, and in every later
-version. A ledger names how (a memory's name, a feedback learner's recipe with its options), and **a
-name stands for one arithmetic**: what is computed otherwise, by a single bit, gets a new name, and
-the old name goes on computing the old thing (`tests/golden_arithmetic.py` holds each to it).
+version. The ledger names the method (a memory's name, a feedback learner's recipe with its
+options), and **a name stands for one arithmetic**: a method whose result differs by a single bit
+gets a new name, and the old name keeps its old results (`tests/golden_arithmetic.py` checks each).
 """
 
 from streamdp.core.arrays import Ints

@@ -1,32 +1,30 @@
-"""What a partition tells the others of its votes, and what it adopts of theirs.
+"""The snapshots of votes that partitions send each other, and how a prior adopts them.
 
 A prior is made of the newest votes of a partition's keys (`crowd`). Where the crowd reaches across
-partitions it is made of those of other partitions too, as these have told them. The words:
+partitions it is also made of the votes in other partitions' snapshots. The words:
 
-- A *snapshot* (`CrowdSnapshot`) is what one prior of a partition was made of: its own newest votes,
-  counted, and the priors that they were drawn under. It is named after that prior (partition,
+- A *snapshot* (`CrowdSnapshot`) holds a partition's own newest votes, counted, as one of its priors
+  used them, and the priors that they were drawn under. It is named after that prior (partition,
   epoch, number), so anybody can make it again from the partition's ledger.
 - A partition *adopts* snapshots of others when it makes a prior, and at no other moment. The prior
-  says which (`Adopted`); they stay adopted until newer ones of the same partitions take their
-  place.
+  names them (`Adopted`); they stay adopted until newer ones of the same partitions replace them.
 
 Rules:
 
-1. *Only what is public.* A snapshot counts votes that are on its partition's ledger before it: of
-   no key that a control group keeps apart, and no vote that others told. So nothing comes back to
-   a partition as if it were evidence of somebody else's.
-2. *A prior of what was told is still a prior of votes.* Others' votes enter with the priors that
-   they were drawn under in the likelihood, as one's own do: votes for what a prior favoured are no
-   evidence, wherever they were cast.
-3. *When* others' snapshots arrive is up to clocks and networks, so which ones a prior adopts
-   follows from nothing that is on record before it. It is decided once for each prior, and recorded
-   with it. What was recorded is used again, whatever has arrived since.
+1. *Only what is public.* A snapshot counts votes that are on its partition's ledger before it. It
+   counts no key of a control group, and no vote from other partitions' snapshots: so a partition's
+   own votes never come back to it as somebody else's evidence.
+2. *Adopted votes are evaluated like own ones.* They enter the likelihood with the priors that they
+   were drawn under: votes for what a prior favoured are no evidence, wherever they were cast.
+3. *When* snapshots arrive depends on clocks and networks, so the record before a prior does not
+   determine which snapshots it adopts. That is decided once for each prior, and recorded with it. A
+   recorded decision is used again, whatever has arrived since.
 4. *Bounds.* A snapshot has `MOST_CELLS` cells and `most_priors` priors at most, those with the most
    votes; a partition adopts the snapshots of `MOST_ADOPTED` others, the next ones by number.
 
-A snapshot that somebody else wrote can make a prior worse, and nothing more: every prior is bounded
-by the crowd's floor, and costs no ε whatever it was made of, unless that was private. It is held
-against the crowd it claims to be of (`check`), since the sums of a prior must not overflow.
+A forged snapshot can make a prior worse, and nothing more: every prior is bounded by the crowd's
+floor, and costs no ε whatever it was made of, unless that was private. `check` compares a snapshot
+with the crowd that it claims to be of, since the sums of a prior must not overflow.
 """
 
 from __future__ import annotations
@@ -45,26 +43,26 @@ from streamdp.core.events import Adopted, CrowdPrior
 from streamdp.core.evidence.crowd import POINT, Crowd, Votes, longest_told
 
 MOST_CELLS = 8192
-"""Of a snapshot: 192 KiB."""
+"""The most cells of a snapshot: 192 KiB."""
 
 MOST_PRIORS = 64
-"""Priors that the votes of a snapshot were drawn under. Making a prior takes time in proportion to
-them; newest votes of keys of very different ages were drawn under about sixty."""
+"""The most priors that the votes of a snapshot were drawn under. A prior takes time in proportion
+to them; the newest votes of keys of very different ages were drawn under about sixty."""
 
 MOST_PRIOR_BYTES = 1 << 17
-"""Of them together, so that a snapshot of many actions fits into a record."""
+"""The size of these priors together, so that a snapshot of many actions fits into a record."""
 
 MOST_NUMBERS = 1 << 16
-"""Rows of a snapshot times a prior's numbers: what making a prior computes with, for each snapshot.
-So the time that a prior takes is bounded, whoever wrote what it adopts."""
+"""Rows of a snapshot times the numbers of a prior: the work for each snapshot. It bounds the time
+that a prior takes, even where a snapshot is forged."""
 
 MOST_ADOPTED = 15
-"""Other partitions whose snapshots a prior is made of. More of them say little that is new, and
-take as long again to count."""
+"""The most snapshots that a prior adopts. More of them add little that is new, and take as long
+again to count."""
 
 COLUMNS = 6
-"""Of a cell: the prior's place among those told, the block's length, whether the vote was for the
-action in force, the vote, its key's group, and how many keys."""
+"""The columns of a cell: the prior's place in the snapshot, the block's length, whether the vote
+was for the action in force, the vote, its key's group, and how many keys."""
 
 _WIDTH = 4  # bytes of an integer
 _LONG = (1 << 63) - 1
@@ -76,7 +74,7 @@ def most_priors(crowd: Crowd) -> int:
 
 
 def most_rows(crowd: Crowd) -> int:
-    """How many rows of votes that were drawn alike a snapshot of this crowd has at most."""
+    """How many rows (see `_rows`) a snapshot of this crowd has at most."""
     return max(1, MOST_NUMBERS // crowd.size)
 
 
@@ -113,17 +111,17 @@ class CrowdSnapshot:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of all of it."""
+        """A fingerprint of the whole snapshot."""
         named = b"%d %d %d %d " % (self.partition, self.epoch, self.number, len(self.priors))
         return sha256(named + self.priors + self.cells).hexdigest()[:32]
 
     @property
     def name(self) -> Adopted:
-        """What a prior says that was made of it."""
+        """The snapshot's name in the priors that adopt it."""
         return Adopted(self.partition, self.epoch, self.number, self.digest)
 
     def check(self, crowd: Crowd) -> None:
-        """Refuse what no partition with this crowd can have told."""
+        """Refuse a snapshot that no partition with this crowd can have made."""
         width = _WIDTH * crowd.size
         names = self.partition, self.epoch, self.number - 1
         fits = min(names) >= 0 and max(names) < _LONG
@@ -143,7 +141,7 @@ class CrowdSnapshot:
             raise StateMismatch(
                 complaint(
                     f"snapshot of partition {self.partition}",
-                    "none that this crowd can have",
+                    "not one of this crowd",
                     expected=f"at most {most_priors(crowd)} priors of {crowd.size} bonuses and"
                     f" {MOST_CELLS} cells, every number within its range",
                     got=f"{len(self.priors)} and {len(self.cells)} bytes",
@@ -151,7 +149,7 @@ class CrowdSnapshot:
             )
 
     def evidence(self, size: int, *, first: int) -> tuple[Votes, dict[int, CrowdPrior]]:
-        """The votes and the priors that they were drawn under, which get numbers from `first` down.
+        """The votes, and the priors that they were drawn under, numbered from `first` downwards.
 
         `size`: how many bonuses a prior has.
         """
@@ -178,9 +176,9 @@ def together(
     *,
     size: int,
 ) -> tuple[Votes, Mapping[int, CrowdPrior]]:
-    """A partition's own votes and priors, and those of others: their priors' numbers are below 0.
+    """A partition's own votes and priors with those of others, whose priors have numbers below 0.
 
-    Without others, its own as they are.
+    Without others, its own unchanged.
     """
     counted, all_priors = [votes], dict(priors)
     for other in others:
@@ -195,33 +193,33 @@ def together(
 
 
 class Adopting(Protocol):
-    """Decides what a partition adopts when it makes a prior."""
+    """Decides which snapshots a partition adopts when it makes a prior."""
 
     def __call__(
         self, number: int, adopted: Mapping[int, CrowdSnapshot]
     ) -> Mapping[int, CrowdSnapshot]:
-        """What prior `number` is made of beside its own votes, by partition.
+        """The snapshots that prior `number` adopts, by partition.
 
-        `adopted`: what the prior before it was made of.
+        `adopted`: those of the prior before it.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The newest that others have told so far, which a partition at work adopts."""
+    """The newest snapshots of other partitions so far, which a live partition adopts."""
 
-    partition: int  # whose own snapshots are none of others
+    partition: int  # this one, whose own snapshots are left out
     newest: dict[int, CrowdSnapshot] = field(default_factory=dict)
 
     def offer(self, snapshot: CrowdSnapshot) -> None:
-        """What a partition has told takes the place of what it told before."""
+        """Take a partition's snapshot in place of its earlier one."""
         self.newest[snapshot.partition] = snapshot
 
     def __call__(
         self, number: int, adopted: Mapping[int, CrowdSnapshot]
     ) -> Mapping[int, CrowdSnapshot]:
-        """The newest of each, or what was adopted before of those that are not heard of again."""
+        """The newest snapshot of each partition, or else the one adopted before."""
         there = {**adopted, **self.newest}
         there.pop(self.partition, None)
         nearest = sorted(there, key=lambda other: (other < self.partition, other))
@@ -230,7 +228,7 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class OnRecord:
-    """Adopts what priors on record name: to make again what was."""
+    """Adopts the snapshots that recorded priors name, to make these priors again."""
 
     names: Mapping[int, tuple[Adopted, ...]]  # by the number of the prior
     snapshots: Mapping[Adopted, CrowdSnapshot]
@@ -238,13 +236,13 @@ class OnRecord:
     def __call__(
         self, number: int, adopted: Mapping[int, CrowdSnapshot]
     ) -> Mapping[int, CrowdSnapshot]:
-        """The snapshots that prior `number` names; none of a prior that is not on record."""
+        """The snapshots that prior `number` names; none for a prior that is not on record."""
         missing = [name for name in self.names.get(number, ()) if name not in self.snapshots]
         if missing:
             raise StateMismatch(
                 complaint(
                     f"prior {number}",
-                    "was made of a snapshot that is not there",
+                    "names a snapshot that is missing",
                     expected=f"prior {missing[0].number} of partition {missing[0].partition}",
                     got=f"{len(self.snapshots)} others",
                 )
@@ -253,7 +251,7 @@ class OnRecord:
 
 
 def _most_counted(crowd: Crowd, votes: Votes) -> Ints:
-    """The cells of a snapshot: of the priors with most votes, those with most votes."""
+    """The cells with most votes, among the priors and rows with most votes."""
     _, place = np.unique(votes.prior, return_inverse=True)
     totals = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(totals, place, votes.count)
@@ -273,9 +271,9 @@ def _most_counted(crowd: Crowd, votes: Votes) -> Ints:
 
 
 def _rows(place: Ints, length: Ints, stayed: Ints, vote: Ints, group: Ints) -> Ints:
-    """A number for each cell: those with the same one are one row where a prior is made.
+    """A number for each cell; cells with one number are one row when a prior is made.
 
-    Votes that stayed are counted apart for each action: their rows depend on the action's bonus.
+    Votes for the action in force have a row for each action: it depends on the action's bonus.
     """
     row = np.zeros_like(place)
     for column in (place, length, stayed, vote * stayed, group):
@@ -285,7 +283,7 @@ def _rows(place: Ints, length: Ints, stayed: Ints, vote: Ints, group: Ints) -> I
 
 
 def are_priors(crowd: Crowd, bonuses: Ints) -> bool:
-    """Whether these follow from shares of keys: each e^b within bounds, and K in all."""
+    """Whether these bonuses follow from shares of keys: each e^b within bounds, their sum K."""
     least, most = (
         round_(log(of)) for round_, of in ((floor, float(crowd.floor)), (ceil, crowd.actions))
     )

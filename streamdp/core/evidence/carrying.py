@@ -1,26 +1,26 @@
-"""What a key's new learner begins with: what is public of the learner that it had before.
+"""What a key's new learner begins with: the public state of the key's previous learner.
 
-A learner is new where an epoch begins. What its key carries over is:
+A learner is new where an epoch begins, and where an idle key comes back. Its key carries over:
 
-1. *The action in force*, known again by its name. An action of that name must be among the new
-   ones: otherwise nothing tells which of them is good for the key, and it opens like a new key.
+1. *The action in force*, by its name. If no new action has that name, nothing tells which one is
+   good for the key, and the key opens like a new key.
 2. *The length reached*: the new learner begins with its first block that is at least as long as the
-   last one that ended. So a key that has learned for long does not play with short blocks again.
-   The block that was open is abandoned: it is not selected from, and nothing of it is carried (P9).
-   A learner that carried over and ended no block yet counts as if the one before its first had
-   ended: a key that goes again and again before any block ends begins one length lower each time.
-   At its full length it would never hear of change again; what that costs where nothing changes is
-   little while a visit has some 50/ε events (docs/operating.md has what was measured).
-   Blocks that are donated (`donation`) count as not reached, and the one that is due is the next
-   that is kept: a ledger tells no more, since nothing is released where a donated block ends.
+   last one that ended. So a key that has learned for long does not go through short blocks again.
+   The open block is abandoned: it is not selected from, and nothing of it is carried (P9).
+   A learner that carried over and has ended no block yet counts as if the block before its first
+   had ended: a key that leaves again and again before any block ends begins one length lower each
+   time. At its full length it would never notice a change again; where nothing changes this costs
+   little while a visit has some 50/ε events (docs/operating.md has the measurements).
+   Donated blocks (`donation`) do not count as reached, and the open block is taken to be the next
+   kept one: a ledger tells no more, since nothing is released where a donated block ends.
 3. *The history* of a feedback stream, arm by arm: an arm that stays keeps its two numbers (weight
-   and weighted sum of the posterior), by name; a new arm has none. Only posteriors can be carried;
-   what other rules keep means something under their own rates alone, so there keys open anew.
+   and weighted sum of the posterior), by name; a new arm has none. Only posteriors can be carried:
+   the numbers of other rules have a meaning under their own rates alone, so there keys open anew.
 
 A memory of votes begins again, sure of the carried action (`Memory.sure_of`).
 
-Privacy: all that is read here was released, or follows from what was released, so it costs nothing.
-The room's import contract keeps open sums out of reach.
+Privacy: everything read here was released, or follows from releases, so it costs nothing. The
+import contract of this package keeps open sums out of reach.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.events import After, Carried
 from streamdp.core.evidence.donation import reached, run_from
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.schedule import Schedule
 
 STAYS_AWAY = -1
-"""In place of an action's new number: it has no action of its name."""
+"""In place of an action's new number: no new action has its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Known:
     """The public part of one key's learner."""
 
     after: After
-    action: int  # the action in force, among the actions that there were
-    history: NDArray[np.float64] | None = None  # of a feedback stream: 2 × K
+    action: int  # the action in force, as the old learner numbers it
+    history: Floats | None = None  # feedback streams: 2 × K
 
 
 @dataclass(frozen=True)
 class Passage:
-    """The way from one configuration of a stream to another, for every key alike."""
+    """Carries keys over from one configuration of a stream to another."""
 
     actions_before: Sequence[str] = field(repr=False)
     actions_now: Sequence[str] = field(repr=False)
@@ -62,8 +62,8 @@ class Passage:
     donates: int = 0  # blocks of fewer slots were donated before
 
     @cached_property
-    def moves(self) -> NDArray[np.int64]:
-        """The new number of each action that there was.
+    def moves(self) -> Ints:
+        """The new number of each old action.
 
         >>> from streamdp.core.schedule import dyadic
         >>> Passage(("a", "b", "c"), ("c", "a", "new"), dyadic(), dyadic()).moves
@@ -78,14 +78,14 @@ class Passage:
         return {}
 
     def first_block(self, due: int) -> int:
-        """The new learner's first block where this one was due before."""
+        """The new learner's first block, where this block of the old one was open."""
         if due not in self._first_blocks:
             ended = reached(self.schedule_before, due, shortest=self.donates)
             self._first_blocks[due] = self.schedule_now.first_as_long(ended)
         return self._first_blocks[due]
 
     def carried(self, known: Known) -> Carried | None:
-        """What the key's new learner begins with; None: it opens like that of a new key."""
+        """What the key's new learner begins with; None: the key opens like a new one."""
         due = known.after.block
         given = run_from(self.schedule_before, due, shortest=self.donates)
         after = known.after._replace(block=due + given.blocks)
@@ -99,9 +99,7 @@ class Passage:
         return Carried(0, block, after, history.astype("<f8").tobytes())
 
 
-def moved(
-    history: NDArray[np.float64], moves: NDArray[np.int64], *, actions: int
-) -> NDArray[np.float64]:
+def moved(history: Floats, moves: Ints, *, actions: int) -> Floats:
     """A feedback learner's history under the new numbers of its arms; zeros for arms without one.
 
     >>> moved(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, -1]), actions=3).tolist()
@@ -113,10 +111,10 @@ def moved(
     return renumbered
 
 
-def history_of(carried: Mapping[int, Carried], *, rows: int, actions: int) -> NDArray[np.float64]:
+def history_of(carried: Mapping[int, Carried], *, rows: int, actions: int) -> Floats:
     """The histories (R × 2 × K) that new rows begin with: zeros where nothing is carried."""
     histories = np.zeros((rows, KEPT_PER_ARM, actions))
     for row, known in carried.items():
-        assert known.history is not None, "what a feedback stream carries over is a history"
+        assert known.history is not None, "a feedback stream carries over a history"
         histories[row] = np.frombuffer(known.history, "<f8").reshape(KEPT_PER_ARM, actions)
     return histories

@@ -1,21 +1,22 @@
-"""A control group: keys that learn alone beside a crowd, and votes by which both can be compared.
+"""A control group: keys that learn without the crowd, and votes by which both sides are compared.
 
-Whether a crowd helps is not to be seen from the votes that it steers: keys that believe the same
-fad agree with each other and with themselves. So, where a share of keys is asked for:
+The votes that a crowd steers cannot show whether it helps: keys that follow the same fad agree with
+each other and with themselves. So, where a stream asks for a share of keys:
 
-1. The keys whose hash falls below the share never use the crowd: their draws are told prior 0.
-   What they vote counts in the crowd as everybody's.
-2. One block in `PLAIN_ONE_IN` of every key, the control's or not, ends in a *plain vote*: no bonus
-   of any kind, neither the crowd's nor that of the action in force. What it says follows from that
-   block's losses alone. How often such votes are for the action that was in force before is the
-   *agreement*, and it is compared between the two sides.
+1. The keys whose hash falls below the share never use the crowd: their draws use prior 0. Their
+   votes count in the crowd like all others.
+2. One block in `PLAIN_ONE_IN` of every key, in the control group or not, ends in a *plain vote*: no
+   bonus of any kind, neither the crowd's nor that of the action in force. Such a vote follows from
+   its block's losses alone. How often plain votes are for the action that was in force before is
+   the *agreement*, and it is compared between the two sides.
 
-Which keys and which blocks is a public function of the key, `born` and the block's number, so that
-anybody computes it from the ledger; it depends on no loss and on no draw.
+Which keys and which blocks these are is a public function of the key, `born` and the block's
+number: anybody can compute it from the ledger, and it depends on no loss and on no draw.
 
-What the agreement measures: how well the actions in force fit fresh events. It is no loss. Where
-two actions are nearly as good it is low on both sides; blocks of a few slots say little. The
-standard error is of keys, each with all its votes: a key's votes depend on each other.
+What the agreement measures: how well the actions in force fit fresh events. It is not a loss. Where
+two actions are nearly as good as each other it is low on both sides; blocks of a few slots say
+little. The standard error is over keys, each with all its votes: a key's votes depend on each
+other.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key
 
 PLAIN_ONE_IN = 20
-"""Of so many blocks one ends in a plain vote: 5 % of what bonuses are worth is given up for it."""
+"""One in so many blocks ends in a plain vote, which gives up 5 % of the benefit of bonuses."""
 
 MOST = Fraction(1, 2)
-"""Of the keys: a control group is the smaller part."""
+"""The largest share: a control group is the smaller part of the keys."""
 
 _BITS = 64
 
@@ -50,10 +51,10 @@ class Control:
     share: Fraction = Fraction(0)
 
     def __post_init__(self) -> None:
-        """Refuse what is no part, or the larger one."""
+        """Refuse a share below 0 or above one half."""
         if not 0 <= self.share <= MOST:
             raise InvalidConfig(
-                complaint("control", "no share of keys", expected=f"0 … {MOST}", got=self.share)
+                complaint("control", "out of range", expected=f"0 … {MOST}", got=self.share)
             )
 
     def holds(self, key: Key) -> bool:
@@ -68,11 +69,11 @@ class Control:
 
 
 NO_CONTROL = Control()
-"""No key is apart, and no vote is plain."""
+"""No key is in the control group, and no vote is plain."""
 
 
 def _hash(key: Key, more: bytes) -> int:
-    """64 bits that look like chance, the same everywhere and for ever."""
+    """A 64-bit hash that is the same on every platform and in every version."""
     encoded = b"null" if key is None else b"%d %b" % (len(key), key)
     digest = blake2b(
         encoded + b" " + more, digest_size=_BITS // 8, person=b"streamdp control"
@@ -90,14 +91,14 @@ class Agreement:
     _squares: tuple[int, int, int] = (0, 0, 0)  # Σ agreed², Σ agreed · votes, Σ votes² of keys
 
     def add(self, votes: int, agreed: int, *, again: bool) -> None:
-        """A key that had so many plain votes, so many of them agreed, has one more.
+        """Add a plain vote of a key that had `votes` before, `agreed` of them in agreement.
 
-        `again`: it agrees too.
+        `again`: this one agrees too.
         """
         self.add_many(votes, agreed, 1, int(again))
 
     def add_many(self, votes: int, agreed: int, more: int, agreeing: int) -> None:
-        """A key that had so many, so many of them agreed, has so many more."""
+        """Add `more` plain votes of a key, `agreeing` of them in agreement; see `add`."""
         self.keys += votes == 0 and more > 0
         self.votes += more
         self.agreed += agreeing
@@ -109,7 +110,7 @@ class Agreement:
         )
 
     def include(self, other: Agreement) -> None:
-        """Votes of other keys too."""
+        """Add the votes of other keys."""
         self.keys += other.keys
         self.votes += other.votes
         self.agreed += other.agreed
@@ -124,9 +125,9 @@ class Agreement:
 
     @property
     def error(self) -> float | None:
-        """Its standard error; None of fewer than two keys.
+        """The rate's standard error; None for fewer than two keys.
 
-        Of a ratio of sums over keys: √(Σ (agreed − rate · votes)² · k/(k − 1)) / Σ votes.
+        That of a ratio of sums over keys: √(Σ (agreed − rate · votes)² · k/(k − 1)) / Σ votes.
         """
         rate = self.rate
         if self.keys < 2 or rate is None:

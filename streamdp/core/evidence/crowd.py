@@ -1,28 +1,28 @@
-"""The crowd: from the newest votes of a partition's keys to what the next draws know beforehand.
+"""The crowd: makes priors for the next draws from the newest votes of a partition's keys.
 
-Keys are often alike. What others have released says which actions are likely to be good for a key
-of which nothing is known yet, and it is public: it may steer that key's draw beforehand at no cost.
-A *prior* is a bonus for each action, in noise units, the same for all keys of a partition:
+Keys are often alike. The releases of other keys tell which actions are likely to be good for a key
+of which nothing is known yet, and they are public: they may steer that key's draws at no cost. A
+*prior* is a bonus for each action, in noise units, the same for all keys of a partition:
 
     b_j = ln(K·π̃_j),   π̃ = (1 − λ)·π + λ/K,
 
-π an estimate of the share of keys whose best action is j, and λ, the *floor*, a bound on harm: the
-action that the crowd thinks least of is behind by ln(K) + ln(1/λ) noise units at most.
+π is an estimate of the share of keys whose best action is j, and λ, the *floor*, bounds the harm:
+the crowd's least favoured action is behind by ln(K) + ln(1/λ) noise units at most.
 
 How π is estimated. The evidence is the newest vote of each key: which action, after a block of how
 many slots, drawn under which prior, and whether it is the action that was in force. A vote for what
-the prior favoured anyway is no evidence, so the prior stands in the likelihood: a key whose best
-action is j votes for w with a chance near softmax(b + c·[in force] + a_n·[= j])[w], where b is what
-was told to that draw and a_n = min(6, ρ·n·g) says how much a block of n slots tells of a gap g.
-n_j, how many keys action j is best for, comes from expectation–maximisation with a quarter of a
-pseudo-count for each action; the gap, from the public grid `GAPS`, is the one of the greatest
-likelihood. (Of the action in force only is known whether the vote was for it. Where it was not, the
-softmax leaves c out.)
+the prior favoured anyway is no evidence, so the prior enters the likelihood: a key whose best
+action is j votes for w with a chance near softmax(b + c·[in force] + a_n·[= j])[w], where b is the
+prior of that draw and a_n = min(6, ρ·n·g) says how clearly a block of n slots shows a gap g. n_j,
+how many keys action j is best for, comes from expectation–maximisation with a quarter of a
+pseudo-count for each action; the gap is the one in the public grid `GAPS` with the greatest
+likelihood. (The evidence does not name the action in force; it only says whether the vote was for
+it. Where it was not, the softmax leaves c out.)
 
-How alike keys are is estimated too. Few votes of unrelated keys look as if some actions were
+How alike keys are is estimated too. A few votes of unrelated keys look as if some actions were
 preferred. So π is the mean of (n_j + α)/(n + K·α) over a grid of pseudo-counts α (`ALIKE`), each
-weighted by how likely it makes the counts (Dirichlet–multinomial): small α where keys agree, large
-α where they do not, and then the prior says little until there are many votes.
+weighted by the likelihood of the counts (Dirichlet–multinomial): small α where keys agree, large α
+where they do not, and then the prior says little until there are many votes.
 
 Where keys are in groups (`groups`), each group g has a prior of its own. Its counts n_g come from
 the votes of its keys with `ALL_KEYS`·π as pseudo-counts, and π_g is the mean of
@@ -31,13 +31,13 @@ groups do not differ. A group without votes has the prior of all keys.
 
 Rules:
 
-1. A prior is a function of releases and slot numbers: of what a ledger holds. Open sums are not
-   read (the room's import contract keeps them out of reach), nor is a clock.
-2. Prior 0 favours nothing. Prior n + 1 is made when the partition's votes have become 5 % more than
-   they were when prior n was made (`due`): a count of blocks that end, known before they are drawn.
+1. A prior is a function of releases and slot numbers, that is, of what a ledger holds. Open sums
+   are not read (the package's import contract keeps them out of reach), nor is a clock.
+2. Prior 0 favours nothing. Prior n + 1 is made when the partition has 5 % more votes than when
+   prior n was made (`due`): a count of blocks that end, known before anything is drawn.
 3. A prior is K whole numbers in units of 2**-20 noise units. They are computed in floats, and the
-   record of them is the truth: whoever computes them again must come within one unit. Nothing else
-   is decided by these floats but the gap, which is on record beside them.
+   recorded numbers count: a second computation must come within one unit. These floats decide
+   nothing else but the gap, which is recorded with them.
 """
 
 from __future__ import annotations
@@ -60,42 +60,42 @@ from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.evidence.groups import named as groups_named
 
 Reach = Literal["partition", "stream"]
-"""Whose newest votes priors are made of: the partition's own keys', or other partitions' too."""
+"""Whose newest votes go into priors: those of the partition's keys, or other partitions' too."""
 
 POINT = 20
-"""Bits after the point of a bonus in noise units: finer than any difference that could matter."""
+"""Bits after the point of a bonus in noise units: finer than any difference that matters."""
 
 GAPS = (Fraction(1, 20), Fraction(3, 25), Fraction(3, 10))
 """How much worse the second best action may be, in loss a slot: small, middle and large."""
 
 MOST_TOLD = 6
-"""A block tells no more than e^6 to 1: a gap is never the same for all keys."""
+"""A block's evidence is at most e^6 to 1, because the gap is not the same for all keys."""
 
 WIDTH = 3
 """How many integers are kept of each key's newest vote: the number of its prior plus 1 (0: the key
-has cast none), what it was, and its block's length. What it was: twice the action plus whether that
-was in force, plus 2**21 times the key's group."""
+has not voted), the encoded vote, and its block's length. The vote is encoded as twice the action,
+plus 1 if that was in force, plus 2**21 times the key's group."""
 
 PSEUDO_COUNT = 0.25
-"""Keys of each action that are supposed while keys are counted, so that no share dies out."""
+"""Keys assumed for each action while keys are counted, so that no share becomes 0."""
 
 ALIKE = (0.25, 1.0, 4.0)
-"""Pseudo-counts of each action that are weighed: keys that are alike, neither, and unrelated."""
+"""The grid of α: keys that are alike, neither, and unrelated."""
 
 ALL_KEYS = 10.0
-"""In a group, all keys together count as much as so many of its own, while its own are counted."""
+"""While a group's keys are counted, all keys together weigh as much as so many of its own."""
 
 RELATED = (3.0, 30.0, 300.0)
-"""α₀: the same, as it is weighed: groups that differ, that do in part, and that do not."""
+"""The grid of α₀: groups that differ, that differ in part, and that do not."""
 
 _GROUP = 21
-"""Bits of what a vote was, below the group: twice an action of 10**6 or fewer, plus one."""
+"""Bits of the encoded vote below the group: twice an action of 10**6 or fewer, plus one."""
 
 MOST_BONUS = 100
-"""Noise units: e to this power is a float, and no vote that is steered more says anything."""
+"""Noise units: e to this power is still a float, and a vote that is steered more says nothing."""
 
 _ROUNDS = 40
-"""Of expectation–maximisation. Fixed, so that no comparison of floats decides when to stop."""
+"""Rounds of expectation–maximisation: a fixed number, so that no comparison of floats decides."""
 
 _GROWTH = 20
 """A prior is made anew after 1/20 = 5 % more votes."""
@@ -141,7 +141,7 @@ class Votes:
 def cast(
     crowd: Crowd, *, prior: Ints, stayed: Bools, vote: Ints, length: Ints, group: Ints
 ) -> Ints:
-    """What is kept of votes: R × `WIDTH` integers below 2**31.
+    """Encode votes as rows keep them: R × `WIDTH` integers below 2**31.
 
     `group`: that of each vote's key, `crowd.groups.numbers(keys)`.
     """
@@ -150,7 +150,7 @@ def cast(
 
 
 def newest(kept: NDArray[np.integer[Any]]) -> Votes:
-    """The votes that are kept, counted: R × `WIDTH` integers, one row for each key."""
+    """Decode and count kept votes: R × `WIDTH` integers, one row for each key."""
     votes = kept[kept[:, 0] > 0].astype(np.int64)
     group, vote = votes[:, 1] >> _GROUP, votes[:, 1] & ((1 << _GROUP) - 1)
     return Votes.counted(
@@ -160,22 +160,22 @@ def newest(kept: NDArray[np.integer[Any]]) -> Votes:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """How the priors of a partition are made; `named` makes it again from its name.
+    """Makes the priors of a partition; `named` restores it from its name.
 
-    Privacy: post-processing of votes, at no cost. It is given votes, lengths and priors only.
+    Privacy: post-processing of votes, at no cost. It gets votes, lengths and priors only.
     """
 
     actions: int
     rate: Fraction  # ρ: noise units for each unit of loss
-    bonus: Fraction  # c: what the action in force has beside the prior, in noise units
+    bonus: Fraction  # c: the bonus of the action in force beside the prior, in noise units
     floor: Fraction  # λ
     donates: int = 0  # blocks of fewer slots are donated (`evidence.donation`); 0: none
     groups: Groups = NO_GROUPS
     control: Control = NO_CONTROL
-    reach: Reach = "partition"  # whose votes count: `adoption` has those of other partitions
+    reach: Reach = "partition"  # whose votes count; see `adoption` for other partitions
 
     def __post_init__(self) -> None:
-        """Refuse what gives no bounded prior, and a bonus that the grid does not hold."""
+        """Refuse a crowd without bounded priors, and a bonus that is not on the grid."""
         on_grid = (self.bonus * (1 << POINT)).denominator == 1 and self.bonus <= MOST_BONUS
         sound = self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1
         whole = self.groups.count == 1 and not self.control.share  # whose keys would donate too
@@ -184,7 +184,7 @@ class Crowd:
             raise InvalidConfig(
                 complaint(
                     "crowd",
-                    "no crowd",
+                    "out of range",
                     expected="2 actions or more, a rate above 0, a floor of 0 < λ ≤ 1 and"
                     f" a bonus of at most {MOST_BONUS} in units of 2**-20, and no donation where"
                     " keys are in groups or in a control group",
@@ -194,7 +194,7 @@ class Crowd:
 
     @property
     def name(self) -> str:
-        """What the ledger calls it; `named` makes it again."""
+        """Its name in the ledger; `named` reads it back."""
         apart = f" control {self.control.share}" if self.control.share else ""
         text = (
             f"crowd of {self.actions} actions at rate {self.rate} bonus {self.bonus}"
@@ -213,7 +213,7 @@ class Crowd:
 
     @property
     def width(self) -> int:
-        """How many integers of a row count."""
+        """How many integers of a row the crowd reads."""
         return WIDTH
 
     @property
@@ -222,9 +222,9 @@ class Crowd:
         return CrowdPrior.of(0, after=0, gap=0, bonuses=np.zeros(self.size, dtype=np.int64))
 
     def believed(self, prior: CrowdPrior) -> Floats:
-        """Shares of keys, by the action that is thought the best for them: K that add up to 1.
+        """The estimated share of keys that each action is best for: K that add up to 1.
 
-        One row of them for each group, where keys are in groups.
+        One row for each group, where keys are in groups.
 
         >>> crowd = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
         >>> crowd.believed(crowd.nothing).tolist()
@@ -234,11 +234,11 @@ class Crowd:
         return shares if len(shares) > 1 else shares[0]
 
     def opening(self, prior: CrowdPrior, groups: Ints) -> Ints:
-        """What the first draws of some keys know beforehand: R × K, in units of 2**-20."""
+        """The bonuses of the first draws of some keys: R × K, in units of 2**-20."""
         return self._by_group(prior)[groups]
 
     def bonuses(self, prior: CrowdPrior, in_force: Ints, groups: Ints) -> Ints:
-        """What the next draws of some keys know beforehand: R × K, in units of 2**-20.
+        """The bonuses of the next draws of some keys: R × K, in units of 2**-20.
 
         `groups`: those of the keys, `self.groups.numbers(keys)`.
 
@@ -264,7 +264,7 @@ class Crowd:
         return CrowdPrior.of(max(priors) + 1, after=after, gap=gap, bonuses=units)
 
     def counts(self, kept: Ints) -> Bools:
-        """Which of these rows have cast a vote."""
+        """Which of these rows have voted."""
         return np.asarray(kept[:, 0] > 0)
 
     def latest_told(self, kept: Ints) -> int:
@@ -272,10 +272,10 @@ class Crowd:
         return int(kept[:, 0].max(initial=0)) - 1
 
     def follows(self, prior: CrowdPrior, votes: Votes, priors: Mapping[int, CrowdPrior]) -> bool:
-        """Whether a prior on record is what these votes make, up to what floats may differ by.
+        """Whether a recorded prior follows from these votes, up to the differences of floats.
 
-        Another platform's logarithms may be off by a last digit: each bonus by a unit, and of two
-        gaps that are equally likely up to 10**-9 either may have been taken.
+        Another platform's logarithms may differ in the last digit: so each bonus may differ by a
+        unit, and of two gaps that are equally likely up to 10**-9 either may have been taken.
         """
         if not 0 <= prior.gap < len(GAPS) or not self.fits(prior):
             return False
@@ -318,7 +318,7 @@ def due(after: int) -> int:
 
 
 def named(name: str) -> Crowd:
-    """The crowd that the ledger calls so.
+    """The crowd of this name in the ledger.
 
     >>> crowd = Crowd(3, Fraction(1, 4), Fraction(1), Fraction(1, 20))
     >>> named(crowd.name) == crowd
@@ -338,20 +338,21 @@ def named(name: str) -> Crowd:
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """What votes say, for one gap."""
+    """What follows from votes for one gap."""
 
     shares: Floats  # K: π
-    likelihood: float  # of the maximum; its logarithm
+    likelihood: float  # the logarithm of its maximum
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Votes by what they were drawn under, with their likelihoods, for one gap or for each of D.
+    """Votes in rows of equal conditions, with their likelihoods, for one gap or for each of D.
 
-    All votes of a row have the same group, prior, length and the same weight Σ_i e^(b_i + …) of
+    All votes of a row have the same group, prior and length, and the same weight Σ_i e^(b_i + …) of
     everything but the best action j in the softmax's denominator. So a vote for w has the
     likelihood `others[j]` if j is not w and `own[w]` if it is, up to a factor without j and gap.
-    (The weight that c adds for a vote that stayed is rounded to a power of two: few rows.)
+    (The weight that c adds to a vote for the action in force is rounded to a power of two, so that
+    there are few rows.)
     """
 
     count: Floats  # G × K: how many votes for each action
@@ -392,7 +393,7 @@ class _Rows:
 
 
 def longest_told(crowd: Crowd) -> int:
-    """Blocks of more slots tell `MOST_TOLD` of every gap."""
+    """The block length from which a block's evidence is `MOST_TOLD`, whatever the gap."""
     return ceil(MOST_TOLD / (crowd.rate * min(GAPS)))
 
 
@@ -426,9 +427,9 @@ def _maximised(rows: _Rows, supposed: Floats) -> Floats:
 
 
 def _keys(rows: _Rows, shares: Floats) -> Floats:
-    """How many of the keys that voted each action is best for, if these are its shares of all keys.
+    """How many of the keys that voted each action is best for, given its shares of all keys.
 
-    Sums are added in one order, whatever the platform. (`np.add.reduce` is `sum`, called at once.)
+    Sums are added in one order on every platform. (`np.add.reduce` is `sum`, called directly.)
     """
     others, own = shares[..., None, :] * rows.others, shares[..., None, :] * rows.own
     share = rows.count / _likely(others, own)

@@ -1,4 +1,4 @@
-"""From the name that a ledger's line gives a crowd to the crowd itself, whichever kind it is."""
+"""Finds the crowd, of either kind, for its name in a ledger line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamdp.core.evidence.pooled_means import PooledMeans
 
 
 def crowd_of(name: str) -> Crowd | PooledMeans:
-    """The crowd that the ledger calls so; `InvalidConfig` for a name that no version wrote.
+    """The crowd of this name in the ledger; `InvalidConfig` for a name that no version wrote.
 
     >>> crowd_of("means of 3 actions").size
     6

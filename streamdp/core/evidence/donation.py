@@ -1,24 +1,23 @@
-"""Donation: what short blocks give to a learner that all keys of a partition share, the *pool*.
+"""Donation: short blocks give their slots to the *pool*, a learner that all keys share.
 
 A block of fewer than 2/ε slots says next to nothing about its own key: its vote is noise, and yet
 each of its events is charged ε. So such a block is *donated*: its key draws nothing at its end and
-keeps its action in force, and its slots are slots of the pool instead.
+keeps its action in force, and its slots become slots of the pool instead.
 
-1. *Which blocks.* Those of fewer than `shortest_kept` slots. A block's length follows from its
-   number, the number from the slot: which slots are donated is as public as slot numbers are.
+1. *The blocks.* Those of fewer than `shortest_kept` slots. A block's length follows from its
+   number, and the number from the slot: which slots are donated is as public as slot numbers are.
 2. *The pool* is one more learner of the partition. Its slots are the donated slots of all keys in
    the order of the log. Its blocks grow from 1 slot to `POOL` times the length below which blocks
-   are donated, and then stay so long: each is one release, a vote, of what is best for many keys
-   together. Its draws are told nothing beforehand, so that what it votes is evidence of the losses
-   alone; no prior and no action in force has a bonus. It opens with nothing and nobody is told what
-   it votes but the crowd.
-3. *The charge.* A donated slot enters one draw, that of the pool's block that it lies in, and is
-   charged for it once. The pool's blocks tile the donated slots.
-4. *What it is for.* The pool's newest `NEWEST` votes count in the crowd's next prior, each as the
-   vote of a key of its own, drawn under prior 0.
+   are donated, and then keep that length. Each releases one vote: what is best for many keys
+   together. Its draws know nothing beforehand (no prior, no bonus for an action in force), so that
+   its votes are evidence of the losses alone. Only the crowd uses its votes.
+3. *The charge.* A donated slot enters one draw, that of its block of the pool, and is charged for
+   it once. The pool's blocks tile the donated slots.
+4. *The use.* The pool's newest `NEWEST` votes count in the crowd's next prior, each as the vote of
+   a key of its own, drawn under prior 0.
 
 Privacy: the pool is a learner like others, over slots that no other learner counts: a changed event
-moves one block of it, or one block of its key. All else is a function of releases.
+moves one block of the pool, or one block of its key. All else is a function of releases.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from streamdp.core.evidence.memory import Standing
 from streamdp.core.schedule import Schedule, geometric
 
 NEWEST = 64
-"""How many of the pool's votes count: what was best long ago is no evidence for ever."""
+"""How many of the pool's votes count: old votes may be out of date."""
 
 POOL = 32
-"""How many times as long as a block must be to be kept, the pool's blocks become: 64/ε slots, in
+"""The length of the pool's longest blocks, in lengths of the shortest kept block: 64/ε slots, in
 which a gap of .1 between two actions is worth 3 noise units."""
 
 _RATIO = Fraction(5, 2)
@@ -49,9 +48,9 @@ _RATIO = Fraction(5, 2)
 def shortest_kept(rate: Fraction) -> int:
     """The least length of a block that is not donated: 2/ε slots, for ρ = ε/2.
 
-    A key whose blocks are donated goes on with an action that nobody who knew more has drawn. So
-    twice as many slots, although their votes are noise too, cost keys of few slots more than the
-    pool gives them (`docs/crowd.md`).
+    While its blocks are donated a key keeps an action that was drawn without knowing anything of
+    it. With twice this length (whose votes are noise too) that costs keys of few slots more than
+    they gain from the pool (`docs/crowd.md`).
 
     >>> shortest_kept(Fraction(1, 4)), shortest_kept(Fraction(3, 20))
     (4, 7)
@@ -120,7 +119,7 @@ class NewestVotes:
 
     @property
     def name(self) -> str:
-        """What it is called where it counts: in the fingerprint of the pool's row."""
+        """Its name in the fingerprint of the pool's row."""
         return f"newest {NEWEST} votes"
 
     @property
@@ -134,7 +133,7 @@ class NewestVotes:
         return 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
-        """The oldest vote goes, the newest comes."""
+        """Put the newest vote first and drop the oldest."""
         kept = np.concatenate([votes[:, None] + 1, standing.remembered[:, :-1]], axis=1)
         return Standing(votes, kept)
 

@@ -1,27 +1,27 @@
-"""A feedback stream read as an experiment: each arm's mean loss, how sure that is, which is best.
+"""A feedback stream as an experiment: each arm's mean loss with an interval, and which arm is best.
 
-All from released sums and counts, so it costs nothing. What may be concluded, and when:
+Everything follows from released sums and counts, so it costs nothing. What you may conclude:
 
-- An interval holds **at every block's end at once and for all arms at once**: with probability of
-  at least `confidence` no interval that is ever shown misses its arm's mean. So one may look as
-  often as one likes, and stop when one likes.
-- It is about a world that does not change: each show of an arm draws its loss from one law,
-  whatever was shown before. With drift an interval is about the mean over the shows so far and may
-  miss. A payload that could not be used counts as the loss 1/2 of the arm that was shown.
-- The policy decides how often an arm is shown by what was released before; the intervals hold for
-  every such rule, because the n-th show of an arm is its n-th, whenever it comes.
+- The intervals hold **at the end of every block and for all arms at once**: with probability of at
+  least `confidence` no interval that is ever shown misses its arm's mean. So you may look as often
+  as you like, and stop when you like.
+- They suppose a world that does not change: each show of an arm draws its loss from one law,
+  whatever was shown before. Under drift an interval is about the mean over the shows so far and may
+  miss. An unusable payload counts as the loss 1/2 of the arm that was shown.
+- The policy decides from earlier releases how often an arm is shown; the intervals hold for every
+  such rule, because the n-th show of an arm is its n-th, whenever it comes.
 
 Why they hold. Sampling: by Hoeffding the mean of the first n losses of an arm misses by more than
 √(ln(2n(n+1)/δ)/2n) with probability at most δ/(n(n+1)), and these add up to δ over all n. Noise: a
 sum of B discrete Laplace draws of scale b has E exp(λZ) ≤ (1 − b²λ²)^(−B) ≤ exp(2Bb²λ²) for
 λ ≤ 1/(√2 b), so it exceeds b√(8BL) where L ≤ B, and √2·b(B + L) else, with probability at most e^−L
-on either side; block B gets the share 6/(π²B²) of its δ. Both have a half of (1 − confidence)/K.
-(Where counts are noisy too, both kinds of noise have a share.)
+on either side; block B gets the share 6/(π²B²) of its δ. Sampling and noise each get half of
+(1 − confidence)/K. (Where counts are noisy too, both kinds of noise have a share.)
 
-`chances` are another thing: how likely each arm is to have the smallest mean under normal laws,
-which is what the default policy goes by. They are no guarantee.
+`chances` say something else: how likely each arm is to have the smallest mean under normal laws,
+which is what the default policy uses. They are no guarantee.
 
-These floats decide nothing: policies are computed elsewhere, bit for bit.
+No policy depends on these floats: policies are computed elsewhere, bit for bit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """Statistics of K arms. Every column has K numbers."""
+    """Statistics of K arms; every column has K numbers."""
 
     blocks: int
     shown: Ints  # as released
@@ -69,7 +69,7 @@ class Experiment:
 
     @classmethod
     def of(cls, scales: Scales, *, actions: int) -> Experiment:
-        """Before anything was released."""
+        """An experiment without releases."""
         nothing = np.zeros(actions, dtype=np.int64)
         return cls(scales, 0, nothing, nothing.copy())
 
@@ -80,7 +80,7 @@ class Experiment:
         self.shown = self.shown + shown
 
     def arms(self, *, confidence: float = 0.95) -> Arms:
-        """What may be said of each arm now; see the module for what it means."""
+        """The statistics of each arm now; the module says what they mean."""
         share = (1 - confidence) / (2 * len(self.gains))
         noises = 2 if self.scales.on_counts else 1
         off = noise_reach(self.scales.on_sums, self.blocks, share / noises)
@@ -102,7 +102,7 @@ class Experiment:
         )
 
     def _chances(self) -> Floats:
-        """As if all blocks had been one, with the noise of all."""
+        """The chances of one block with the sums, counts and noise of all."""
         count = max(1, self.blocks)
         noise = NoiseVariance(
             on_sums=count * 2 * float(self.scales.on_sums) ** 2,
@@ -117,7 +117,7 @@ class Experiment:
 
 
 def sampling_reach(shows: Floats, share: float) -> Floats:
-    """How far the mean of an arm's first n losses may be from its law's, at all n at once."""
+    """A bound on |mean of an arm's first n losses − its law's mean|; holds for all n at once."""
     return np.asarray(np.sqrt(np.log(2 * shows * (shows + 1) / share) / (2 * shows)))
 
 

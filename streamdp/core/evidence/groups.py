@@ -1,14 +1,14 @@
 """Groups of keys: which keys of a partition share a prior of their own.
 
 A group is a public feature of a key: how the key begins. It follows from the key alone, which is on
-every release, so that anybody can tell to which group a key belongs, and no loss has a say.
+every release, so that anybody can tell to which group a key belongs, and it depends on no loss.
 
-Each group has a number. Group 0 holds all keys that no prefix fits; where several fit, the longest
-one decides. A prefix may be a whole key (longer keys that begin with it belong to it too).
+Each group has a number. Group 0 holds all keys that match no prefix; where several match, the
+longest decides. A prefix may be a whole key (longer keys that begin with it match it too).
 
-How an engine takes groups: they are a part of the learner's crowd, `Crowd(…, groups=groups)`, and
-so of its name in the ledger and of the learner's digest. A prior then has K bonuses for each group,
-group 0 first; a draw is told those of its key's group (`Groups.numbers`). Nothing else changes.
+Groups are part of the learner's crowd, `Crowd(…, groups=groups)`, and so of its name in the ledger
+and of the learner's digest. A prior then has K bonuses for each group, group 0 first; a draw uses
+those of its key's group (`Groups.numbers`). Nothing else changes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key
 
 MOST_GROUPS = 255
-"""Beside group 0. A prior holds K numbers for each group, and most groups would be too small."""
+"""Besides group 0. A prior holds K numbers for each group, and more groups would be too small."""
 
 MOST_PREFIX_BYTES = 1000
-"""Of all prefixes together: each line of the ledger about a draw names them."""
+"""The size of all prefixes together: each line of the ledger about a draw names them."""
 
 _NAME = re.compile(
     r"(?:[0-9a-f]{2})+(?:,(?:[0-9a-f]{2})+)*(?:;(?:[0-9a-f]{2})+(?:,(?:[0-9a-f]{2})+)*)*"
@@ -37,7 +37,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Groups:
-    """Which keys belong together; `named` makes it again from its name.
+    """Assigns keys to groups by their prefixes; `named` restores it from its name.
 
     >>> groups = Groups.of({"de-": "europe", "fr-": "europe", "us-": "america"})
     >>> groups.numbers([b"de-1", b"us-7", b"fr-2", b"jp-3", None]).tolist()
@@ -45,15 +45,15 @@ class Groups:
     """
 
     prefixes: tuple[tuple[bytes, ...], ...] = ()
-    """Of group 1, of group 2, …"""
+    """The prefixes of group 1, of group 2, …"""
 
     titles: tuple[str, ...] = field(default=(), compare=False)
-    """What a configuration calls group 1, group 2, …; nothing follows from them."""
+    """The names of group 1, group 2, … in a configuration; for display only."""
 
     _of: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a prefix that is in two groups, and groups that hold no key."""
+        """Refuse a prefix in two groups, and groups without a key."""
         listed = [prefix for group in self.prefixes for prefix in group]
         whole = all(self.prefixes) and all(listed) and len(set(listed)) == len(listed)
         size = sum(map(len, listed))
@@ -61,7 +61,7 @@ class Groups:
             raise InvalidConfig(
                 complaint(
                     "crowd_groups",
-                    "no groups",
+                    "wrong prefixes",
                     expected=f"at most {MOST_GROUPS} groups, each of one prefix or more, none"
                     f" empty or twice, of {MOST_PREFIX_BYTES} bytes in all",
                     got=f"{len(self.prefixes)} groups of {len(listed)} prefixes,"
@@ -73,7 +73,7 @@ class Groups:
 
     @classmethod
     def of(cls, groups: Mapping[str, str]) -> Groups:
-        """From the name of a group for each prefix; groups are numbered by name."""
+        """From the group name of each prefix; groups are numbered in the order of their names."""
         names = sorted(set(groups.values()))
         return cls(
             tuple(
@@ -85,16 +85,16 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """How many groups there are, group 0 among them."""
+        """How many groups there are, including group 0."""
         return 1 + len(self.prefixes)
 
     @property
     def name(self) -> str:
-        """What the ledger calls them: prefixes as hexadecimal digits, groups parted by `;`."""
+        """Their name in the ledger: prefixes as hexadecimal digits, groups separated by `;`."""
         return ";".join(",".join(prefix.hex() for prefix in group) for group in self.prefixes)
 
     def title(self, number: int) -> str:
-        """What a group is called for people: as configured, else by its prefixes.
+        """A group's name for people: as configured, or else its prefixes.
 
         >>> groups = Groups.of({"de-": "europe", "fr-": "europe"})
         >>> groups.title(1), named(groups.name).title(1), groups.title(0)
@@ -118,7 +118,7 @@ class Groups:
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
-        """How long prefixes are, the longest first."""
+        """The lengths of prefixes, the longest first."""
         return tuple(sorted({len(prefix) for prefix in self._of}, reverse=True))
 
 
@@ -127,7 +127,7 @@ NO_GROUPS = Groups()
 
 
 def named(name: str) -> Groups:
-    """The groups that the ledger calls so.
+    """The groups of this name in the ledger.
 
     >>> groups = Groups.of({"a:": "one", "b:": "two"})
     >>> groups.name, named(groups.name) == groups, named("") == NO_GROUPS

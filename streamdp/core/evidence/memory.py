@@ -1,12 +1,12 @@
-"""Memory: from the votes of one key to the action that is in force. Many keys at a time.
+"""Memory: computes the action in force from the votes of a key, for many keys at a time.
 
-A *vote* is the action that a block's private choice released. The engine asks a memory at the end
-of each block, after the vote was drawn, what is in force from the next slot on. A memory is a pure
+A *vote* is the action that a block's private choice released. At the end of each block, after the
+vote was drawn, the engine asks a memory what is in force from the next slot on. A memory is a pure
 function of this key's votes and of the blocks that they were drawn from:
 
-1. It is asked once for each vote, in the order of the blocks; different keys do not meet.
-2. What it remembers between votes is a fixed number of integers for each key, below 2**31. They are
-   saved with the key's row, and `ledger verify` computes them again from the ledger.
+1. It is asked once for each vote, in the order of the blocks; each key is treated alone.
+2. Between votes it keeps a fixed number of integers for each key, below 2**31. They are saved with
+   the key's row, and `ledger verify` computes them again from the ledger.
 3. The same votes give the same answer however blocks were cut into batches.
 """
 
@@ -25,16 +25,16 @@ from streamdp.core.schedule import LAST_SLOT
 class Standing:
     """The public standing of some keys: one entry for each of R rows."""
 
-    in_force: Ints  # R: the action that readers are told
+    in_force: Ints  # R: the action that readers use
     remembered: Ints  # R × W: what the memory keeps; 0 before the first vote
 
 
 class Memory(Protocol):
-    """How votes become the action in force."""
+    """Turns votes into the action in force."""
 
     @property
     def name(self) -> str:
-        """What the ledger calls it, with all that is needed to compute it again; "" for none."""
+        """Its name in the ledger, with all that is needed to compute it again; "" for none."""
 
     @property
     def width(self) -> int:
@@ -45,7 +45,7 @@ class Memory(Protocol):
         """The vote of a block of fewer slots is in force at once."""
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:
-        """What holds once each row has cast a vote, drawn from a block of this length."""
+        """The standing after each row has cast a vote, drawn from a block of this length."""
 
     def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
         """What is remembered (R × W) where these actions are carried into blocks of this length."""
@@ -57,7 +57,7 @@ class NewestVote:
 
     @property
     def name(self) -> str:
-        """The ledger does not mention it: the vote says everything."""
+        """Empty: the ledger does not mention it, as the vote says everything."""
         return ""
 
     @property
@@ -67,7 +67,7 @@ class NewestVote:
 
     @property
     def since(self) -> int:
-        """No block is so long."""
+        """Longer than any block: every vote is in force at once."""
         return LAST_SLOT + 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:

@@ -19,14 +19,14 @@ from streamdp.core.evidence.policy_arithmetic import ordered_sum
 
 PARTS_BITS = 24
 PARTS = 1 << PARTS_BITS
-"""What the parts of a policy add up to. K is at most 10**6, so that each may have 16."""
+"""The sum of a policy's parts. K is at most 10**6, so that each action can have 16."""
 
 Policy = NDArray[np.uint32]
 """K parts that add up to `PARTS`; R × K for many rows."""
 
 
 def uniform_policy(actions: int) -> Policy:
-    """Equal parts; what does not divide goes to the first actions, one each.
+    """Equal parts; the remainder goes to the first actions, one part each.
 
     >>> uniform_policy(3)
     array([5592406, 5592405, 5592405], dtype=uint32)
@@ -38,7 +38,7 @@ def uniform_policy(actions: int) -> Policy:
 
 
 def policy_of(parts: bytes, *, actions: int) -> Policy:
-    """A published policy as parts; refuses bytes that are not a policy.
+    """Decode a published policy; refuse bytes that are not one.
 
     >>> policy_of(uniform_policy(2).astype("<u4").tobytes(), actions=2)
     array([8388608, 8388608], dtype=uint32)
@@ -58,7 +58,7 @@ _FINE_BITS = 36  # of a weight before it becomes parts; with PARTS_BITS and the 
 
 
 def parts_of(chances: Floats) -> Policy:
-    """Rows of chances that add up to about 1 as policies: each within two parts of its chance.
+    """Turn rows of chances that add up to about 1 into policies, within two parts of each chance.
 
     Cumulative sums are integers and are cut on the grid of parts, so that the differences add up
     exactly, whatever was rounded before.
@@ -73,7 +73,7 @@ def parts_of(chances: Floats) -> Policy:
 
 
 def with_floor(chances: Floats, least: Floats) -> Floats:
-    """Rows of chances, none below its `least`; what is above gives in proportion.
+    """Raise chances to at least `least`, at the expense of what others have above theirs.
 
     >>> with_floor(np.array([[0.0, 0.5, 0.5]]), np.full((1, 3), 0.1)).round(3)
     array([[0.1 , 0.45, 0.45]])

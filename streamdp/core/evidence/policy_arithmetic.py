@@ -1,9 +1,9 @@
 """Arithmetic that gives the same bits on every machine: tables of Φ and 2**−x, sums in fixed order.
 
 Rules: numpy's elementwise +, −, ×, ÷ and √ are correctly rounded, one operation at a time. Its sums
-and products over an axis are not used on floats, because their order is numpy's to choose. Φ and
-2**−x come from tables that are computed once, with integers and with `decimal` (whose arithmetic is
-specified to the last digit), and rounded to doubles: no maths library takes part.
+and products over an axis are not used on floats, because numpy chooses their order. Φ and 2**−x
+come from tables that are computed once, with integers and with `decimal` (whose arithmetic is
+specified to the last digit), and rounded to doubles: no maths library is involved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamdp.core.arrays import Floats
 
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 _STEPS = 256  # entries of Φ's table in one standard deviation
-_REACH = 6  # standard deviations on either side: beyond is less than a part of 2**24
+_REACH = 6  # standard deviations on either side; the tails beyond are below one part in 2**24
 _HALVES = 1024  # entries of the table of 2**-x in one halving
 _MOST_HALVINGS = 64  # below 2**-64 a weight is 0
 _BITS = 128  # of the fixed point in which Φ's table is made
@@ -57,7 +57,7 @@ def _folded(values: Floats, operation: Callable[[Floats, Floats], Floats]) -> Fl
 def normal_cdf(points: Floats, means: Floats, deviations: Floats) -> Floats:
     """Φ((point − mean)/deviation) from its table, in steps of 1/256 of a deviation.
 
-    Wrong by less than .0008, and never 0 or 1: beyond 6 deviations it is that of 6.
+    The error is below .0008. The value is never 0 or 1: beyond 6 deviations it is that at 6.
 
     >>> normal_cdf(np.array([0.0, -1.0, 1.0, -40.0]), np.zeros(4), np.ones(4)).round(6)
     array([0.5     , 0.158655, 0.841345, 0.      ])
@@ -70,7 +70,7 @@ def normal_cdf(points: Floats, means: Floats, deviations: Floats) -> Floats:
 
 
 def power_of_half(exponents: Floats) -> Floats:
-    """2**−x for x ≥ 0 from its table, at the nearest 1/1024: wrong by a factor within 1 ± .0004.
+    """2**−x for x ≥ 0 from its table, at the nearest 1/1024: right up to a factor of 1 ± .0004.
 
     >>> power_of_half(np.array([0.0, 1.0, 1.5, 1000.0])).round(6)
     array([1.      , 0.5     , 0.353553, 0.      ])

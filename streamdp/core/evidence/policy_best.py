@@ -1,14 +1,14 @@
-"""How likely each arm is the best, when what is known of the arms are independent normal laws.
+"""How likely each arm is the best, given independent normal laws of the arms' means.
 
 With arm j's law N(μ_j, s_j²): P(j is best) = ∫ Π_{i≠j} Φ((x − μ_i)/s_i) dΦ((x − μ_j)/s_j).
 
 The quadrature, by name *cells of the maximum*. Nearly all of the maximum's law lies between
 max_j(μ_j − 4 s_j) and max_j(μ_j + 5 s_j). This interval is cut into equal cells, then into `CELLS`
-cells of which half follow the maximum's law and half the length, so that arms that are known well
-are resolved beside arms that are not. The integral over a cell is the arm's own probability of the
-cell times the mean, over the cell's borders, of Π_{i≠j} Φ.
+cells of which half follow the maximum's law and half the length, so that the cells are fine enough
+for well-known arms beside little-known ones. The integral over a cell is the arm's own probability
+of the cell times the mean, over the cell's borders, of Π_{i≠j} Φ.
 
-Samples would not do: 256 of them round small chances to none, and some runs then never recover.
+Sampling is not good enough: 256 samples round small chances to 0, and some runs then never recover.
 Everything is one correctly rounded operation at a time (see `policy_arithmetic`).
 """
 
@@ -28,7 +28,7 @@ from streamdp.core.evidence.policy_arithmetic import (
 CELLS = 32
 _COARSE = 16
 _BELOW, _ABOVE = 4.0, 5.0  # standard deviations
-_VALUES = 1 << 16  # of an array at once: 512 kB, which stay near the processor
+_VALUES = 1 << 16  # of an array at once: 512 kB, which fit into the processor's cache
 _MOST_ARMS = 1 << 14  # at once
 
 
@@ -50,7 +50,7 @@ def chances_of_best(means: Floats, deviations: Floats) -> Floats:
 
 
 def _chances(means: Floats, deviations: Floats) -> Floats:
-    """K × R chances from K × R laws. Points come first: C × R, and C × K × R where arms differ."""
+    """K × R chances from K × R laws. Arrays over points are C × R, or C × K × R for each arm."""
     low = (means - deviations * _BELOW).max(axis=0)
     high = (means + deviations * _ABOVE).max(axis=0)
     coarse = low + (high - low) * (np.arange(_COARSE + 1) / _COARSE)[:, None]
@@ -58,7 +58,7 @@ def _chances(means: Floats, deviations: Floats) -> Floats:
     if len(means) <= _MOST_ARMS:
         below = _below(points, means, deviations)
         chances = _of_cells(below, _product([below]))
-    else:  # computed twice rather than kept
+    else:  # computing twice takes less memory than keeping it
         every = _product(_below_by_piece(points, means, deviations))
         parts = [_of_cells(part, every) for part in _below_by_piece(points, means, deviations)]
         chances = np.concatenate(parts)
@@ -66,7 +66,7 @@ def _chances(means: Floats, deviations: Floats) -> Floats:
 
 
 def _of_cells(below: Floats, every: Floats) -> Floats:
-    """Some arms' sums over the cells."""
+    """The sums over the cells, for some arms."""
     others = every[:, None] / below
     steps = below[1:] - below[:-1]
     steps *= others[1:] + others[:-1]
@@ -79,7 +79,7 @@ def _below(points: Floats, means: Floats, deviations: Floats) -> Floats:
 
 
 def _below_by_piece(points: Floats, means: Floats, deviations: Floats) -> Iterator[Floats]:
-    """The same of all arms, so many at once that there is room for them."""
+    """`_below` of all arms, `_MOST_ARMS` at a time."""
     for at in range(0, len(means), _MOST_ARMS):
         piece = slice(at, at + _MOST_ARMS)
         yield _below(points, means[piece], deviations[piece])
@@ -96,7 +96,7 @@ def _product(pieces: Iterable[Floats]) -> Floats:
 
 
 def _refined(points: Floats, below: Floats) -> Floats:
-    """`CELLS` + 1 points of each row: half by the law that has this `below`, half evenly."""
+    """`CELLS` + 1 points of each row: half follow the law given by `below`, half are even."""
     last, rows = len(points) - 1, points.shape[1]
     even = np.arange(last + 1) / last
     law = below / below[-1]

@@ -1,14 +1,13 @@
-"""What is known of each arm: a normal law from the private means of its blocks. O(K) numbers a row.
+"""The posterior of each arm: a normal law from the private means of its blocks. O(K) numbers a row.
 
 A block that showed an arm n times and released the noisy sum S of its centred gains says that the
 arm's mean gain is S/n, with variance v/n + (σ² + τ²·(S/n)²)/n²: v of the losses themselves, σ² of
-the noise on the sum, τ² of the noise on the count (0 where counts are exact). Its weight w is one
-over that, with the noise counted `TAILS` times. A row keeps Σw and Σw·S/n for each arm, nothing
-else.
+the noise on the sum, τ² of the noise on the count (0 where counts are exact). Its weight w is the
+inverse of that, with the noise counted `TAILS` times. A row keeps only Σw and Σw·S/n for each arm.
 
-v is learned, since at click rates it is far below 1/4: it is m(1 − m) at the private level m of all
-arms, taken one standard error nearer to 1/2, as of the block's end; what was weighted is never
-weighted again. An arm's law has a prior at the same level that weighs as much as four losses.
+v is learned, since at click rates it is far below 1/4: it is m(1 − m), where m is the private level
+of all arms at the block's end, taken one standard error nearer to 1/2. Earlier blocks keep their
+weights. An arm's law has a prior at the same level that weighs as much as four losses.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from streamdp.core.evidence.policy_arithmetic import ordered_sum
 
 PRIOR_LOSSES = 4.0
 TAILS = 1.75
-"""How many times its variance Laplace noise counts: its tails are heavier than a normal law's.
+"""The factor on the variance of Laplace noise, whose tails are heavier than a normal law's.
 
-With 1 a rare early draw leads a run astray for long, above all at click rates."""
+With a factor of 1 a rare early draw misleads a run for long, above all at click rates."""
 _LEAST_VARIANCE = 2.0**-12  # of one loss: a click rate of 1 in 4,096
 
 
@@ -47,7 +46,7 @@ class Level:
 def learned(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
     """The state after one more block: `state` is R × 2 × K, gains (in loss) and shown are R × K."""
     now = level(state)
-    for _ in range(2):  # the level that counts is the one after this block
+    for _ in range(2):  # the block is weighted with the level after it
         after = state + _weighed(gains, shown, now.variance[:, None], noise)
         now = level(after)
     return after

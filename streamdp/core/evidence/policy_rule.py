@@ -1,8 +1,8 @@
-"""From public history to a policy: the port that feedback learners are composed with.
+"""The port of policy rules, which feedback learners are composed of: public history to policy.
 
 A row's whole history is kept as two numbers for each arm, which are a function of the released sums
-and counts of its blocks, in their order. What they mean is the rule's own. Zeros are the state
-before anything is known, so that a new row needs nothing.
+and counts of its blocks, in their order. Each rule gives them its own meaning. Zeros are the state
+before anything is known, so that a new row needs no initialisation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 
 KEPT_PER_ARM = 2
-"""How many numbers of each arm are a row's history."""
+"""How many numbers a row's history has for each arm."""
 
 
 class PolicyRule(Protocol):
@@ -23,11 +23,11 @@ class PolicyRule(Protocol):
 
     @property
     def name(self) -> str:
-        """What errors and digests call it."""
+        """Its name in errors and digests."""
         ...
 
     def parameters(self) -> Mapping[str, str]:
-        """Everything that its policies depend on, in writing."""
+        """Everything that its policies depend on, as text."""
         ...
 
     def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
@@ -38,5 +38,5 @@ class PolicyRule(Protocol):
         ...
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
-        """The policies of R rows while their next blocks, which have these lengths, are open."""
+        """The policies of R rows during their next blocks, which have these lengths."""
         ...

@@ -1,9 +1,9 @@
-"""The rules that shipped feedback learners are made of. Each is public post-processing.
+"""The policy rules of the shipped feedback learners. Each is public post-processing.
 
 `BestArm`       plays an arm as often as it is likely to be the best, with a floor
-`Intervals`     plays the arms whose confidence interval reaches that of the best, equally
+`Intervals`     plays equally the arms whose confidence interval reaches that of the best
 `ExponentialWeights`   exponential weights on importance-weighted gains, mixed with uniform play
-`UpperBound`    plays the arm with the largest optimistic mean; for what is not private
+`UpperBound`    plays the arm with the largest optimistic mean; for the baseline without privacy
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
 from streamdp.core.evidence.pooled_means import ArmPriors
 
-_FLOOR_SHARE = 0.5  # of a policy at most is floor
+_FLOOR_SHARE = 0.5  # the most that all floors together take of a policy
 _CLEAR = 9.0  # squared deviations behind the best from which an arm's floor shrinks
-_LEAST_FLOOR = 0.25  # of the whole floor: however clearly an arm is behind
+_LEAST_FLOOR = 0.25  # of the whole floor, however clearly an arm is behind
 _LEAST_FLOOR_TOLD = 0.0625  # the same where other keys' means say so too
 
 
@@ -34,9 +34,9 @@ _LEAST_FLOOR_TOLD = 0.0625  # the same where other keys' means say so too
 class BestArm:
     """An arm's chance is its chance of being the best under the posterior, deviations × `spread`.
 
-    `floor` expected shows in a block are each arm's least, so that a run which early noise has led
-    astray finds back. An arm that is clearly behind, by more than three deviations, needs fewer:
-    its floor shrinks with the square of the distance, to a quarter.
+    Each arm is expected to be shown at least `floor` times a block, so that a run recovers which
+    early noise has misled. An arm that is clearly behind, by more than three deviations, needs
+    fewer: its floor shrinks with the square of the distance, down to a quarter.
     """
 
     spread: Fraction
@@ -52,13 +52,13 @@ class BestArm:
         return policy_posterior.learned(state, gains, shown, noise)
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
-        """The chances of being the best, with the floor."""
+        """The chances of being the best, with the floors."""
         return self._policy(*posterior(state), lengths, _LEAST_FLOOR)
 
     def policy_under(self, state: Floats, lengths: Ints, arms: ArmPriors) -> Policy:
-        """The same under a prior that other keys' means have made.
+        """The policy under a prior from other keys' means.
 
-        What all keys know to be far behind needs fewer shows by each: its floor shrinks further.
+        An arm that is far behind at all keys needs fewer shows at each: its floor shrinks further.
         """
         return self._policy(*pooled_means.posterior(state, arms), lengths, _LEAST_FLOOR_TOLD)
 
@@ -72,7 +72,7 @@ class BestArm:
 
 
 def _floor_shares(means: Floats, deviations: Floats, least: float) -> Floats:
-    """Which part of the floor each arm needs."""
+    """The part of the floor that each arm needs."""
     best = means.argmax(axis=1)[:, None]
     behind = np.take_along_axis(means, best, axis=1) - means
     leader = np.take_along_axis(deviations, best, axis=1)
@@ -96,7 +96,7 @@ class Intervals:
         return policy_posterior.learned(state, gains, shown, noise)
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
-        """Uniform over what is not clearly worse."""
+        """Uniform over the arms that are not clearly worse."""
         means, deviations = posterior(state)
         reach = deviations * float(self.width)
         best = (means - reach).max(axis=1)
@@ -106,13 +106,13 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialWeights:
-    """Exponential weights, for losses that somebody chooses: nothing is assumed of them.
+    """Exponential weights, for adversarial losses: nothing is assumed about them.
 
-    A block of n slots that showed arm j n_j times is taken as n·S_j/n_j of gain for the arm: what
-    the importance-weighted estimate has for its mean, with the shows that came instead of those
-    that were expected. It needs no propensities, so an answer that comes late counts like any
-    other. Kept per arm: Σ n·S_j/n_j, and the arm's part of Σ Σ_j (n_j/n)·(estimate_j − mean
-    estimate)², which sets the rate √(ln K/Σ): large after much noise or much change.
+    A block of n slots that showed arm j n_j times counts as a gain of n·S_j/n_j for the arm. That
+    is the importance-weighted estimate with the actual number of shows in place of the expected
+    one. It needs no propensities, so an answer that comes late counts like any other. Kept per arm:
+    Σ n·S_j/n_j, and the arm's part of Σ Σ_j (n_j/n)·(estimate_j − mean estimate)². That sum is
+    large after much noise or much change, and sets the rate √(ln K/Σ).
     """
 
     mixing: Fraction
@@ -123,7 +123,7 @@ class ExponentialWeights:
         return {"mixing": str(self.mixing)}
 
     def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
-        """Add the block's estimates and how far they were from each other."""
+        """Add the block's estimates and their spread."""
         counts = np.maximum(shown, 0.0)
         slots = np.maximum(ordered_sum(counts.T), 1.0)[:, None]
         seen = counts >= 1.0
@@ -160,7 +160,7 @@ class UpperBound:
         return state + np.stack([shown, gains], axis=1)
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
-        """All of it on one arm: the first that was never shown, else the largest index."""
+        """One arm always: the first that was never shown, or else the one of largest index."""
         shown, gains = state[:, 0], state[:, 1]
         slots = np.maximum(ordered_sum(shown.T), 1.0)
         logs = np.array([_logarithm(int(slot)) for slot in slots.tolist()])
@@ -173,9 +173,9 @@ class UpperBound:
 
 
 def keeps_a_posterior(*rules: object) -> bool:
-    """Whether what these rules keep of an arm is a weight and a weighted sum, as all such rules do.
+    """Whether each of these rules keeps an arm's posterior: a weight and a weighted sum.
 
-    What the others keep means something only beside their own rates and the other arms.
+    The numbers of other rules have a meaning only with their own rates and all arms.
     """
     return all(isinstance(rule, BestArm | Intervals) for rule in rules)
 

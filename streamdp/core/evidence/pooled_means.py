@@ -1,34 +1,36 @@
 """The crowd of a feedback stream: a normal prior for each arm, from the private means of all keys.
 
-What a key's blocks released says of each arm a mean m and a weight w, one over the mean's variance
-(`policy_posterior`). Over the keys of a partition these say how good the arm is elsewhere, and how
-much keys differ in it. Both are public, so they may stand in for what a key does not know yet:
+The releases of a key give each arm a mean m and a weight w, the inverse of the mean's variance
+(`policy_posterior`). Those of all keys of a partition show how good the arm is elsewhere, and how
+much keys differ in it. They are public, so they may stand in for what a key does not know yet:
 
     m_ij ~ N(μ_j + c_i, τ_j² + 1/w_ij)
 
-for key i and arm j. μ_j is the arm's mean gain, c_i how much better *all* arms do with key i (a
-country that clicks more), which is nothing that would choose between arms, and τ_j how much keys
-differ in arm j beside that. A prior is μ_j and τ_j of each arm.
+for key i and arm j. μ_j is the arm's mean gain. c_i is how much better *all* arms do with key i (a
+country that clicks more), which does not help to choose between arms. τ_j is how much keys differ
+in arm j besides that. A prior is μ_j and τ_j of each arm.
 
 How they are estimated. `ROUNDS` rounds of expectation–maximisation, from the prior before: each
 key's c_i is the precision-weighted mean of m_ij − μ_j, μ_j that of m_ij − c_i, and τ_j² the mean
-over keys of the difference that is expected given m_ij. Where little is known, τ is what a key
-alone supposes, and arms are taken to be alike: `SUPPOSED` keys say so.
+over keys of the expected squared difference given m_ij. Where little is known, τ is the value that
+a key without a crowd assumes, and arms are taken to be alike: `SUPPOSED` imaginary keys say so.
 
-How a key uses it (`posterior`). In place of the level of its own arms an arm has μ_j + c_i before
-it was seen, and weighs 1/τ_j² in place of four losses. Three bounds limit what a key that is unlike
-the others pays: a prior weighs `MOST_LOSSES` losses at most; it weighs less, the further the key's
-own mean is away, so that far out it pulls less and less (in the manner of Efron & Morris 1972); and
-the floor of shows stays. It never weighs less than four losses.
+How a key uses it (`posterior`). Before it is seen, an arm has the mean μ_j + c_i in place of the
+level of the key's own arms, with the weight 1/τ_j² in place of four losses. Three bounds limit the
+cost for a key that is unlike the others: a prior weighs `MOST_LOSSES` losses at most; it weighs
+less, the further it is from the key's own mean, so that a distant prior has less and less influence
+(in the manner of Efron & Morris 1972); and the floor of shows stays. A prior never weighs less than
+four losses.
 
 Rules:
 
-1. A prior is a function of releases: of what rows remember of them. Open sums are not read (the
-   room's import contract keeps them out of reach), nor is a clock.
-2. Prior 0 says nothing: policies under it are those of the same learner alone, bit for bit.
-3. A prior is 2·K whole numbers in units of 2**-20 loss: K means, then K deviations τ. All that
-   decides them is one correctly rounded operation at a time, in the order of `_ordered`: whoever
-   computes a prior again arrives at the same numbers.
+1. A prior is a function of what rows keep of releases. Open sums are not read (the package's import
+   contract keeps them out of reach), nor is a clock.
+2. Prior 0 says nothing: policies under it are those of the same learner without a crowd, bit for
+   bit.
+3. A prior is 2·K whole numbers in units of 2**-20 loss: K means, then K deviations τ. They are
+   computed by one correctly rounded operation at a time, in the order of `_ordered`: a second
+   computation arrives at the same numbers.
 """
 
 from __future__ import annotations
@@ -40,9 +42,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.control import NO_CONTROL, Control
@@ -52,25 +53,23 @@ from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import PRIOR_LOSSES, level
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 
-Bools = NDArray[np.bool_]
-
 ROUNDS = 3
-"""Of expectation–maximisation, from the prior before. Fixed: no comparison of floats decides."""
+"""Rounds of expectation–maximisation, a fixed number: no comparison of floats decides."""
 
 SUPPOSED = 4.0
-"""So many keys say beside the counted ones that an arm varies as all arms do."""
+"""Imaginary keys that vary in an arm as keys do in all arms."""
 
 SUPPOSED_OF_ALL = 2.0
-"""And so many arms of keys that all arms vary as a key alone supposes."""
+"""Imaginary arms of keys that vary as a key without a crowd assumes."""
 
 ALIKE_WEIGHT = 16.0
-"""An arm's mean is that of all arms with this weight: of four losses whose variance is 1/4."""
+"""The weight of the mean of all arms in an arm's mean: of four losses whose variance is 1/4."""
 
 MOST_LOSSES = 1000.0
-"""What a prior weighs at most: a key that is unlike the others is shown to be so by some more."""
+"""The most that a prior weighs, in losses: a key that is unlike the others needs some more."""
 
 FAR = 9.0
-"""Squared deviations between a key's own mean and its prior from which a prior weighs less."""
+"""Squared deviations between a key's own mean and its prior, from which the prior weighs less."""
 
 _UNIT = float(1 << 20)
 _EXACT = r"(\d{1,30}(?:/[1-9]\d{0,29})?)"
@@ -86,7 +85,7 @@ class ArmPriors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PooledMeans:
-    """How the priors of a feedback stream's partition are made; `named` makes it from its name.
+    """Makes the priors of a feedback stream's partition; `named` restores it from its name.
 
     Privacy: post-processing of released sums and counts, at no cost.
 
@@ -103,31 +102,31 @@ class PooledMeans:
     control: Control = NO_CONTROL
 
     def __post_init__(self) -> None:
-        """Refuse what chooses nothing."""
+        """Refuse fewer than two actions."""
         if self.actions < 2:
             raise InvalidConfig(
-                complaint("crowd", "no crowd", expected="2 actions or more", got=self.actions)
+                complaint("crowd", "out of range", expected="2 actions or more", got=self.actions)
             )
 
     @property
     def name(self) -> str:
-        """What the ledger calls it; `named` makes it again."""
+        """Its name in the ledger; `named` reads it back."""
         apart = f" control {self.control.share}" if self.control.share else ""
         return f"means of {self.actions} actions{apart}"
 
     @property
     def groups(self) -> Groups:
-        """All keys are in one."""
+        """None: all keys are in one group."""
         return NO_GROUPS
 
     @property
     def donates(self) -> int:
-        """Below how many slots blocks are donated: none is."""
+        """0: no block is donated."""
         return 0
 
     @property
     def reach(self) -> str:
-        """How far keys learn from each other: as far as their partition."""
+        """Keys learn from the keys of their own partition."""
         return "partition"
 
     @property
@@ -137,7 +136,7 @@ class PooledMeans:
 
     @property
     def width(self) -> int:
-        """How many integers of a row count: its history and the prior of its policy."""
+        """How many integers of a row the crowd reads: its history and the prior of its policy."""
         return KEPT_PER_ARM * self.actions + 1
 
     @property
@@ -150,7 +149,7 @@ class PooledMeans:
         return len(prior.encoded) == 8 * self.size and prior.gap == 0
 
     def believed(self, prior: CrowdPrior) -> Floats:
-        """How likely each arm is the best of a key of which nothing is known; floats for people."""
+        """How likely each arm is the best for a new key; floats for people."""
         arms = arms_of(prior)
         if arms is None:
             return np.full(self.actions, 1 / self.actions)
@@ -162,7 +161,7 @@ class PooledMeans:
         return int(kept[:, -1].max(initial=0))
 
     def counts(self, kept: Ints) -> Bools:
-        """Which of these rows have released anything that says something of an arm."""
+        """Which of these rows have released anything about an arm."""
         weights = kept[:, : self.actions].view(np.float64)
         return np.asarray((weights > 0).any(axis=1))
 
@@ -174,12 +173,12 @@ class PooledMeans:
         return CrowdPrior.of(newest + 1, after=after, gap=0, bonuses=estimates)
 
     def follows(self, prior: CrowdPrior, kept: Ints, priors: Mapping[int, CrowdPrior]) -> bool:
-        """Whether a prior on record is what these rows make: to the last digit."""
+        """Whether a recorded prior follows from these rows, to the last digit."""
         return self.fits(prior) and self.made_from(kept, priors, after=prior.after) == prior
 
 
 def named(name: str) -> PooledMeans | None:
-    """The crowd that the ledger calls so; None for a name of another kind.
+    """The crowd of this name in the ledger; None for a name of another kind.
 
     >>> named("means of 3 actions control 1/20").control.share, named("crowd of votes")
     (Fraction(1, 20), None)
@@ -189,7 +188,7 @@ def named(name: str) -> PooledMeans | None:
 
 
 def arms_of(prior: CrowdPrior) -> ArmPriors | None:
-    """What a prior says; None where it says nothing."""
+    """Decode a prior; None for one that says nothing."""
     numbers = prior.bonuses / _UNIT
     means, deviations = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
     return ArmPriors(means, deviations * deviations) if deviations.any() else None
@@ -218,13 +217,13 @@ def _means(weight: Floats, product: Floats) -> Floats:
 
 
 def _shared(differences: Floats, trust: Floats) -> Floats:
-    """How much better all arms do with each key."""
+    """c_i: how much better all arms do with each key."""
     total = ordered_sum((trust * differences).T)
     return np.asarray(total / (ordered_sum(trust.T) + ALIKE_WEIGHT))
 
 
 def _ordered(rows: Ints) -> Floats:
-    """Rows in an order that does not depend on the one that they came in: that of their bytes."""
+    """Rows in the order of their bytes, which does not depend on the order of the input."""
     whole = np.ascontiguousarray(rows)
     packed = whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
     return whole[np.argsort(packed, kind="stable")].view(np.float64)
@@ -254,14 +253,14 @@ def _estimated(histories: Floats, before: CrowdPrior) -> Ints:
 def _improved(
     priors: ArmPriors, own: Floats, weight: Floats, seen: Floats, supposed: float
 ) -> ArmPriors:
-    """One round: what keys share, then means, then how much keys differ."""
+    """One round: c, then means, then how much keys differ."""
     arms = own.shape[1]
     trust = weight / (1.0 + weight * priors.variances)
     rest = own - _shared(own - priors.means, trust)[:, None]
     trusts, weighed = ordered_sum(trust), ordered_sum(trust * rest)
     all_arms = ordered_sum(weighed) / ordered_sum(trusts)
     means = (weighed + ALIKE_WEIGHT * all_arms) / (trusts + ALIKE_WEIGHT)
-    believed = priors.variances * trust  # the share of a difference that is none of noise
+    believed = priors.variances * trust  # the share of a difference that is not noise
     off = believed * (rest - means)
     squares = off * off * (arms / (arms - 1.0)) + priors.variances * (1.0 - believed)
     differing, keys = ordered_sum(squares * seen), ordered_sum(seen)

@@ -1,25 +1,25 @@
-"""A filter of votes: which action is best now, as a posterior that whole numbers hold.
+"""A filter of votes: a posterior, in whole numbers, of which action is best now.
 
 Where blocks have stopped growing, one vote may be wrong: the block was too short for the noise, or
 for the gap between the two best actions. The filter weighs votes against each other. It is the
 forward pass of a hidden Markov model:
 
-* The best action stays from one vote to the next, but for a chance of `hazard`, by which it becomes
-  any action: w ← (1 − h)·w + h/K.
+* The best action stays the best from one vote to the next, except that with chance `hazard` it
+  changes to any action: w ← (1 − h)·w + h/K.
 * A vote is for the best action f times as often as for its strongest rival: w_vote ← f·w_vote.
-* In force is the action of the largest weight; while it is among the largest, it stays.
+* The action with the largest weight is in force; it stays as long as no other has a larger one.
 
-f is learned from the votes: of the running shares of votes that each action gets, it is the largest
-by the second largest. One rival that is nearly as good gets most of the votes that dissent: then a
-single vote says little, and many must agree. Dissents that scatter are noise: then two or three
-votes for one action suffice to follow a change. How votes scatter outlasts a change: whenever two
-votes in a row are for another action than the last such pair was, these two actions trade their
-shares. A rival's votes come scattered and a change's in a row, so the one is not taken for the
-other, and many changes do not make the filter slow.
+f is learned from the votes: it is the ratio of the largest to the second largest running share of
+votes. If one rival is nearly as good, it gets most dissenting votes: then a single vote says
+little, and many must agree. If dissenting votes scatter, they are noise: then two or three votes
+for one action suffice to follow a change. The pattern of shares survives a change: when two votes
+in a row are for another action than the last such pair, these two actions swap their shares. A
+rival's votes come scattered and those after a change come in a row, so the filter does not confuse
+them, and many changes do not make it slow.
 
-Below `since` slots a block belongs to the time in which blocks grow, each knowing more than all
-before it together: there the vote is in force. The filter begins with the first block of
-at least `since` slots, .9 of its weight on that block's vote.
+A block of fewer than `since` slots belongs to the time in which blocks grow, when each block knows
+more than all before it together: there the vote is in force. The filter begins with the first block
+of at least `since` slots, with a weight of .9 on that block's vote.
 
 Whole numbers: weights and shares are in parts of 2**24, the hazard of 2**16, f of 2**8. No sum or
 product exceeds 2**62, division rounds down: the same votes give the same bits on every platform.
@@ -47,16 +47,16 @@ _CERTAIN = _ONE * 9 // 10
 """The weight of the vote that the filter begins with."""
 
 _AGREEING = _ONE * 7 // 10
-"""Its share, before anything is known of how votes scatter."""
+"""Its share, before the filter knows how votes scatter."""
 
 _VOTES = 50
 """How many votes a share remembers: 1/50 of each vote enters it."""
 
 _LEAST, _MOST = (1 << _FACTOR) * 6 // 5, 64 << _FACTOR
-"""f is kept between 1.2 and 64: no vote counts against its action, none is a proof."""
+"""f is kept between 1.2 and 64: a vote always counts for its action, and never proves it."""
 
 _LATEST, _PAIR, _HEAD = 0, 1, 2
-"""Columns: the latest vote, and the latest one that came twice in a row, each plus 1."""
+"""Columns: the latest vote, and the latest vote that came twice in a row, each plus 1."""
 
 _NAME = re.compile(
     r"vote_filter of (\d{1,7}) actions since (\d{1,13}) at (\d{1,9}/[1-9]\d{0,8})", re.ASCII
@@ -65,9 +65,9 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class VoteFilter:
-    """In force is what the votes so far make likeliest; `named` makes it again from its name.
+    """Puts in force the action that the votes so far make likeliest; `named` restores it.
 
-    Privacy: post-processing of votes, at no cost. It is given votes and lengths of blocks only.
+    Privacy: post-processing of votes, at no cost. It gets votes and lengths of blocks only.
 
     >>> memory = VoteFilter(actions=3, since=100, hazard=Fraction(1, 100))
     >>> standing = Standing(np.array([0]), np.zeros((1, memory.width), np.int64))
@@ -84,7 +84,7 @@ class VoteFilter:
     hazard: Fraction
 
     def __post_init__(self) -> None:
-        """Refuse what whole numbers of these widths cannot hold."""
+        """Refuse arguments that whole numbers of these widths cannot represent."""
         exact = isinstance(self.hazard, Fraction) and Fraction(
             1, 1 << _CHANCE
         ) <= self.hazard <= Fraction(1, 2)
@@ -92,7 +92,7 @@ class VoteFilter:
             raise InvalidConfig(
                 complaint(
                     "memory",
-                    "no filter",
+                    "out of range",
                     expected="2 … 10**6 actions, blocks of slots, a hazard of 1/65536 … 1/2",
                     got=f"{self.actions} actions, {self.since} slots, hazard {self.hazard}",
                 )
@@ -100,7 +100,7 @@ class VoteFilter:
 
     @property
     def name(self) -> str:
-        """What the ledger calls it; `named` makes it again."""
+        """Its name in the ledger; `named` reads it back."""
         return f"vote_filter of {self.actions} actions since {self.since} at {self.hazard}"
 
     @property
@@ -123,9 +123,9 @@ class VoteFilter:
         return Standing(in_force, remembered)
 
     def sure_of(self, actions: Ints, lengths: Ints) -> Ints:
-        """As after a vote for each action, if the block ahead is one whose vote is filtered.
+        """The memory after one vote for each action, if the votes of these blocks are filtered.
 
-        So what a learner carries over of its votes is one action, which a ledger's line can say.
+        So all that a learner carries over of its votes is one action, which a ledger line can hold.
         """
         kept = lengths >= self.since
         remembered = np.zeros((len(actions), self.width), dtype=np.int64)
@@ -177,7 +177,7 @@ def _factors(shares: Ints) -> Ints:
 
 
 def named(name: str) -> VoteFilter:
-    """The filter that the ledger calls so.
+    """The filter of this name in the ledger.
 
     >>> named(VoteFilter(3, 512, Fraction(1, 300)).name) == VoteFilter(3, 512, Fraction(1, 300))
     True

@@ -21,7 +21,7 @@ from streamdp.core.learners.leader import (
 )
 
 Learner = Leader | PolicyLearner
-"""What an engine runs: it sees all losses of an event, or the loss of the shown action only."""
+"""What an engine runs: a learner that sees all losses, or the loss of the shown action only."""
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

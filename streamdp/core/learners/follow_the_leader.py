@@ -1,8 +1,8 @@
 """Follow the leader: the baseline that is not private.
 
-Privacy: none (ε = ∞). It plays the action with the smallest sum, ties broken by fresh uniform
-bits. `window="whole"` looks at each block alone, `window="running"` at everything so far and after
-every slot. The service refuses it.
+Privacy: none (ε = ∞). It plays the action with the smallest sum; fresh uniform bits break ties.
+`window="whole"` looks at each block alone, `window="running"` at everything so far, after every
+slot. The service refuses it.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ noisy max with exponential noise of scale 2/ε), and the bonus depends on an ear
 so it is the same for neighbours given the transcript.
 
 Where the best action never changes it has the least regret of all recipes without a memory (see
-docs/learning.md; `streamdp simulate` makes it again). No horizon-free theorem is claimed for it:
-the one for report-noisy-max on dyadic blocks (Wu & Wang 2026, Theorem 11) covers the same mechanism
-without the bonus.
+docs/learning.md; `streamdp simulate` repeats the comparison). No horizon-free theorem is claimed
+for it: the one for report-noisy-max on dyadic blocks (Wu & Wang 2026, Theorem 11) covers the same
+mechanism without the bonus.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A learner as a value: schedule + window + selection (+ resampling and prior).
 
 The full-information algorithms of the papers differ in these choices only. At the end of each
-block a `Leader` selects the action that is in force from the next slot on, privately, from the
-sums of the losses of that block's window. A block's slots enter that one selection and are charged
-for it; different blocks have different slots, so every event is charged once.
+block a `Leader` privately selects the action in force from the next slot on, from the sums of the
+losses of that block's window. A block's slots enter that one selection and are charged for it;
+different blocks have different slots, so every event is charged once.
 
 A `Leader` is made by a recipe, never by hand in a configuration: rates and charges come from
 `calibration`, and `learner_of` runs the recipe again, so that no file can claim a charge.
@@ -21,8 +21,8 @@ from hashlib import sha256
 from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
@@ -40,14 +40,14 @@ Resample = Literal["none", "bernoulli"]
 MOST_ACTIONS = 10**6
 MOST_BONUS = Fraction(1000)
 DEFAULT_RECIPE = "remembering_leader"
-"""What a configuration means that names no recipe."""
+"""The recipe of a configuration that names none."""
 
 EARLIER_DEFAULT = "incumbent_leader"
-"""What it meant in the versions before. A stream whose state was written by one goes on with it."""
+"""The default of earlier versions. A stream keeps it if one of them wrote its state."""
 
 
-ToldPrior = tuple[CrowdPrior, NDArray[np.int64]]
-"""A crowd's prior, and the groups of the keys that it is told to."""
+ToldPrior = tuple[CrowdPrior, Ints]
+"""A crowd's prior, and the groups of the keys that use it."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,11 @@ class Leader:
 
     `window` says which losses of a block count: all (`whole`), those of a random prefix of it, or
     all losses since the learner was born (`running`; not private). `charge` is what the ledger
-    books for each slot of a block; None says that the learner is not private at all. `bonus` is
-    what the action in force gets in the next selection, in noise units: a public prior, since the
-    action in force follows from earlier releases. `memory` says how: the newest release, or more.
-    With a `crowd` every action has a bonus beside it, which follows from the votes of other keys.
+    books for each slot of a block; None means that the learner is not private. `bonus` is the head
+    start of the action in force in the next selection, in noise units: a public prior, since the
+    action in force follows from earlier releases. `memory` computes the action in force from the
+    newest vote, or from more votes. With a `crowd` every action has a further bonus, which follows
+    from the votes of other keys.
     """
 
     actions: tuple[str, ...]
@@ -73,10 +74,10 @@ class Leader:
     crowd: Crowd | None = None
     recipe: str = "leader"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    """As given to the recipe, in writing: "0.5" and "1/2" are equal learners."""
+    """As given to the recipe, as text; not compared: "0.5" and "1/2" make equal learners."""
 
     def __post_init__(self) -> None:
-        """Refuse what no engine could run."""
+        """Refuse a learner that no engine could run."""
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
             raise InvalidConfig(
@@ -95,7 +96,7 @@ class Leader:
             self._check_crowd(self.crowd)
 
     def _check_crowd(self, crowd: Crowd) -> None:
-        """Refuse a crowd that supposes other draws than this learner's."""
+        """Refuse a crowd whose likelihood is not that of this learner's draws."""
         theirs = (crowd.actions, crowd.rate, crowd.bonus, self.choose.name)
         mine = (len(self.actions), self.choose.rate, self.bonus, "permute_and_flip")
         if theirs != mine or self.window == "running":
@@ -112,7 +113,7 @@ class Leader:
             self._check_donation(crowd.donates)
 
     def _check_donation(self, shortest: int) -> None:
-        """Refuse to donate what is no plain sum of slots, and every block that there is."""
+        """Refuse donation unless blocks are plain sums and some are long enough to be kept."""
         whole = self.window == "whole" and self.resample == "none"
         longest = self.schedule.longest
         if whole and self.private and (longest is None or longest >= shortest):
@@ -131,7 +132,7 @@ class Leader:
     def pool(self) -> Leader | None:
         """The learner of the slots that keys donate; None where they donate none.
 
-        Its draws know nothing beforehand, so that its votes are evidence of losses alone.
+        Its draws have no prior, so that its votes are evidence of losses alone.
         """
         if self.crowd is None or not self.crowd.donates:
             return None
@@ -145,7 +146,7 @@ class Leader:
 
     @property
     def private(self) -> bool:
-        """Whether the learner promises anything."""
+        """Whether the learner is private."""
         return self.charge is not None
 
     @property
@@ -153,10 +154,8 @@ class Leader:
         """Whether another action than the newest vote may be in force."""
         return bool(self.memory.name)
 
-    def prior(
-        self, in_force: NDArray[np.int64], crowd_prior: ToldPrior | None = None
-    ) -> Prior | None:
-        """What selections know beforehand when these actions are in force: earlier releases.
+    def prior(self, in_force: Ints, crowd_prior: ToldPrior | None = None) -> Prior | None:
+        """The prior of selections while these actions are in force.
 
         `crowd_prior`: the prior of the crowd, where the learner has one, and the groups of the
         keys; without it prior 0, which is the same for all groups.
@@ -175,16 +174,16 @@ class Leader:
 
     def log_probabilities(
         self,
-        sums: NDArray[np.int64],
+        sums: Ints,
         *,
         in_force: int,
         prior: CrowdPrior | None = None,
         group: int = 0,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """The exact law of a selection from a window's K sums, for audits and tests.
 
-        Sums are on the grid and, where losses are resampled, of the resampled losses. `group`: that
-        of the key, to which the crowd's prior was told.
+        Sums are on the grid and, where losses are resampled, of the resampled losses. `group`: the
+        key's, for the crowd's prior.
         """
         known = None if prior is None else (prior, np.array([group]))
         return self.choose.log_probabilities(sums, self.prior(np.array([in_force]), known))
@@ -205,7 +204,7 @@ class Leader:
             "charge": str(self.charge),
             "bonus": str(self.bonus),
         }
-        if self.remembers:  # else the digest is what it was before there were memories
+        if self.remembers:  # the digests of other learners stay what they were before memories
             parts["memory"] = self.memory.name
         if self.crowd is not None:
             parts["crowd"] = self.crowd.name
@@ -218,7 +217,7 @@ class Leader:
 
 
 FLOOR = Fraction(1, 20)
-"""λ: the share of every prior that is even, where nothing else is asked for."""
+"""λ: the share of every prior that is spread evenly, by default."""
 
 
 def crowded(
@@ -229,7 +228,7 @@ def crowded(
     control: Control = NO_CONTROL,
     reach: Reach = "partition",
 ) -> Leader:
-    """The learner with this crowd, whose keys are in these groups."""
+    """The learner with a crowd of this floor, these groups, this control group and this reach."""
     actions, rate = len(learner.actions), learner.choose.rate
     crowd = Crowd(actions, rate, learner.bonus, floor, groups=groups, control=control, reach=reach)
     return replace(learner, crowd=crowd)
@@ -239,7 +238,7 @@ def donating(learner: Leader) -> Leader:
     """The same learner with a crowd, whose keys donate blocks of fewer than 2/ε slots."""
     if learner.crowd is None:
         raise InvalidConfig(
-            complaint(learner.recipe, "donates to no crowd", expected="a crowd", got="none")
+            complaint(learner.recipe, "cannot donate", expected="a crowd", got="none")
         )
     shortest = shortest_kept(learner.choose.rate)
     return replace(learner, crowd=replace(learner.crowd, donates=shortest))
@@ -270,7 +269,7 @@ def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:
 
 
 def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -> Callable[P, L]:
-    """The function as a recipe: in `recipes`, and its name and options on what it makes."""
+    """Register a function in `recipes`, and write its name and options on what it makes."""
     name = function.__name__
     signature = inspect.signature(function)
 
@@ -292,7 +291,7 @@ def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -
 
     if name in recipes:
         raise InvalidConfig(
-            complaint("learners", "two recipes of one name", expected="one", got=name)
+            complaint("learners", "two recipes of one name", expected="distinct names", got=name)
         )
     recipes[name] = made
     return made
@@ -310,13 +309,13 @@ def read_recipe(
     actions: Sequence[str],
     default: str,
 ) -> L:
-    """What the recipe that a configuration's table names makes of the table's options."""
+    """Run the recipe that a configuration's table names, with the table's options."""
     options = dict(config)
     if "actions" in options:
         raise InvalidConfig(
             complaint(
                 "learner",
-                "`actions` is no option of a recipe",
+                "`actions` is not an option of a recipe",
                 expected="actions beside the table of options",
                 got=type(options["actions"]).__name__,
             )
@@ -330,7 +329,7 @@ def read_recipe(
 
 
 def earlier_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Leader | None:
-    """What the same table meant before the default changed; None if it names a recipe.
+    """The learner of this table before the default changed; None if the table names a recipe.
 
     >>> earlier_learner_of({"epsilon": "1"}, actions=["a", "b"]).recipe
     'incumbent_leader'
@@ -341,11 +340,11 @@ def earlier_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> 
     try:
         return learner_of({"recipe": EARLIER_DEFAULT, **config}, actions=actions)
     except InvalidConfig:
-        return None  # an option that it never had: no state can be of it
+        return None  # the earlier default never had such an option, so no state is of it
 
 
 def written(option: object) -> str:
-    """An option as a configuration writes it.
+    """An option as text, as a configuration writes it.
 
     >>> from streamdp.core.schedule import geometric
     >>> written(geometric("2.5")), written(Fraction(1, 2)), written(None)
@@ -357,7 +356,7 @@ def written(option: object) -> str:
 
 
 def read_schedule(option: object) -> Schedule:
-    """A schedule, or one in writing, such as ``"geometric 5/2"``."""
+    """A schedule, given as such or as text, such as ``"geometric 5/2"``."""
     if isinstance(option, Schedule):
         return option
     if not isinstance(option, str):
@@ -382,7 +381,7 @@ def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
             complaint(
                 "actions",
                 "not names",
-                expected="a list of texts that are not empty",
+                expected="a list of non-empty strings",
                 got=type(actions).__name__,
             )
         )
@@ -392,7 +391,12 @@ def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
         )
     if len(set(names)) != len(names):
         raise InvalidConfig(
-            complaint("actions", "a name twice", expected="distinct names", got=len(names))
+            complaint(
+                "actions",
+                "a name twice",
+                expected="distinct names",
+                got=f"{len(names)} names, {len(set(names))} distinct",
+            )
         )
     return names
 

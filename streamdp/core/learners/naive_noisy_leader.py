@@ -2,7 +2,7 @@
 
 Privacy: ε-DP for replacing one event. Sensitivity: K in L1, as if all K noisy sums were published.
 Why: the Laplace mechanism on the vector of sums; the selection post-processes it. A noisy max
-needs only 2/ε, which is why this one is a baseline.
+needs only noise of scale 2/ε, so this recipe is only a baseline.
 
 Reference: Hu et al. 2025, §5
 """

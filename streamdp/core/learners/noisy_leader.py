@@ -1,4 +1,4 @@
-"""Report-noisy-max on whole blocks (RNM-FTNL), with three kinds of noise, resampled or not.
+"""Report-noisy-max on whole blocks (RNM-FTNL) with one of three noises, resampled or not.
 
 Privacy: ε-DP for replacing one event. Sensitivity: 2 in the difference of two sums. Why: a block's
 selection is one private choice at rate ε/2, and a slot belongs to one block.

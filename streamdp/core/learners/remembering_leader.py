@@ -1,19 +1,19 @@
-"""The default: grow, then stay, and filter the votes. Permute-and-flip that can follow change.
+"""The default: permute-and-flip that follows change. Blocks stop growing, and votes are filtered.
 
 Privacy: ε-DP for replacing one event. Sensitivity: a replaced vector moves the difference of two
 actions' sums by at most 2. Why: as for `incumbent_leader`, each block's selection is
 permute-and-flip at rate ε/2 on that block's sums alone; its bonus goes to the action in force,
-which is a function of earlier releases, so it is the same for neighbours given the transcript. What
-is in force is post-processing of the votes (`core.evidence`).
+which is a function of earlier releases, so it is the same for neighbours given the transcript. The
+action in force is post-processing of the votes (`core.evidence`).
 
-Blocks grow by 5/2 until they are long enough for a vote to mean something, then stay: a change is
-heard of after a block or two, not after half of all events. From then on single votes may be wrong,
-so they are filtered (`VoteFilter`): one dissenting vote changes nothing, a run of them does.
+Blocks grow by 5/2 until a vote means something, then keep their length: a change shows after a
+block or two, not after half of all events. From then on single votes may be wrong, so they are
+filtered (`VoteFilter`): one dissenting vote changes nothing, a run of them does.
 
-How long is long enough follows from K and ε, never from data: noise has the scale 2/ε in loss, and
-the largest of K draws is about ln K times as much. 32·(3 + log₂K)/ε slots did well in simulations
-over stationary and drifting instances (`streamdp simulate --worlds drifting`); at least 512 slots
-bound how much is released.
+The final length follows from K and ε, never from data: noise has the scale 2/ε in loss, and the
+largest of K draws is about ln K times as much. 32·(3 + log₂K)/ε slots did well in simulations over
+stationary and drifting instances (`streamdp simulate --worlds drifting`); the minimum of 512 slots
+bounds how much is released.
 No theorem is claimed. Nearest: private tracking of the best expert (Asi, Raman & Saha 2025).
 """
 
@@ -32,7 +32,7 @@ FITTING = "fitting"
 """The schedule whose longest block follows from K and ε."""
 
 _SHORTEST_LAST_BLOCK = 512
-_SLOTS_PER_BIT = 32  # of 8·K, at ε = 1
+_SLOTS_PER_BIT = 32  # for each bit of 8·K, at ε = 1
 
 
 @recipe
@@ -82,7 +82,7 @@ def _fitting(actions: int, epsilon: Fraction) -> Schedule:
 
 
 def _memory(actions: int, schedule: Schedule, hazard: Fraction) -> Memory:
-    """A filter of the votes of the longest blocks, where that is for ever all there is."""
+    """A filter of the votes, for schedules that end in blocks of one length for ever."""
     if len(schedule.tail) != 1:
         return NEWEST
     return VoteFilter(actions, schedule.tail[0], hazard)

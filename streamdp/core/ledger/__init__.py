@@ -13,9 +13,9 @@ Rules:
    streams and epochs charge the same records, so `topic_total` adds their lines.
 
 `accounts` holds the ledger of one engine, `runs` the arithmetic of ranges, `topic` the sum over
-ledgers. Tests: `tests/test_ledger.py` compares with a dict of slots; mutants in
+ledgers. Tests: `tests/test_ledger.py` compares with a dict of slots; the mutants in
 `tests/test_audit_accounting.py` are a filter off by one, budgets added as floats, and streams on
-one topic that do not add.
+one topic that do not add up.
 """
 
 from streamdp.core.ledger.accounts import Ledger

@@ -1,9 +1,9 @@
 """The ledger of one engine: dense accounts, charged on ranges of slots within a budget.
 
 An account is the row of one learner, a number from 0. Its charges are runs of equal totals. The
-last run (the *tail*) lives in arrays; earlier runs are a list that accounts share (`runs`). So an
-account costs 24 bytes, an eighth more is kept ready, and bookings are array operations wherever a
-range starts or ends where its account ends.
+last run (the *tail*) lives in arrays; earlier runs are lists that accounts share (`runs`). So an
+account takes 24 bytes (27 with spare room), and bookings are array operations where a range starts
+or ends at the end of its account.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from fractions import Fraction
 from itertools import takewhile
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import BudgetExceeded, InvalidConfig, complaint
 from streamdp.core.ledger.runs import NOTHING, Histories, Levels, Node, Run, added
 
 _SPARE = 8  # room for an eighth more accounts: 27 bytes each at most
-_Column = NDArray[np.int64]
 
 
 class Ledger:
@@ -45,14 +44,14 @@ class Ledger:
         self._tails = _Tails(0)
         self._levels = Levels()
         self._histories = Histories()
-        self._closed = NOTHING  # the highest of accounts that were closed
+        self._closed = NOTHING  # the highest charge of closed accounts
 
     def __len__(self) -> int:
         """How many accounts."""
         return self._count
 
     def __repr__(self) -> str:
-        """Say how much may be spent, and by how many."""
+        """Show the budget and the number of accounts."""
         return f"Ledger(budget={self.budget}, accounts={self._count})"
 
     def grow(self, count: int) -> None:
@@ -62,24 +61,22 @@ class Ledger:
             self._tails = self._tails.grown(needed + needed // _SPARE)
         self._count = needed
 
-    def keep(self, accounts: _Column) -> None:
-        """Only these accounts, renumbered in this order; what the others were charged is done with.
+    def keep(self, accounts: Ints) -> None:
+        """Keep only these accounts, renumbered in this order, and close the others.
 
-        The guarantee still counts it: `highest` does not fall.
+        The guarantee still counts what these were charged: `highest` does not fall.
         """
         self._closed = self.highest()
         kept = _Tails(len(accounts))
         kept.put(np.arange(len(accounts)), self._tails.rows(accounts))
         self._tails, self._count = kept, len(accounts)
 
-    def book(
-        self, accounts: _Column, starts: _Column, stops: _Column, *, epsilon: Fraction
-    ) -> None:
-        """Charge many ranges: all of them or, raising, none.
+    def book(self, accounts: Ints, starts: Ints, stops: Ints, *, epsilon: Fraction) -> None:
+        """Charge many ranges: all of them, or none and raise.
 
-        Array operations where each range starts at its account's end or behind it (the next block)
-        or ends there (an estimate on the block just charged), and an account comes only once or
-        with ranges that join; a slower way, one by one, for anything else.
+        Fast where each range starts at or after its account's end (the next block) or ends there
+        (an estimate on the block just charged), and each account occurs once or with ranges that
+        join; anything else is booked one by one.
         """
         self._check(accounts, starts, stops, epsilon)
         if not len(accounts):
@@ -113,7 +110,7 @@ class Ledger:
         return max(self._closed, *(self._levels.values[level] for level in used))
 
     def export(self, account: int) -> Iterator[Run]:
-        """Every charged slot of an account, as runs in the order of slots: public, and exact."""
+        """Every charged slot of an account, as runs in the order of slots; public and exact."""
         return reversed(list(self._back(account)))
 
     def _back(self, account: int) -> Iterator[Run]:
@@ -129,13 +126,16 @@ class Ledger:
     def _check_account(self, account: int) -> None:
         if not 0 <= account < self._count:
             expected = f"one of {self._count}"
-            raise InvalidConfig(complaint("ledger", "no account", expected=expected, got=account))
+            raise InvalidConfig(
+                complaint("ledger", "no such account", expected=expected, got=account)
+            )
 
-    def _check(self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction) -> None:
+    def _check(self, accounts: Ints, starts: Ints, stops: Ints, epsilon: Fraction) -> None:
         _check_exact(epsilon, "ledger.epsilon")
         if not len(accounts) == len(starts) == len(stops):
             expected = f"{len(accounts)} ranges"
-            raise InvalidConfig(complaint("ledger", "uneven", expected=expected, got=len(starts)))
+            got = f"{len(starts)} starts and {len(stops)} stops"
+            raise InvalidConfig(complaint("ledger", "uneven", expected=expected, got=got))
         if not len(accounts):
             return
         self._check_account(int(accounts.min()))
@@ -146,10 +146,11 @@ class Ledger:
             expected, got = "slots with 1 ≤ start < stop", f"[{starts[at]}, {stops[at]})"
             raise InvalidConfig(complaint("ledger", "no slots", expected=expected, got=got))
 
-    def _extended(
-        self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction
-    ) -> bool:
-        """Book the common case, where every range continues a tail of its level or is the first."""
+    def _extended(self, accounts: Ints, starts: Ints, stops: Ints, epsilon: Fraction) -> bool:
+        """Book the common case: every range continues a tail of this charge, or is the first.
+
+        Return whether this was the case; otherwise nothing is booked.
+        """
         tails, level = self._tails, self._levels.id_of(epsilon)
         levels = tails.level[accounts]
         first = levels == 0
@@ -162,10 +163,8 @@ class Ledger:
         tails.stop[accounts] = stops
         return True
 
-    def _book_in_order(
-        self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction
-    ) -> None:
-        """Book any ranges, also several of one account: planned one by one, stored at once."""
+    def _book_in_order(self, accounts: Ints, starts: Ints, stops: Ints, epsilon: Fraction) -> None:
+        """Book any ranges, even several of one account: planned one by one, stored together."""
         planned: dict[int, Node] = {}
         columns = (accounts.tolist(), starts.tolist(), stops.tolist())
         for account, start, stop in zip(*columns, strict=True):
@@ -174,10 +173,8 @@ class Ledger:
         for account, tail in planned.items():
             self._tails.store(account, tail)
 
-    def _book_distinct(
-        self, accounts: _Column, starts: _Column, stops: _Column, epsilon: Fraction
-    ) -> None:
-        """Book one range an account: by arrays behind or at the end of a tail, else one by one."""
+    def _book_distinct(self, accounts: Ints, starts: Ints, stops: Ints, epsilon: Fraction) -> None:
+        """Book one range an account: by arrays after or at the end of a tail, else one by one."""
         old = self._tails.rows(accounts)
         first, last, level, history = old.T
         own = self._levels.id_of(epsilon)
@@ -199,13 +196,13 @@ class Ledger:
 
     def _lifted(
         self,
-        level: _Column,
-        at_end: NDArray[np.bool_],
-        starts: _Column,
-        stops: _Column,
+        level: Ints,
+        at_end: Bools,
+        starts: Ints,
+        stops: Ints,
         epsilon: Fraction,
-    ) -> _Column:
-        """The level of each range once charged: ε, or ε more where it lies at the end of a tail."""
+    ) -> Ints:
+        """The new level of each range: ε, or ε more than before where it ends a tail."""
         new = np.full(len(level), self._levels.id_of(epsilon))
         for before in np.unique(level[at_end]).tolist():
             lifted = at_end & (level == before)
@@ -216,8 +213,8 @@ class Ledger:
             new[lifted] = self._levels.id_of(total)
         return new
 
-    def _join(self, new: _Column, whole: NDArray[np.bool_]) -> None:
-        """Make one run of a tail that was lifted as a whole and the run before it, where equal."""
+    def _join(self, new: Ints, whole: Bools) -> None:
+        """Join a tail that was lifted as a whole with the run before it, if they are equal now."""
         start, _, level, history = new.T
         for number in np.unique(history[whole]).tolist():
             before = self._histories.nodes[number]
@@ -225,10 +222,10 @@ class Ledger:
             new[equal, 0], new[equal, 3] = before.start, before.history
 
     def _charged(self, tail: Node, start: int, stop: int, epsilon: Fraction) -> Node:
-        """A state after one more charge: raises if that does not fit, and stores nothing."""
+        """The tail after one more charge; raise if it does not fit. Nothing is stored."""
         touched: list[Run] = []
         values = self._levels.values
-        while tail.stop >= start and tail.level:  # a run that only meets the range may join it
+        while tail.stop >= start and tail.level:  # a run that ends where the range starts may join
             touched.append(Run(tail.start, tail.stop, values[tail.level]))
             tail = self._histories.nodes[tail.history]
         for run in added([*touched, Run(start, stop, epsilon)]):
@@ -240,7 +237,7 @@ class Ledger:
 
 
 class _Tails:
-    """The state of every account as arrays: 24 bytes each, all zero where nothing was charged."""
+    """The tail of every account as arrays: 24 bytes each, all zero where nothing was charged."""
 
     __slots__ = ("history", "level", "start", "stop")
 
@@ -258,12 +255,12 @@ class _Tails:
             getattr(larger, name)[: len(column)] = column
         return larger
 
-    def rows(self, accounts: _Column) -> _Column:
+    def rows(self, accounts: Ints) -> Ints:
         """Many states as rows of a node's four fields."""
         columns = (self.start, self.stop, self.level, self.history)
         return np.stack([column[accounts] for column in columns], axis=1, dtype=np.int64)
 
-    def put(self, accounts: _Column, rows: _Column) -> None:
+    def put(self, accounts: Ints, rows: Ints) -> None:
         """Store many states."""
         self.start[accounts], self.stop[accounts] = rows[:, 0], rows[:, 1]
         self.level[accounts], self.history[accounts] = rows[:, 2], rows[:, 3]
@@ -283,11 +280,11 @@ def _check_exact(epsilon: object, where: str) -> None:
             complaint(where, "not exact", expected="a Fraction", got=type(epsilon).__name__)
         )
     if epsilon <= 0:
-        raise InvalidConfig(complaint(where, "no charge", expected="more than 0", got=epsilon))
+        raise InvalidConfig(complaint(where, "out of range", expected="more than 0", got=epsilon))
 
 
-def _joined(accounts: _Column, starts: _Column, stops: _Column) -> tuple[_Column, _Column, _Column]:
-    """The charges with an account's neighbouring ranges joined: [1,2) and [2,4) are [1,4)."""
+def _joined(accounts: Ints, starts: Ints, stops: Ints) -> tuple[Ints, Ints, Ints]:
+    """Join an account's consecutive ranges: [1,2) and [2,4) become [1,4)."""
     goes_on = (accounts[1:] == accounts[:-1]) & (starts[1:] == stops[:-1])
     if not goes_on.any():
         return accounts, starts, stops
@@ -296,7 +293,7 @@ def _joined(accounts: _Column, starts: _Column, stops: _Column) -> tuple[_Column
     return accounts[first], starts[first], stops[last]
 
 
-def _distinct(accounts: _Column) -> bool:
+def _distinct(accounts: Ints) -> bool:
     if bool((accounts[1:] > accounts[:-1]).all()):
         return True
     ordered = np.sort(accounts)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Bools, Ints
+
 NOTHING = Fraction(0)
 _FIRST_SWEEP = 1024  # nodes; smaller lists are not worth sweeping
 
@@ -25,7 +27,7 @@ class Run(NamedTuple):
 
 
 def added(runs: Iterable[Run]) -> Iterator[Run]:
-    """The sum of any runs, in order: overlaps add, equal neighbours are one run, gaps are none.
+    """The sum of any runs, in order: overlaps add, equal neighbours are joined, gaps left out.
 
     >>> [tuple(map(str, run)) for run in added([Run(1, 9, Fraction(1)), Run(4, 9, Fraction(1, 2))])]
     [('1', '4', '1'), ('4', '9', '3/2')]
@@ -63,7 +65,7 @@ def highest(runs: Iterable[Run]) -> Iterator[Run]:
 
 
 class Node(NamedTuple):
-    """A run whose total is a level's number, and the node of the run before it."""
+    """A run, with its total as a level's number and the run before it as a node's number."""
 
     start: int
     stop: int
@@ -85,7 +87,7 @@ class Levels:
         self._ids = {NOTHING: 0}
 
     def id_of(self, total: Fraction) -> int:
-        """The number of a total, which `values` turns back."""
+        """The number of a total; `values[number]` is the total."""
         if total not in self._ids:
             self._ids[total] = len(self.values)
             self.values.append(total)
@@ -108,14 +110,14 @@ class Histories:
         self._sweep_at = _FIRST_SWEEP
 
     def id_of(self, node: Node) -> int:
-        """The number of a node, made if there was none."""
+        """The number of a node, which is added if it is new."""
         number = self._ids.get(node)
         if number is None:
             number = self._ids[node] = len(self.nodes)
             self.nodes.append(node)
         return number
 
-    def ids_of(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def ids_of(self, nodes: Ints) -> Ints:
         """The numbers of many nodes (rows of their four fields), of which few differ."""
         if bool((nodes == nodes[0]).all()):
             return np.full(len(nodes), self.id_of(Node(*nodes[0].tolist())), dtype=np.int64)
@@ -129,7 +131,7 @@ class Histories:
             yield node
             node = self.nodes[node.history]
 
-    def reachable(self, heads: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def reachable(self, heads: NDArray[np.int32]) -> Bools:
         """Which nodes can be reached from these; the end always can."""
         alive = np.zeros(len(self.nodes), dtype=np.bool_)
         alive[heads] = True
@@ -140,7 +142,7 @@ class Histories:
         return alive
 
     def sweep(self, heads: NDArray[np.int32]) -> None:
-        """Forget what cannot be reached from `heads`, if it is time; renumbers `heads` in place."""
+        """If there are enough nodes, drop those that `heads` cannot reach; renumber `heads`."""
         if len(self.nodes) < self._sweep_at:
             return
         alive = self.reachable(heads)

@@ -1,4 +1,4 @@
-"""What the records of an input topic pay in total, over streams, epochs and estimates (P11)."""
+"""The total charge of an input topic's records, over streams, epochs and estimates (P11)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamdp.core.ledger.runs import NOTHING, Run, added, highest
 
 @dataclass(frozen=True, slots=True)
 class TopicCharge:
-    """A charge as its ledger line states it: who numbered the slots, and which records they are."""
+    """A charge as its ledger line states it: slots, the learner that numbered them, and records."""
 
     topic: str
     partition: int
@@ -28,12 +28,12 @@ class TopicCharge:
 
 
 def topic_total(charges: Iterable[TopicCharge]) -> Fraction:
-    """The most that one slot of any one record pays, over all learners that read it.
+    """The most that one slot of any record pays, over all learners that read it.
 
     Why: a record has one key, so only charges of its key can concern it. Within one learner the
-    charges of a slot add up and different slots do not, although two neighbouring blocks may share
-    a record (a frame with slots in both). Over learners, everything that may have read a record
-    adds up. The total is the maximum over keys: a long list may be cut by topic, partition and key.
+    charges of a slot add up and different slots do not, although two consecutive blocks may share a
+    record (a frame with slots in both). Over learners, everything that may have read a record adds
+    up. The total is the maximum over keys: a long list may be cut by topic, partition and key.
 
     >>> line = TopicCharge("t", 0, b"k", "one", 1, 8, 0, 99, Fraction(1, 2))
     >>> other = TopicCharge("t", 0, b"k", "two", 1, 4, 50, 120, Fraction(1, 4))
@@ -57,7 +57,7 @@ def topic_total(charges: Iterable[TopicCharge]) -> Fraction:
 
 
 def _slots(lines: list[TopicCharge]) -> Iterator[Run]:
-    """What the slots of one learner pay, as runs of *offsets*: where their records may lie."""
+    """The charges of one learner's slots, as runs of the *offsets* where their records may lie."""
     starting = sorted(lines, key=lambda line: line.start, reverse=True)
     edges = sorted({edge for line in lines for edge in (line.start, line.stop)})
     covering: list[TopicCharge] = []
@@ -74,7 +74,7 @@ def _slots(lines: list[TopicCharge]) -> Iterator[Run]:
                 complaint(
                     "ledger lines",
                     f"slot {start} is of two records",
-                    expected="ranges of offsets that meet",
+                    expected="ranges of offsets that overlap",
                     got=f"one from {first}, one to {last}",
                 )
             )

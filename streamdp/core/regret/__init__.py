@@ -1,9 +1,8 @@
-"""How good a learner is, as far as it may be said.
+"""How good a learner is, as far as this may be shown.
 
-`bounds` holds what theorems promise: functions of public numbers only, so they may be shown
-anywhere. `estimates` holds what is measured: private, noisy, charged to the slots it was read
-from, and shown only because it is a release like any other. Exact regret is neither: it is the
-operator's.
+`bounds` holds what theorems promise: functions of public numbers only, which may be shown anywhere.
+`estimates` holds measurements: noisy releases, charged to their slots like any other release. Exact
+regret is neither: only an operator sees it.
 """
 
 from streamdp.core.regret.bounds import (
@@ -12,7 +11,6 @@ from streamdp.core.regret.bounds import (
     deterministic_lower_bound,
     leader_bound,
     lower_bound,
-    minimax_lower_bound,
     prefix_softmax_bound,
     prefix_softmax_minimax,
     resampled_leader_bound,
@@ -29,7 +27,6 @@ __all__ = [
     "full_charge",
     "leader_bound",
     "lower_bound",
-    "minimax_lower_bound",
     "prefix_softmax_bound",
     "prefix_softmax_minimax",
     "resampled_leader_bound",

@@ -1,12 +1,12 @@
-"""What theorems promise about regret: functions of public numbers, to be shown to anyone.
+"""Theorems about regret: functions of public numbers, which may be shown to anyone.
 
-Nothing here is estimated. A gap Δ (how much worse the second-best action is in the mean) is what
-someone configured; without one, bounds hold for all gaps. All upper bounds are for losses in [0,1]
-that are independent and identically distributed over time, and are about expected pseudo-regret:
+Nothing here is estimated. A gap Δ (how much worse the second-best action is in the mean) is
+configured; without one, bounds hold for all gaps. All upper bounds are for losses in [0,1] that are
+independent and identically distributed over time, and bound the expected pseudo-regret
 Σ_t E[Δ_{A_t}].
 
-Two kinds: *printed* theorems with their constants, and `bound_of`, our own evaluation of the same
-argument (Hoeffding, the noise's tail, a union over actions) for a learner's very blocks, which
+There are *printed* theorems with their constants, and `bound_of`, our own evaluation of the same
+argument (Hoeffding, the noise's tail, a union over actions) for a learner's actual blocks, which
 covers every schedule and the incumbent's bonus and is far below the printed constants.
 
 K, Δ, η, ρ, T follow the papers: actions, gap, rate of a softmax, rate of a selection, horizon.
@@ -15,18 +15,16 @@ K, Δ, η, ρ, T follow the papers: actions, gap, rate of a softmax, rate of a s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import exp, log, log2, nextafter, sqrt
+from math import exp, log, log2, sqrt
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.crowd import POINT
 from streamdp.core.learners import Leader
-
-_Floats = NDArray[np.float64]
 
 
 def prefix_softmax_bound(*, actions: int, gap: float, eta: float) -> float:
@@ -34,9 +32,9 @@ def prefix_softmax_bound(*, actions: int, gap: float, eta: float) -> float:
 
     Reference: Cesari & Colomboni 2026, Theorem 1, (1)
 
-    1 + 800 ln K/Δ + 16 ln K/η. The theorem is stated for η ≤ 1/8; its proof uses that only where
-    some gap exceeds 4η, so where η < 1/4, and there all steps still hold (ηΔ ≤ 1, ηV/4 < 1). So
-    the bound covers the uncapped learner too.
+    1 + 800 ln K/Δ + 16 ln K/η. The theorem is stated for η ≤ 1/8; its proof uses that only if some
+    gap exceeds 4η, hence only if η < 1/4, and then all steps still hold (ηΔ ≤ 1, ηV/4 < 1). So the
+    bound covers the uncapped learner too.
 
     >>> round(prefix_softmax_bound(actions=10, gap=0.25, eta=0.125))
     7664
@@ -76,13 +74,13 @@ def leader_bound(*, actions: int, gap: float, rate: float) -> float:
 
 
 def resampled_leader_bound(*, actions: int, gap: float, rate: float) -> float:
-    """The same with Bernoulli resampling and independent actions.
+    """The regret of a noisy leader with Bernoulli resampling and independent actions.
 
     Reference: Wu & Wang 2026, Theorem 3, without T
     512 (1 + ln(K − 1))/Δ + (64 ln K · H_K + 128)/ρ with the harmonic number H_K. The paper states
-    the order O(ln K/Δ + ln² K/ε) only. Constants worked out here along its Appendix C, with
+    the order O(ln K/Δ + ln² K/ε) only. We worked out the constants along its Appendix C, with
     P(A = j) ≤ 1/j for at most 4 ln K · 8/(Δ_j ρ) slots and (51) of Hu et al. 2025 after them; the
-    last step printed there, Σ 2^(1−ℓ) = 1, is 2.
+    sum in the last step there, Σ 2^(1−ℓ), is 2 and not 1 as printed.
     """
     _check(actions, gap=gap, rate=rate)
     harmonic = float((1 / np.arange(1, actions + 1)).sum())
@@ -91,7 +89,7 @@ def resampled_leader_bound(*, actions: int, gap: float, rate: float) -> float:
 
 
 def lower_bound(*, actions: int, gap: float, epsilon: float, horizon: int) -> float:
-    """What no ε-DP learner can beat on every instance of K ≥ 4 actions with gap Δ < 1/4.
+    """A regret that no ε-DP learner can beat on every instance of K ≥ 4 actions, gap Δ < 1/4.
 
     The larger of ln K/(44 Δ), once T ≥ ln K/(16 Δ²), and 0.0098 ln K/ε, once T ≥ ln K/(10 ε Δ).
     The second is Hu et al. 2025, Theorem 12: 0.2 · 0.49 · m Δ with m = ln K/(10 ε Δ), Appendix D.3.
@@ -110,21 +108,8 @@ def lower_bound(*, actions: int, gap: float, epsilon: float, horizon: int) -> fl
     return max(statistical, private if horizon * 10 * epsilon * gap >= log(actions) else 0.0)
 
 
-def minimax_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
-    """What no ε-DP learner can beat for all gaps: `lower_bound` at the gap that is hardest at T.
-
-    √(T ln K)/11 from Δ = √(ln K/(16 T)), as in Hu et al. 2025 after Theorem 12, or 0.0098 ln K/ε.
-    """
-    hardest = sqrt(log(actions) / (16 * horizon)) * (1 + 1e-12)  # so that rounding leaves T enough
-    widest = nextafter(1 / 4, 0)
-    return max(
-        lower_bound(actions=actions, gap=gap, epsilon=epsilon, horizon=horizon)
-        for gap in (min(hardest, widest), widest)
-    )
-
-
 def deterministic_lower_bound(*, actions: int, epsilon: float, horizon: int) -> float:
-    """What no ε-DP learner can beat even where losses are constants; K > 5.
+    """A regret that no ε-DP learner can beat even where losses are constants; K > 5.
 
     Reference: Wu & Wang 2026, Appendix E
     (1/ε) ln( e^(Tε) (3e^ε + K − 5) / (3e^((T+1)ε) + K − 5) ), written so that nothing overflows.
@@ -160,9 +145,9 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     (Hoeffding; differences lie in [−1, 1]), and otherwise noise and bonus must make up for it. So
     the block costs at most min over Δ* of Δ* + (K−1)·max_{x ≥ Δ*} x·p(x) a slot. A random prefix
     counts with its shortest length; resampling keeps means, ranges and independence. Where a memory
-    weighs votes against earlier ones nothing is proven, and a slot costs up to 1. With a crowd the
-    worst prior is supposed: the best action has the floor λ/K, and any other all the rest. Over a
-    donated block the action before stays in force; before the first vote a slot costs up to 1.
+    weighs votes against earlier ones nothing is proven, and a slot counts as 1. With a crowd the
+    worst prior is assumed: the best action has the floor λ/K, and one other has all the rest. Over
+    a donated block the earlier action stays in force; before the first vote a slot counts as 1.
     """
     _check(len(learner.actions), gap=gap)
     slots, lengths = _played(learner, horizon)
@@ -179,8 +164,8 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     return min(candidates)
 
 
-def _played(learner: Leader, horizon: int) -> tuple[_Floats, NDArray[np.int64]]:
-    """Of each block but the first: its slots up to the horizon, and the window it came from."""
+def _played(learner: Leader, horizon: int) -> tuple[Floats, Ints]:
+    """Of each block but the first: its slots up to the horizon, and its action's window."""
     blocks = np.arange(learner.schedule.block_of(horizon) + 1)
     starts, stops = learner.schedule.starts(blocks), learner.schedule.stops(blocks)
     slots = np.minimum(stops, horizon + 1) - starts
@@ -192,8 +177,8 @@ def _played(learner: Leader, horizon: int) -> tuple[_Floats, NDArray[np.int64]]:
     return slots[1:].astype(np.float64), lengths
 
 
-def _newest_kept(lengths: NDArray[np.int64], *, shortest: int) -> NDArray[np.int64]:
-    """What stays in force over donated blocks: each block's newest vote; 0 where there is none.
+def _newest_kept(lengths: Ints, *, shortest: int) -> Ints:
+    """The length behind the newest vote at the end of each block; 0 where there is no vote.
 
     >>> _newest_kept(np.array([1, 3, 7, 16, 3, 40]), shortest=4).tolist()
     [0, 0, 7, 16, 16, 40]
@@ -204,9 +189,9 @@ def _newest_kept(lengths: NDArray[np.int64], *, shortest: int) -> NDArray[np.int
 
 
 def _costs(
-    learner: Leader, tail: Callable[[_Floats], _Floats], gap: float | None
+    learner: Leader, tail: Callable[[Floats], Floats], gap: float | None
 ) -> Callable[[int], float]:
-    """What a slot costs at most in a block that was chosen from n slots.
+    """The function that bounds the cost of a slot whose action was selected from n slots.
 
     Gaps are taken on a grid: between two of its points x·p(x) is at most the upper x times the
     p of the lower, since p falls.
@@ -240,7 +225,7 @@ def _against_the_best(learner: Leader) -> float:
 
 
 def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
-    """The theorems of the papers that are about exactly this learner."""
+    """The papers' theorems that cover exactly this learner."""
     actions, rate = len(learner.actions), float(learner.choose.rate)
     if learner.schedule.name != "dyadic" or learner.bonus or learner.crowd is not None:
         return []
@@ -259,23 +244,23 @@ def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
     return limits
 
 
-def _softmax(z: _Floats) -> _Floats:
+def _softmax(z: Floats) -> Floats:
     """At most e^−z: the odds against the best action at a lead of z."""
     return np.minimum(1, np.exp(-z))
 
 
-def _one_sided(z: _Floats) -> _Floats:
+def _one_sided(z: Floats) -> Floats:
     """P(E_j − E_1 ≥ z) = e^−z/2 for z ≥ 0: the difference of two exponential variables."""
     return np.where(z < 0, 1, np.exp(-np.maximum(z, 0)) / 2)
 
 
-def _two_sided(z: _Floats) -> _Floats:
+def _two_sided(z: Floats) -> Floats:
     """P(X_j − X_1 ≥ z) = e^−z (2 + z)/4 for z ≥ 0: the difference of two Laplace variables."""
     above = np.maximum(z, 0)
     return np.where(z < 0, 1, np.exp(-above) * (2 + above) / 4)
 
 
-_TAILS: Mapping[str, Callable[[_Floats], _Floats]] = MappingProxyType(
+_TAILS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(
     {
         "exponential": _softmax,
         "permute_and_flip": _one_sided,
@@ -288,6 +273,6 @@ def _check(actions: int, *, gap: float | None, rate: float = 1.0) -> None:
     if actions < 2:
         raise InvalidConfig(complaint("regret.actions", "too few", expected="≥ 2", got=actions))
     if gap is not None and not 0 < gap <= 1:
-        raise InvalidConfig(complaint("regret.gap", "no gap", expected="0 < Δ ≤ 1", got=gap))
+        raise InvalidConfig(complaint("regret.gap", "out of range", expected="0 < Δ ≤ 1", got=gap))
     if not rate > 0:
-        raise InvalidConfig(complaint("regret.rate", "no rate", expected="above 0", got=rate))
+        raise InvalidConfig(complaint("regret.rate", "out of range", expected="above 0", got=rate))

@@ -1,16 +1,16 @@
-"""Private estimates: numbers about a block that are released with noise and charged for.
+"""Private estimates: numbers about a block, released with noise and charged.
 
-An estimate is a release. It is drawn once, when its block ends; its slots are charged ε_m beside
-what the action costs; it is recorded, then published, and read back after a restart, never drawn
+An estimate is a release. It is drawn once, when its block ends; its slots are charged ε_m besides
+the action's charge; it is recorded, then published, and read back after a restart, never drawn
 again. It is released only for blocks of at least a public minimum length, which must not be a
 function of losses.
 
 The released value is an integer in units of 2**-20 loss: the exact statistic of the whole block on
-the grid, plus discrete Laplace noise of scale sensitivity/ε_m in the same units. What is divided by
-the block's length is divided after the noise, by `Estimate.reading`, since the length is public.
+the grid, plus discrete Laplace noise of scale sensitivity/ε_m in the same units. A mean is divided
+by the block's length after the noise, by `Estimate.reading`, since the length is public.
 
-To know the statistic an engine keeps, for the open block, the sums of all K losses and the number
-of null slots, whatever window or resampling the learner itself uses.
+For the statistic an engine keeps the open block's sums of all K losses and its number of null
+slots, whatever window or resampling the learner itself uses.
 """
 
 from __future__ import annotations
@@ -21,48 +21,46 @@ from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.core import calibration
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.noise import standard_deviation
 
-_Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """What an estimate is of: a block's statistic on the grid, and how far a record moves it."""
+    """A block's statistic on the grid, and how far one record moves it."""
 
-    of: Callable[[_Ints, _Ints, _Ints], _Ints]  # (sums R × K, action R, nulls R) → R
+    of: Callable[[Ints, Ints, Ints], Ints]  # (sums R × K, action R, nulls R) → R
     sensitivity: Callable[[int], Fraction]  # of K, in loss
-    a_slot: bool  # whether it is read as a mean over the block's slots
+    a_slot: bool  # whether it is shown as a mean over the block's slots
 
 
-def _own(sums: _Ints, action: _Ints) -> _Ints:
-    own: _Ints = sums[np.arange(len(sums)), action]
+def _own(sums: Ints, action: Ints) -> Ints:
+    own: Ints = sums[np.arange(len(sums)), action]
     return own
 
 
-def _block_regret(sums: _Ints, action: _Ints, nulls: _Ints) -> _Ints:
-    least: _Ints = sums.min(axis=1)
+def _block_regret(sums: Ints, action: Ints, nulls: Ints) -> Ints:
+    least: Ints = sums.min(axis=1)
     return _own(sums, action) - least
 
 
-def _mean_loss(sums: _Ints, action: _Ints, nulls: _Ints) -> _Ints:
+def _mean_loss(sums: Ints, action: Ints, nulls: Ints) -> Ints:
     return _own(sums, action)
 
 
-def _null_share(sums: _Ints, action: _Ints, nulls: _Ints) -> _Ints:
+def _null_share(sums: Ints, action: Ints, nulls: Ints) -> Ints:
     return nulls * UNIT
 
 
-def _regret_vs_uniform(sums: _Ints, action: _Ints, nulls: _Ints) -> _Ints:
+def _regret_vs_uniform(sums: Ints, action: Ints, nulls: Ints) -> Ints:
     """Rounded up to the grid: ⌊Σ_i S_i / K⌋ in two parts, each far from overflow."""
     whole, rest = np.divmod(sums, sums.shape[1])
-    mean: _Ints = whole.sum(axis=1) + rest.sum(axis=1) // sums.shape[1]
+    mean: Ints = whole.sum(axis=1) + rest.sum(axis=1) // sums.shape[1]
     return _own(sums, action) - mean
 
 
@@ -107,7 +105,7 @@ class Estimate:
     min_length: int
 
     def __post_init__(self) -> None:
-        """Refuse what no engine could release."""
+        """Refuse an estimate that no engine could release."""
         if self.name not in ESTIMATES:
             expected = ", ".join(ESTIMATES)
             raise InvalidConfig(
@@ -117,7 +115,10 @@ class Estimate:
         if not isinstance(self.min_length, int) or self.min_length < 1:
             raise InvalidConfig(
                 complaint(
-                    "estimate.min_length", "no length", expected="slots, ≥ 1", got=self.min_length
+                    "estimate.min_length",
+                    "not a slot count",
+                    expected="1 or more",
+                    got=self.min_length,
                 )
             )
 
@@ -126,12 +127,12 @@ class Estimate:
         written = {"epsilon": str(self.epsilon), "min_length": str(self.min_length)}
         return {"name": self.name, **written}
 
-    def due(self, lengths: _Ints) -> NDArray[np.bool_]:
+    def due(self, lengths: Ints) -> Bools:
         """Which blocks it is released for: a function of public lengths."""
         return lengths >= self.min_length
 
-    def statistic(self, sums: _Ints, *, action: _Ints, nulls: _Ints) -> _Ints:
-        """The exact number of each block, private: sums (R × K) and nulls are over whole blocks."""
+    def statistic(self, sums: Ints, *, action: Ints, nulls: Ints) -> Ints:
+        """The exact statistic of each block: NOT PRIVATE. Sums (R × K), nulls: of whole blocks."""
         return ESTIMATES[self.name].of(sums, action, nulls)
 
     def sensitivity(self, *, actions: int) -> int:
@@ -147,11 +148,11 @@ class Estimate:
         return calibration.laplace_scale(Fraction(self.sensitivity(actions=actions)), self.epsilon)
 
     def reading(self, value: int, *, length: int) -> float:
-        """A released value as loss: of the whole block, or of a slot for a mean or a share."""
+        """A released value in losses: of the whole block, or for a mean or a share of one slot."""
         return value / UNIT / (length if ESTIMATES[self.name].a_slot else 1)
 
     def standard_error(self, *, actions: int, length: int) -> float:
-        """The spread of the reading's noise: exact for discrete Laplace noise, and public.
+        """The standard deviation of the reading's noise; exact, and public.
 
         √(2q)/(1 − q) grid units with q = e^(−1/scale), which is √2·scale but for 10⁻⁷ of itself.
         """
@@ -160,17 +161,17 @@ class Estimate:
 
 
 def estimate(name: str, *, epsilon: str | Fraction | int, min_length: int | str) -> Estimate:
-    """The estimate that a user or a configuration asks for; neither ε nor length has a default."""
+    """The estimate of this name, from a user or a configuration; ε and length have no default."""
     length = int(min_length) if str(min_length).isdecimal() else 0
     return Estimate(name, calibration.parse_epsilon(epsilon, "estimate.epsilon"), length)
 
 
 def shares(learner: Learner, estimates: Iterable[Estimate]) -> dict[str, Fraction]:
-    """The most that an event is charged, for the action (or all sums) and for each estimate."""
+    """The most that an event is charged for the action (or all sums), and for each estimate."""
     drawn = "sums" if isinstance(learner, PolicyLearner) else "action"
     return {drawn: learner.charge or Fraction(0)} | {e.name: e.epsilon for e in estimates}
 
 
 def full_charge(learner: Learner, estimates: Iterable[Estimate]) -> Fraction:
-    """The most that an event is charged in all."""
+    """The most that an event is charged in total."""
     return sum(shares(learner, estimates).values(), Fraction(0))

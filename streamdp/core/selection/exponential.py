@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Interval, Precision
 from streamdp.core.randomness import WORD_BITS
 from streamdp.core.selection import laws, race
 from streamdp.core.selection.prior import Prior
 
-_DIGITS = 52  # of V: what the significand of a float in [1, 2) holds
+_DIGITS = 52  # of V: as many as the significand of a float in [1, 2) holds
 _SHIFT = np.uint64(WORD_BITS - _DIGITS)
 _ONE_AS_BITS = np.uint64(0x3FF0000000000000)  # float64(1): the bits of 1 + w/2^52 are this plus w
 
@@ -20,7 +20,7 @@ class _LogOfExponential:
 
     __slots__ = ()
 
-    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+    def add_lower(self, keys: Floats, words: Words, width: int) -> None:
         """Add ln(−ln(1 − w/2^digits)): E grows with V, so a cell's lower end bounds it."""
         cells = words >> _SHIFT
         if width < _DIGITS:
@@ -31,7 +31,7 @@ class _LogOfExponential:
         np.negative(rest, out=rest)
         keys += np.log(rest, out=rest)
 
-    def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+    def gap(self, words: Words, width: int) -> Floats:
         """The cell's width over the least of (1 − V)·V in it, as E ≥ V; infinite at both ends."""
         digits = min(_DIGITS, width)
         cell = (words >> np.uint64(WORD_BITS - digits)).astype(np.float64)
@@ -58,8 +58,6 @@ class Exponential(race.Race):
     name = "exponential"
     noise = _LogOfExponential()
 
-    def log_probabilities(
-        self, sums: NDArray[np.int64], prior: Prior | None = None
-    ) -> NDArray[np.float64]:
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """The exact law: the softmax of b_i − ρ·L_i."""
         return laws.exponential(laws.handicaps(self.rate, sums, prior))

@@ -1,17 +1,17 @@
 """The exact laws of the selections as log-probabilities, for audits and tests.
 
-A *handicap* is how far an action is behind before the noise: s_i = ρ·L_i − b_i, moved so that the
-least is 0. Handicaps are computed as exact rationals and rounded once. All three laws are then
-−s_i plus the logarithm of something between 1/K and K that is summed from positive terms only, so a
-log-probability of −5000 is as precise as one of −0.5: probabilities have 12 correct digits as
-long as the handicap itself, a float, has them (|s| ≤ 4000), beyond that the logarithm has 15.
+A *handicap* is how far an action is behind before the noise: s_i = ρ·L_i − b_i, shifted so that the
+least is 0. Handicaps are computed as exact rationals and rounded once. Each of the three laws is
+then −s_i plus the logarithm of a number between 1/K and K that is a sum of positive terms, so a
+log-probability of −5000 is as precise as one of −0.5: probabilities have 12 correct digits as long
+as the handicap itself, a float, has them (|s| ≤ 4000); beyond that the logarithm has 15.
 
 Quadrature is Gauss–Legendre on panels over which the integrand, an entire function, falls or grows
-by a few powers of e. What is left out is below 10⁻²⁰ of what is kept; each bound is said where it
-is used.
+by a few powers of e. The rest that is left out is below 10⁻²⁰ of the integral; each bound is
+derived where it is used.
 
-Audits ask for the same laws again and again, of learners that select alike: those of few actions
-that a quadrature takes are remembered.
+Audits ask for the same laws again and again: those of few actions that need a quadrature are
+cached.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from itertools import pairwise
 from math import ceil, log
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamdp.core.arrays import Floats
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.selection.prior import Prior
@@ -36,7 +35,7 @@ _PANEL = 2.0  # in units of the integrand's natural scale; 24 nodes integrate e^
 _NEGLIGIBLE = 46.0  # −ln(1e-20)
 _LN2 = log(2)
 _CHUNK = 1 << 17  # elements of an actions × nodes table at a time
-_FEW = 16  # actions of a law that is remembered
+_FEW = 16  # the most actions of a law that is cached
 _REMEMBERED = 1 << 14  # laws: 8 MB at most
 
 
@@ -46,8 +45,8 @@ def _legendre() -> tuple[Floats, Floats]:
     return np.polynomial.legendre.leggauss(24)
 
 
-def handicaps(rate: Fraction, sums: NDArray[np.int64], prior: Prior | None) -> Floats:
-    """s_i = ρ·L_i − b_i less the least of them: exact, then rounded once."""
+def handicaps(rate: Fraction, sums: Ints, prior: Prior | None) -> Floats:
+    """s_i = ρ·L_i − b_i minus the least of them: exact, then rounded once."""
     if sums.ndim != 1 or sums.dtype != np.int64 or not 2 <= len(sums) <= MOST_ACTIONS:
         expected, got = f"int64, 2 to {MOST_ACTIONS} sums", f"{sums.dtype} {sums.shape}"
         raise InvalidConfig(complaint("sums", "wrong array", expected=expected, got=got))
@@ -72,12 +71,12 @@ def exponential(s: Floats) -> Floats:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _of_few(law: Callable[[Floats], Floats], s: bytes) -> Floats:
-    """The law of these handicaps, as numpy writes them down."""
+    """The law of handicaps that are given as numpy's bytes, so that they can be a cache's key."""
     return law(np.frombuffer(s))
 
 
 def _remembered(law: Callable[[Floats], Floats], s: Floats) -> Floats:
-    """The law, from memory where it was asked for before, of these actions in any order."""
+    """The law from the cache, where the same handicaps in another order count as equal."""
     if len(s) > _FEW:
         return law(s)
     order, logs = np.argsort(s, kind="stable"), np.empty(len(s))
@@ -143,10 +142,10 @@ def _log_h(t: Floats, others: Floats) -> Floats:
 
 
 def _laplace_panels(others: Floats) -> Floats:
-    """Where to cut: kinks, and steps of a panel near them. Between far kinks h is constant.
+    """The edges of panels: kinks, and steps of a panel near them. Between far kinks h is constant.
 
     Above: h ≤ e^−t, its integral is at least 1/K. Below 0, h falls as t falls; it is followed down
-    to 10⁻²⁵/K of what it may reach. Left of a kink by more than `reach`, the actions beyond it no
+    to 10⁻²⁵/K of its largest value. Left of a kink by more than `reach`, the actions beyond it no
     longer count; two actions at a time make h fall like e^t at least, so only the best action alone
     has a plateau, and it is longer than `reach` only there.
     """
@@ -199,8 +198,8 @@ def _by_chunks(
 
 
 def _normal(logs: Floats) -> Floats:
-    """The same law with a likely action's log-probability taken from the others', where it is
-    nearly 0: no digits are lost to rounding near 1.
+    """The same law, with a log-probability near 0 computed from the others': near a probability
+    of 1 no digits are lost to rounding.
     """
     top = int(logs.argmax())
     rest = np.exp(np.delete(logs, top)).sum()

@@ -1,8 +1,8 @@
-"""What a private choice of one among K is: the port that learners, audits and strangers share.
+"""The port of a private choice of one among K, for learners, audits and other authors.
 
-Every mechanism here takes exact integer sums on the loss grid (smaller is better) and returns the
-winner of a noisy comparison. What it costs is not said here: `core.calibration` derives a rate from
-ε and says why.
+Every mechanism takes exact integer sums on the loss grid (smaller is better) and returns the winner
+of a noisy comparison. Its charge is not defined here: `core.calibration` derives a rate from ε and
+gives the reason.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.randomness import Bits
 from streamdp.core.selection.prior import Prior
 
@@ -22,28 +20,22 @@ class Mechanism(Protocol):
 
     @property
     def name(self) -> str:
-        """What configuration and ledger call it."""
+        """Its name in configuration and ledger."""
 
     @property
     def rate(self) -> Fraction:
         """Noise units per unit of loss: twice the rate is the ε of one replaced loss vector."""
 
-    def select(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
+    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
         """The winner of each row of `sums` (R × K, |sum| ≤ 2⁶¹), one draw of `bits` for each."""
 
-    def log_probabilities(
-        self, sums: NDArray[np.int64], prior: Prior | None = None
-    ) -> NDArray[np.float64]:
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """The exact law of one selection from K sums, for audits and tests."""
 
 
 @runtime_checkable
 class ExactMechanism(Protocol):
-    """A mechanism that can also be made to decide every draw on its exact path."""
+    """A mechanism that can also decide every draw on its exact path, for tests."""
 
-    def select_exactly(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
+    def select_exactly(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
         """As `select`, with no float deciding anything: slow, and equal on the same bits."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Interval, Precision
 from streamdp.core.randomness import WORD_BITS
 from streamdp.core.selection import laws, race
@@ -23,7 +23,7 @@ class _LaplaceNoise:
 
     __slots__ = ()
 
-    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+    def add_lower(self, keys: Floats, words: Words, width: int) -> None:
         """Add ln w, or −ln(w + 1): the end of the cell where the key is least."""
         cells = words << _ONE
         cells >>= _drop(width)
@@ -33,7 +33,7 @@ class _LaplaceNoise:
         np.log(logs, out=logs)
         keys -= np.copysign(logs, words.view(np.float64), out=logs)
 
-    def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+    def gap(self, words: Words, width: int) -> Floats:
         """ln(w + 1) − ln w ≤ 1/w on either side; infinite at w = 0."""
         return 1.0 / (words << _ONE >> _drop(width)).astype(np.float64)
 
@@ -46,7 +46,7 @@ class _LaplaceNoise:
 
 
 def _drop(width: int) -> np.uint64:
-    """How far a word without its first digit is shifted to leave V' as a whole number."""
+    """The shift that turns a word without its first digit into V' as a whole number."""
     return _SHIFT if width > _DIGITS else np.uint64(WORD_BITS + 1 - width)
 
 
@@ -58,15 +58,13 @@ class NoisyMaxLaplace(race.Race):
     Sensitivity: a replaced vector moves the difference of two sums by at most 2, not 1 as for
     monotone counts: the scale is twice what Hu et al. 2025, Algorithm 4, and Hu et al. 2021,
     Algorithm 3, print.
-    Why: given the others' noise the winner's needs to exceed a threshold that moves by at most 2.
+    Why: given the others' noise, the winner's must exceed a threshold that moves by at most 2.
     """
 
     __slots__ = ()
     name = "noisy_max_laplace"
     noise = _LaplaceNoise()
 
-    def log_probabilities(
-        self, sums: NDArray[np.int64], prior: Prior | None = None
-    ) -> NDArray[np.float64]:
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """The exact law: P(X_i − ρ·L_i + b_i is the largest), by quadrature."""
         return laws.laplace(laws.handicaps(self.rate, sums, prior))

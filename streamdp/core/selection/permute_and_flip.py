@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Interval, Precision
 from streamdp.core.randomness import WORD_BITS
 from streamdp.core.selection import laws, race
@@ -19,12 +19,12 @@ class _ExponentialNoise:
 
     __slots__ = ()
 
-    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+    def add_lower(self, keys: Floats, words: Words, width: int) -> None:
         """Add ln w, up to a constant that all actions share: w ≤ V · 2^digits."""
         cells = _cells(words, width)
         keys += np.log(cells, out=cells)
 
-    def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+    def gap(self, words: Words, width: int) -> Floats:
         """ln(w + 1) − ln w ≤ 1/w; infinite at w = 0."""
         return 1.0 / _cells(words, width)
 
@@ -33,7 +33,7 @@ class _ExponentialNoise:
         return precision.logarithm(precision.fraction(digits.numerator, digits.size))
 
 
-def _cells(words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+def _cells(words: Words, width: int) -> Floats:
     """The leading digits of V as a whole number: 53, or `width` when fewer are random."""
     shift = _SHIFT if width >= _DIGITS else np.uint64(WORD_BITS - width)
     return (words >> shift).astype(np.float64)
@@ -53,8 +53,6 @@ class PermuteAndFlip(race.Race):
     name = "permute_and_flip"
     noise = _ExponentialNoise()
 
-    def log_probabilities(
-        self, sums: NDArray[np.int64], prior: Prior | None = None
-    ) -> NDArray[np.float64]:
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """The exact law: w_i ∫₀¹ ∏_{j≠i} (1 − u·w_j) du, w_i = exp(b_i − ρ·L_i), largest w = 1."""
         return laws.permute_and_flip(laws.handicaps(self.rate, sums, prior))

@@ -1,11 +1,11 @@
-"""Public bonuses: what earlier releases say of an action, added to its noise.
+"""Public bonuses from earlier releases, which a selection adds to the noise of each action.
 
-A prior is post-processing of what was already released, so it costs nothing: every selection stays
-ε-DP for any fixed prior. It must therefore be computed from releases and slot numbers alone.
+A prior is post-processing of earlier releases, so it costs nothing: every selection is ε-DP for any
+fixed prior. It must therefore be computed from releases and slot numbers alone.
 
 Bonuses are exact rationals in noise units, integers over one common denominator; a larger bonus
-makes an action more likely. An irrational one is rounded by whoever makes the prior, before it
-comes here, so that floats never decide.
+makes an action more likely. An irrational bonus is rounded before a prior is made from it, so that
+floats never decide.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 
 _MOST = 1 << 62  # of a numerator and of the denominator: they stay exact in int64
@@ -30,12 +30,12 @@ class Prior:
     [Fraction(0, 1), Fraction(0, 1), Fraction(1, 2)]
     """
 
-    numerators: NDArray[np.int64]  # R × K, or R when sparse
+    numerators: Ints  # R × K, or R when sparse
     denominator: int
-    actions: NDArray[np.int64] | None = None  # R: which action has the bonus, when sparse
+    actions: Ints | None = None  # R: which action has the bonus, when sparse
 
     def __post_init__(self) -> None:
-        """Refuse what is not exact or has the wrong shape."""
+        """Refuse bonuses that are not exact or have the wrong shape."""
         dense = self.actions is None
         if self.numerators.dtype != np.int64 or self.numerators.ndim != (2 if dense else 1):
             shape = "R × K" if dense else "R"
@@ -57,7 +57,7 @@ class Prior:
             )
 
     @classmethod
-    def incumbent(cls, actions: NDArray[np.int64], bonus: Fraction) -> Prior:
+    def incumbent(cls, actions: Ints, bonus: Fraction) -> Prior:
         """The same bonus for one action of each row: the one in force."""
         if abs(bonus.numerator) > _MOST:
             raise InvalidConfig(
@@ -67,7 +67,7 @@ class Prior:
         return cls(numerators, bonus.denominator, np.asarray(actions, np.int64))
 
     @classmethod
-    def dense(cls, numerators: NDArray[np.int64], denominator: int) -> Prior:
+    def dense(cls, numerators: Ints, denominator: int) -> Prior:
         """A bonus for every action of each row: numerators R × K over one denominator."""
         return cls(numerators, denominator)
 
@@ -104,8 +104,8 @@ class Prior:
         actions = None if self.actions is None else self.actions[start:stop]
         return Prior(self.numerators[start:stop], self.denominator, actions)
 
-    def subtract(self, keys: NDArray[np.float64], *, row: int, start: int) -> None:
-        """Take one row's bonuses off the keys of the actions from `start` on, in place."""
+    def subtract(self, keys: Floats, *, row: int, start: int) -> None:
+        """Subtract one row's bonuses from the keys of the actions from `start` on, in place."""
         if self.actions is None:
             numerators = self.numerators[row, start : start + len(keys)]
             keys -= numerators * (1 / self.denominator)
@@ -114,8 +114,8 @@ class Prior:
         if 0 <= at < len(keys):
             keys[at] -= int(self.numerators[row]) / self.denominator
 
-    def subtract_columns(self, keys: NDArray[np.float64]) -> None:
-        """Take every row's bonuses off its column of keys (K × R), in place."""
+    def subtract_columns(self, keys: Floats) -> None:
+        """Subtract every row's bonuses from its column of keys (K × R), in place."""
         if self.actions is None:
             keys -= self.numerators.T * (1 / self.denominator)
             return

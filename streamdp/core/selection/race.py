@@ -1,28 +1,28 @@
 """The certified race: the exact winner of a noisy comparison, at the speed of a float softmax.
 
-Action i runs with the key ρ·d_i − b_i + noise(V_i) and the smallest key wins. d_i = L_i − min L is
-an exact integer, b_i a public rational, V_i the real number in (0, 1) whose binary digits are the
+Action i has the key ρ·d_i − b_i + noise(V_i), and the smallest key wins. d_i = L_i − min L is an
+exact integer, b_i a public rational, V_i the real number in (0, 1) whose binary digits are the
 action's random bits, drawn lazily. The winner is therefore a mathematical function of the bits, the
-same on every platform; floats only say who cannot win.
+same on every platform; floats only exclude actions that cannot win.
 
 1. Draw one word for every action, compute a float *lower bound* of every key (the noise of the
    lower end of the word's cell), and find the least.
-2. Whoever's lower bound exceeds the least one's *upper* bound has lost: keys within
+2. An action whose lower bound exceeds the least one's *upper* bound has lost: keys within
    ``gap(word) + slack`` of the least contend. Almost always one is left, and it has won.
-3. Otherwise compute upper bounds for all, keep those whose lower bound reaches the least of them,
-   and settle these few in `decimal` (`core.enclosure`): directed rounding, 64 more bits each round,
-   ever more digits, losers dropped.
+3. Otherwise compute upper bounds for all, keep the actions whose lower bound reaches the least of
+   them, and decide between these few in `decimal` (`core.enclosure`): directed rounding, 64 more
+   bits and more digits each round, until one is left.
 
 The true winner is never dropped and ties have probability zero: the law is exact whatever the
-quality of the floats. Extreme words have an infinite gap and so come to step 3.
+quality of the floats. Extreme words have an infinite gap and so go to step 3.
 
 Why ``slack`` suffices: contenders have |ρd| ≤ 111 + 2B, B the largest bonus; conversions, products
 and sums are within 5 · 2⁻⁵³ of that, a logarithm within 4 units in the last place (0.5 was seen)
 of at most 37, the bonus within 3 · 2⁻⁵³ · B. Together, for both sides of the comparison, that is
-below 2⁻⁴² + 26 · 2⁻⁵³ · B, and the slack is max(2⁻³⁸, 2⁻⁴⁷ · B). Beyond the contenders floats are
-only relatively right, which is enough to lose.
+below 2⁻⁴² + 26 · 2⁻⁵³ · B, and the slack is max(2⁻³⁸, 2⁻⁴⁷ · B). Keys of other actions have only a
+bounded relative error, which is enough to show that they lose.
 
-Why the time says nothing of the scores: every action takes the same operations, nothing is pruned,
+Why the time says nothing about the scores: every action takes the same operations, none is pruned,
 and step 3 is reached with probability about 2⁻³⁸ + K · 2⁻⁵³ for one long row, 2⁻²⁸ + K · 2⁻²⁴ for
 each row of a block, whatever the scores.
 """
@@ -34,8 +34,8 @@ from fractions import Fraction
 from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Interval, Precision
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
@@ -56,10 +56,10 @@ _LARGEST_RATE = 2.0**500  # times 2**62 it is still finite; its inverse is still
 class Noise(Protocol):
     """What a mechanism adds to ρ·d: a function of V, bounded in floats and enclosed in decimals."""
 
-    def add_lower(self, keys: NDArray[np.float64], words: NDArray[np.uint64], width: int) -> None:
+    def add_lower(self, keys: Floats, words: Words, width: int) -> None:
         """Add the noise's lower bound (in floats, up to rounding) to each key, in place."""
 
-    def gap(self, words: NDArray[np.uint64], width: int) -> NDArray[np.float64]:
+    def gap(self, words: Words, width: int) -> Floats:
         """How far above the lower bound the noise can be; infinite for extreme words."""
 
     def enclose(self, digits: Digits, precision: Precision) -> Interval:
@@ -68,10 +68,10 @@ class Noise(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A mechanism that is a race: what the private ones share beside their noise and their law.
+    """The base class of the private mechanisms, which differ only in their noise and their law.
 
-    A base class, and the only one here, so that a mechanism is a class of its own (a learner's
-    value says which) and still states nothing but its claim, its noise and its law.
+    It is the only base class here: so a mechanism is a class of its own, which a learner's value
+    names, and contains nothing but its claim, its noise and its law.
     """
 
     rate: Fraction
@@ -89,9 +89,7 @@ class Race:
             raise InvalidConfig(complaint(where, "not a rate", expected=expected, got=repr(rate)))
         object.__setattr__(self, "_grid", float(rate / UNIT))
 
-    def select(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
+    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
         """The winner of each row of `sums`."""
         check(sums, bits, prior)
         noise, grid = self.noise, self._grid
@@ -109,10 +107,8 @@ class Race:
                 winners[row] = _winner_by_bounds(noise, self.rate, sums, bits, prior, row)
         return winners
 
-    def select_exactly(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
-        """The same winners with every action enclosed in decimals from the start."""
+    def select_exactly(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
+        """The same winners, with every action enclosed in decimals from the start."""
         check(sums, bits, prior)
         everyone = np.arange(sums.shape[1])
         winners = [
@@ -122,8 +118,8 @@ class Race:
         return np.array(winners, np.int64)
 
 
-def check(sums: NDArray[np.int64], bits: Bits, prior: Prior | None) -> None:
-    """Refuse shapes that do not belong together; sums are never looked at."""
+def check(sums: Ints, bits: Bits, prior: Prior | None) -> None:
+    """Refuse shapes that do not fit together; the values of sums are never looked at."""
     if sums.dtype != np.int64 or sums.ndim != 2 or not 2 <= sums.shape[1] <= MOST_ACTIONS:
         expected = f"int64, R rows of 2 to {MOST_ACTIONS} sums"
         got = f"{sums.dtype} {sums.shape}"
@@ -137,7 +133,7 @@ def check(sums: NDArray[np.int64], bits: Bits, prior: Prior | None) -> None:
 
 
 def exact_offsets(
-    rate: Fraction, sums: NDArray[np.int64], prior: Prior | None, row: int, actions: list[int]
+    rate: Fraction, sums: Ints, prior: Prior | None, row: int, actions: list[int]
 ) -> list[Fraction]:
     """ρ·L_i − b_i of some actions of a row, exactly."""
     per_unit = rate / UNIT
@@ -151,20 +147,20 @@ def exact_offsets(
 
 
 def _slack(prior: Prior | None) -> float:
-    """How far rounding can bring two keys apart; a function of what is public."""
+    """A bound on the rounding error between two keys; a function of public numbers."""
     return _SLACK if prior is None else max(_SLACK, prior.largest() * _SLACK_PER_BONUS)
 
 
 def _run_row(
     noise: Noise,
     grid: float,
-    sums: NDArray[np.int64],
+    sums: Ints,
     bits: Bits,
     prior: Prior | None,
     row: int,
     slack: float,
 ) -> int:
-    """The winner of one row in floats, or −1 when it is open. Chunk by chunk, all alike."""
+    """The winner of one row in floats, or −1 if it is undecided; the same steps for each chunk."""
     own = bits if bits.rows == 1 else bits.part(row, row + 1)
     losses = sums[row]
     least = np.minimum.reduce(losses)
@@ -192,18 +188,18 @@ def _run_row(
 def _run_blocks(
     noise: Noise,
     grid: float,
-    sums: NDArray[np.int64],
+    sums: Ints,
     bits: Bits,
     prior: Prior | None,
     slack: float,
-) -> NDArray[np.int64]:
-    """The winners of many short rows in floats, −1 where open. A block's keys lie action by row."""
+) -> Ints:
+    """The winners of many short rows in floats, −1 if undecided; keys lie action by row."""
     rows, actions = sums.shape
     winners = np.empty(rows, np.int64)
     step = max(1, _BLOCK // actions)
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        words = bits.part(start, stop).words(0, actions).T  # lies so already
+        words = bits.part(start, stop).words(0, actions).T  # already in this order in memory
         losses = sums[start:stop].T.copy()
         losses -= losses.min(axis=0)
         keys = losses.astype(np.float64)
@@ -217,12 +213,12 @@ def _run_blocks(
 
 def _leaders(
     noise: Noise,
-    keys: NDArray[np.float64],
-    words: NDArray[np.uint64],
+    keys: Floats,
+    words: Words,
     width: int,
     slack: float,
-) -> NDArray[np.int64]:
-    """The only contender of each column of keys, −1 where there are several or the gap is wide."""
+) -> Ints:
+    """The only contender of each column of keys; −1 if there are several or the gap is wide."""
     rows = keys.shape[1]
     tolerance = max(_BLOCK_TOLERANCE, 2 * slack)
     contenders = np.flatnonzero(keys <= keys.min(axis=0) + tolerance)
@@ -237,12 +233,12 @@ def _leaders(
 def _winner_by_bounds(
     noise: Noise,
     rate: Fraction,
-    sums: NDArray[np.int64],
+    sums: Ints,
     bits: Bits,
     prior: Prior | None,
     row: int,
 ) -> int:
-    """The winner of a row that one tolerance for all left open."""
+    """The winner of a row that one common tolerance left undecided."""
     own = bits.part(row, row + 1)
     words = own.words(0, sums.shape[1])[0]
     lower = (sums[row] - sums[row].min()) * float(rate / UNIT)
@@ -258,13 +254,13 @@ def _winner_by_bounds(
 def _refine(
     noise: Noise,
     rate: Fraction,
-    sums: NDArray[np.int64],
+    sums: Ints,
     bits: Bits,
     prior: Prior | None,
     row: int,
-    contenders: NDArray[np.int64],
+    contenders: Ints,
 ) -> int:
-    """The winner among a few, by enclosures that shrink until one is left."""
+    """The winner among a few contenders, by enclosures that shrink until one is left."""
     own = bits.part(row, row + 1)
     actions = [int(action) for action in contenders]
     offsets = exact_offsets(rate, sums, prior, row, actions)

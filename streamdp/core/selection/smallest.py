@@ -1,4 +1,4 @@
-"""The smallest sum, ties broken by fresh uniform bits: not private, for baselines only."""
+"""Selects the smallest sum; fresh uniform bits break ties. Not private, for baselines only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.randomness import Bits, uniform_integers
 from streamdp.core.selection.prior import Prior
@@ -15,14 +15,12 @@ from streamdp.core.selection.prior import Prior
 
 @dataclass(frozen=True, slots=True)
 class Smallest:
-    """Privacy: none. What a private choice tends to as ε grows."""
+    """The limit of the private choices as ε grows. Privacy: none."""
 
     name: str = "smallest"
     rate: Fraction = Fraction(0)
 
-    def select(
-        self, sums: NDArray[np.int64], bits: Bits, prior: Prior | None = None
-    ) -> NDArray[np.int64]:
+    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
         """An action with the smallest sum of each row, uniformly among equals."""
         _refuse(prior)
         tied = sums == sums.min(axis=1, keepdims=True)
@@ -30,9 +28,7 @@ class Smallest:
         winner = np.argmax(np.cumsum(tied, axis=1) > chosen[:, None], axis=1)
         return np.asarray(winner, dtype=np.int64)
 
-    def log_probabilities(
-        self, sums: NDArray[np.int64], prior: Prior | None = None
-    ) -> NDArray[np.float64]:
+    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """Uniform on the smallest; minus infinity elsewhere."""
         _refuse(prior)
         tied = sums == sums.min()
@@ -42,4 +38,5 @@ class Smallest:
 
 def _refuse(prior: Prior | None) -> None:
     if prior is not None:
-        raise InvalidConfig(complaint("smallest", "no prior here", expected="none", got="a prior"))
+        got = f"one of {len(prior)} rows"
+        raise InvalidConfig(complaint("smallest", "takes no prior", expected="none", got=got))

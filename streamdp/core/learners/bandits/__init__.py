@@ -1,10 +1,10 @@
-"""The papers' feedback learners: one paper's algorithm per file, found by its place.
+"""The papers' feedback learners: one paper's algorithm per file of this folder.
 
-They see the loss of the played action only, and their phases end by an arm's own count. A recipe is
-a function with the `@bandit_recipe` decorator that makes a `Bandit`; it then appears in
+They see the loss of the played action only, and a phase ends when an arm's own count is full. A
+recipe is a function with the `@bandit_recipe` decorator that makes a `Bandit`; it then appears in
 `BANDIT_RECIPES`, in `simulate` and `reproduce`, and the conformance kit and the audit run over it.
-They run in library, replay and simulation; the service runs `policy_*` (`core.learners.feedback`),
-whose blocks end by slot number.
+These learners run in the library, in replays and in simulations; the service runs `policy_*`
+(`core.learners.feedback`), whose blocks end by slot number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from streamdp.core.learners.bandits.experts import (
     EXPERT_RECIPES,
     ExpertCourse,
     ExpertLearner,
-    expert_learner_of,
     expert_recipe,
 )
 from streamdp.core.learners.bandits.refusal import refuse_in_blocks
@@ -44,7 +43,6 @@ __all__ = [
     "Part",
     "bandit_of",
     "bandit_recipe",
-    "expert_learner_of",
     "expert_recipe",
     "refuse_in_blocks",
 ]

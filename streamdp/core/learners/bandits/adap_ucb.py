@@ -1,4 +1,4 @@
-"""AdaP-UCB and AdaP-KLUCB: arms are held for episodes that double what they have been played.
+"""AdaP-UCB and AdaP-KLUCB: an episode plays one arm as often as it was played before.
 
 Privacy: ε-DP for replacing one record's content: an observation is in one episode, whose sum has
 sensitivity 1 and gets Lap(1/ε).
@@ -22,7 +22,6 @@ from streamdp.core.learners.bandits.bandit import (
     Bandit,
     Chance,
     bandit_recipe,
-    read_positive,
 )
 from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse, best, constant
 from streamdp.core.learners.leader import read_actions
@@ -98,7 +97,7 @@ def adap_ucb(
     ('alpha', '31/10')
     """
     names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    rule = EpisodeIndex(float(read_positive(alpha, where="learner.alpha")))
+    rule = EpisodeIndex(float(parse_epsilon(alpha, "learner.alpha")))
     return Bandit(names, exact, lambda: PhaseCourse(len(names), exact, rule, second=1, held=True))
 
 
@@ -119,5 +118,5 @@ def adap_klucb(
     Fraction(1, 1)
     """
     names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    rule = EpisodeDivergence(float(read_positive(alpha, where="learner.alpha")))
+    rule = EpisodeDivergence(float(parse_epsilon(alpha, "learner.alpha")))
     return Bandit(names, exact, lambda: PhaseCourse(len(names), exact, rule, second=1, held=True))

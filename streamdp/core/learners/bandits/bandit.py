@@ -1,19 +1,19 @@
-"""A paper's feedback learner as a value, and what its course of play looks like from outside.
+"""A paper's feedback learner as a value, and the interface of its course of play.
 
 The papers' learners have phases that end when *an arm's own count* of observations is full, and the
-phases of different arms interleave. So everything is said in an arm's own observations, numbered
+phases of different arms interleave. So everything is counted in an arm's own observations, numbered
 from 1, and each arm has an account of its own:
 
 1. An observation is credited to the arm that its header names, whatever is played at that moment.
 2. A `Part` is a run of one arm's observations. When the last of them is credited, their sum is
    released with discrete Laplace noise of scale 1/ε of the part (sensitivity 1), and each of them
    is charged ε. Which parts there are follows from public counts and earlier releases.
-3. A `Course` is the public side of one run: it says which arms are played and which parts are
-   released when, and it is told noisy sums. It never sees an observation, so whatever it does is
+3. A `Course` is the public side of one run: it decides which arms are played and which parts are
+   released when, and it gets noisy sums. It never sees an observation, so whatever it does is
    post-processing: play, indices and posterior draws cost nothing.
 
-The engine of blocks rests on contiguous slots, so these learners run in library, replay and
-simulation (`core.engine.bandit`), and the service refuses them.
+The service's engine needs blocks of consecutive slots, so it refuses these learners; they run in
+the library, in replays and in simulations (`core.engine.bandit`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from fractions import Fraction
 from typing import ParamSpec, Protocol
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.leader import read_actions, read_recipe, registered
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of one arm's observations whose sum is released, and what that costs each of them.
+    """A run of one arm's observations whose sum is released, and the charge of each of them.
 
-    `epsilon` None says that the sum is released as it is: not private, for baselines.
+    `epsilon` None: the sum is released without noise, in baselines that are not private.
     """
 
     start: int  # the first observation, numbered from 1
@@ -58,7 +57,7 @@ class Chance(Protocol):
 
 
 class Course(Protocol):
-    """One run of a learner: what is played, and what is released when; reads releases only."""
+    """One run of a learner: decides plays and releases; reads releases only."""
 
     def begin_slot(self, slot: int, entered: Sequence[int]) -> None:
         """Begin slot `slot`; `entered` says how many observations of each arm came before it.
@@ -70,19 +69,19 @@ class Course(Protocol):
     def plays(self, slot: int, most: int, chance: Chance) -> Ints:
         """The arms of the next 1 to `most` slots from `slot` on, if nothing is released meanwhile.
 
-        Only the arms up to the next release count; later slots are asked for again.
+        Only the arms up to the next release are used; the caller asks again for later slots.
         """
         ...
 
     def due(self, arm: int) -> int | None:
-        """The arm's observation with which the next of its parts ends.
+        """The number of the arm's observation that ends its next part.
 
-        None: no part of this arm is open, and its observations are not entered anywhere.
+        None: no part of this arm is open, and its observations are not entered.
         """
         ...
 
     def open_from(self, arm: int) -> Sequence[int]:
-        """Where parts of this arm that have not ended may begin, but for its next observation."""
+        """The first observations of the arm's open parts, other than its next observation."""
         ...
 
     def parts(self, arm: int) -> Sequence[Part]:
@@ -90,7 +89,7 @@ class Course(Protocol):
         ...
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
-        """The noisy sums of losses of these parts, in the order of `parts`, are public now."""
+        """Take the noisy sums of losses of the parts that ended, in the order of `parts`."""
         ...
 
 
@@ -108,12 +107,12 @@ class Bandit:
     options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no engine could run."""
+        """Check the actions' names."""
         object.__setattr__(self, "actions", read_actions(self.actions))
 
     @property
     def private(self) -> bool:
-        """Whether the learner promises anything."""
+        """Whether the learner is private."""
         return self.charge is not None
 
     def to_config(self) -> dict[str, str]:
@@ -142,20 +141,8 @@ def bandit_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Bandit:
     return read_recipe(BANDIT_RECIPES, config, actions=actions, default="lazy_thompson")
 
 
-def read_choice(option: str, choices: Sequence[str], *, where: str) -> str:
-    """One of a few words."""
-    if option not in choices:
-        raise InvalidConfig(complaint(where, "unknown", expected=" | ".join(choices), got=option))
-    return option
-
-
-def read_positive(option: str | Fraction | int, *, where: str) -> Fraction:
-    """An exact number above 0."""
-    return parse_epsilon(option, where)
-
-
 def read_horizon(option: str | int | None, *, where: str) -> int | None:
-    """A number of slots, or none: then the horizon is doubled as slots go by.
+    """A number of slots, or None: then the horizon doubles as slots go by.
 
     >>> read_horizon("1000", where="horizon"), read_horizon("none", where="horizon")
     (1000, None)
@@ -164,5 +151,5 @@ def read_horizon(option: str | int | None, *, where: str) -> int | None:
         return None
     text = str(option)
     if not text.isdecimal() or not 1 <= int(text) <= 1 << 40:
-        raise InvalidConfig(complaint(where, "no number of slots", expected="1 … 2**40", got=text))
+        raise InvalidConfig(complaint(where, "not a slot count", expected="1 … 2**40", got=text))
     return int(text)

@@ -1,9 +1,8 @@
-"""Adversarial bandit algorithms that are not private themselves: what a conversion feeds.
+"""Adversarial bandit algorithms that are not private themselves; a conversion makes them private.
 
-A base plays many runs at once (rows), so that simulations go in lockstep; a stream is one row. It
-is told the loss of the arm that it drew, which a conversion has averaged over a batch and made
-noisy: `noise` is the scale λ of that Laplace noise, and `rounds` the number of batches that its
-constants are set for.
+A base plays many runs (rows) in lockstep for simulations; a stream is one row. It gets the loss of
+the arm that it drew, averaged over a batch and with noise: `noise` is the scale λ of that Laplace
+noise, and `rounds` the number of batches that its constants are set for.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Base(Protocol):
         ...
 
     def learn(self, arms: Ints, losses: Floats, chance: Chance) -> None:
-        """What each row's arm lost."""
+        """Learn the loss of each row's arm."""
         ...
 
 
@@ -42,7 +41,7 @@ class Exp3:
         if not 0 < gamma <= 1:
             expected = "0 < γ ≤ 1: more batches, fewer actions, or HTINF"
             raise InvalidConfig(
-                complaint("learner.gamma", "no share", expected=expected, got=f"{gamma:.3g}")
+                complaint("learner.gamma", "out of range", expected=expected, got=f"{gamma:.3g}")
             )
         self.eta, self.gamma = eta, gamma
         self.losses = np.zeros((rows, actions))
@@ -60,7 +59,7 @@ class Exp3:
 
 
 def exp3_rates(rounds: int, actions: int, noise: float) -> tuple[float, float]:
-    """η and γ for noise of any scale λ: the paper's, which are these for λ = 1.
+    """η and γ for noise of any scale λ; for λ = 1 they are the paper's.
 
     Corollary 1 prints η = √(ln K/(22 B K ln²(BK))) with B = εT; its proof needs
     √(ln K/(2BK(1 + 10 max(λ², λ) ln²(BK)))).
@@ -84,7 +83,7 @@ HTINF_SKIP = 1 - 2 ** (-1 / 3)
 
 
 class Htinf:
-    """HTINF with α = 2: FTRL with Σ√x for heavy tails; a loss that is too large is skipped.
+    """HTINF with α = 2: FTRL with Σ√x for heavy tails; skips losses that are too large.
 
     Reference: Huang, Dai & Huang 2022, Algorithm 1
     """
@@ -101,7 +100,7 @@ class Htinf:
         return drawn(self.chances, chance)
 
     def learn(self, arms: Ints, losses: Floats, chance: Chance) -> None:
-        """Skip what is beyond Θσ√(t x); else weight by 1/x, and solve for the distribution."""
+        """Skip losses beyond Θσ√(t x), weight others by 1/x, and solve for the distribution."""
         rows = np.arange(len(arms))
         own = self.chances[rows, arms]
         kept = np.abs(losses) <= HTINF_SKIP * self.sigma * np.sqrt(self.time * own)
@@ -134,8 +133,8 @@ class Ftpl:
     """FTPL with Laplace perturbations of scale 1/η, and geometric resampling for 1/P.
 
     Differs from the paper (its Algorithm 4): the arm is the argmin in both places, where an argmax
-    is printed in the second; and where none of M resamples hits, the estimate is M, not 0. What is
-    resampled reads released numbers only, so how long it takes tells nothing of the data.
+    is printed in the second; and where none of M resamples hits, the estimate is M, not 0.
+    Resampling reads released numbers only, so its duration tells nothing about the data.
 
     Reference: Neu & Bartók 2016
     """

@@ -1,7 +1,7 @@
-"""Public random draws from addressed bits: what posterior sampling and random play read.
+"""Public random draws from addressed bits, for posterior sampling and random play.
 
-They are no secret, so floats are good enough: a uniform is the middle of one of 2^52 cells, and a
-beta draw is a ratio of gamma draws by rejection.
+They are not secret, so floats are good enough: a uniform draw is the middle of one of 2^52 cells,
+and a beta draw is a ratio of gamma draws by rejection.
 
 Reference: Marsaglia & Tsang 2000, for shapes ≥ 1
 """
@@ -15,7 +15,7 @@ from streamdp.core.randomness import Bits
 
 
 class BitsChance:
-    """The draws that follow from one row of bits, in the order in which they are asked for."""
+    """Draws from one row of bits, in the order of the calls."""
 
     __slots__ = ("_at", "_bits")
 

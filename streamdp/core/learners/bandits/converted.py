@@ -1,11 +1,11 @@
 """The conversion of any bandit algorithm to a private one: batches, and Laplace noise on the mean.
 
-A batch of τ = ⌈1/ε⌉ slots plays one arm; the base algorithm is fed the batch's mean loss plus
-Lap(1/(τε)), which is the sum plus Lap(1/ε), divided.
+A batch of τ = ⌈1/ε⌉ slots plays one arm; the base algorithm gets the batch's mean loss plus
+Lap(1/(τε)), which is the sum plus Lap(1/ε), divided by τ.
 
 Privacy: ε-DP for replacing one record's content: an observation is in one batch, whose sum has
-sensitivity 1. It holds for every ε and τ (ε ≤ 1 is a condition of the rates only). The last batch
-of a stretch that is not full is never released.
+sensitivity 1. It holds for every ε and τ (ε ≤ 1 is a condition of the rates only). An incomplete
+batch at the end of a run is never released.
 Arguments: `base` is `htinf` (default: the only one that learns at horizons below a million),
 `exp3` or `ftpl`; `tau` the batch; `horizon` the slots that EXP3's and FTPL's constants are set for
 (without one it is doubled, see `doubling`; HTINF needs none); `constants` are `general` (right for
@@ -34,9 +34,7 @@ from streamdp.core.learners.bandits.bandit import (
     Course,
     Part,
     bandit_recipe,
-    read_choice,
     read_horizon,
-    read_positive,
 )
 from streamdp.core.learners.bandits.bases import (
     Base,
@@ -49,7 +47,7 @@ from streamdp.core.learners.bandits.bases import (
 )
 from streamdp.core.learners.bandits.doubling import FIRST_HORIZON, Doubling
 from streamdp.core.learners.bandits.phases import constant
-from streamdp.core.learners.leader import read_actions
+from streamdp.core.learners.leader import one_of, read_actions
 
 BASES = ("htinf", "exp3", "ftpl")
 CONSTANTS = ("general", "printed")
@@ -76,7 +74,7 @@ class BatchCourse:
         """Nothing depends on the calendar."""
 
     def plays(self, slot: int, most: int, chance: Chance) -> Ints:
-        """The batch's arm."""
+        """The arm of the batch."""
         if self._arm is None:
             self._arm = int(self.base.draw(chance)[0])
         return constant(self._arm, most)
@@ -103,7 +101,7 @@ class BatchCourse:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How batches are cut and how the base is tuned."""
+    """The options of a conversion: batches, and the constants of the base."""
 
     base: str
     epsilon: Fraction
@@ -136,7 +134,7 @@ class Conversion:
         return Exp3(rows, actions, eta=eta, gamma=gamma if self.gamma is None else self.gamma)
 
     def first_horizon(self, actions: int) -> int:
-        """The shortest of the doubled horizons from 1,024 on at which the base can be tuned."""
+        """The shortest of the horizons 1,024, 2,048, … at which the base's constants exist."""
         horizon = FIRST_HORIZON
         while True:
             try:
@@ -167,10 +165,10 @@ def conversion_of(
         name: _number(option, f"{where}.{name}")
         for name, option in (("sigma", sigma), ("eta", eta), ("gamma", gamma))
     }
-    name = read_choice(base, BASES, where=f"{where}.base")
+    name = one_of(base, BASES, where=f"{where}.base")
     for option, owner in (("sigma", "htinf"), ("eta", "exp3"), ("gamma", "exp3")):
         if given[option] is not None and name != owner:
-            expected = f"it for base {owner} only"
+            expected = f"base {owner}, the only one that has it"
             raise InvalidConfig(
                 complaint(f"{where}.{option}", "unused", expected=expected, got=f"base {name}")
             )
@@ -178,7 +176,7 @@ def conversion_of(
         base=name,
         epsilon=epsilon,
         tau=batch,
-        constants=read_choice(constants, CONSTANTS, where=f"{where}.constants"),
+        constants=one_of(constants, CONSTANTS, where=f"{where}.constants"),
         sigma=given["sigma"] or sqrt(1 + 2 * noise**2),
         eta=given["eta"],
         gamma=given["gamma"],
@@ -188,13 +186,13 @@ def conversion_of(
 def _number(option: Number, where: str) -> float | None:
     if option is None or option == "none":
         return None
-    return float(read_positive(option, where=where))
+    return float(parse_epsilon(option, where))
 
 
 def batch_courses(
     conversion: Conversion, actions: int, horizon: int | None
 ) -> Callable[[], Course]:
-    """How a run of a converted base begins, for a horizon or for doubled ones."""
+    """Return the function that begins a run of a converted base; without a horizon it doubles."""
 
     def course_of(slots: int) -> Course:
         base = conversion.begun(rows=1, actions=actions, horizon=slots)
@@ -202,7 +200,7 @@ def batch_courses(
 
     if horizon is not None or conversion.base == "htinf":
         known = horizon or FIRST_HORIZON
-        course_of(known)  # refuse here what cannot be tuned
+        course_of(known)  # refuse constants that do not exist before a run begins
         return lambda: course_of(known)
     first = conversion.first_horizon(actions)
     return lambda: Doubling(actions, course_of, first=first)

@@ -1,8 +1,8 @@
 """Public doubling of the horizon: learners that need to know how long they run, for streams.
 
-A horizon H is run, then one of 2H, then 4H …: a new course begins at slots H + 1, 3H + 1, 7H + 1,
-which is a function of the slot number. What is open then is abandoned: it is never released, and
-costs nothing. With a given horizon the one course runs on.
+A course runs for a horizon H, the next for 2H, then 4H …: a new course begins at the slots H + 1,
+3H + 1, 7H + 1, which is a function of the slot number. Parts that are open then are abandoned: they
+are never released, and cost nothing. With a given horizon the one course runs on.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ class Doubling:
         return [part.shifted(self._before[arm]) for part in self._course.parts(arm)]
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
-        """Tell the current course."""
+        """Pass the sums to the current course."""
         self._course.released(slot - self._since, arm, sums, chance)

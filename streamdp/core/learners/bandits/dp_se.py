@@ -3,8 +3,8 @@
 Privacy: ε-DP for replacing one record's content: an observation is in one epoch of one arm, whose
 sum has sensitivity 1 and gets Lap(1/ε). How long an epoch is follows from the arms that survived.
 Arguments: `horizon` is the number of slots that β = 1/T is set for; without it horizons double.
-Arms are held for a whole epoch each, one after another, instead of in turns: for independent
-losses that is the same law.
+Each arm plays its whole part of an epoch at once instead of in turns with the others: for
+independent losses that is the same law.
 
 Reference: Sajed & Sheffet 2019, DP-SE
 """
@@ -81,7 +81,7 @@ class Elimination:
         return (Part(self._start[arm], self._start[arm] + self.length, self.epsilon),)
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
-        """One arm's mean; with the last one, those that are clearly worse leave."""
+        """Note one arm's mean; after the last survivor's, drop the arms that are clearly worse."""
         length = self.length
         self._means[arm] = 1 - sums[0] / length
         self._start[arm] += length
@@ -106,7 +106,7 @@ def dp_se(
     epsilon: str | Fraction | int,
     horizon: str | int | None = None,
 ) -> Bandit:
-    """Eliminate what is clearly worse, epoch by epoch.
+    """Eliminate the arms that are clearly worse, epoch by epoch.
 
     Privacy: ε-DP for replacing one record's content.
     Arguments: `horizon` is the slots that β = 1/T is set for; without one it is doubled.

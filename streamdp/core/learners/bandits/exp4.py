@@ -4,10 +4,10 @@
 - `local_exp4` (Algorithm 6): every loss, Lap(1/ε); ε, locally.
 - `batched_exp4`: a batch's cells with `cell` noise (default, ours): ε. With `printed` noise
   (Algorithm 2): N experts' sums; (ε, δ).
-- `improved_batched_exp4`: the same, `printed` noise by the weights that came (Algorithm 7).
+- `improved_batched_exp4`: the same, but `printed` noise follows the batch's weights (Algorithm 7).
 
 Measured (N = 20, K = 5, 4,000 slots, ε = 1): the printed batched algorithms learn nothing at this
-scale; local noise inside a batch loses about half of what uniform play does, cells a little less.
+scale; local noise inside a batch has about half the regret of uniform play, cells a little less.
 
 Reference: Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7, Theorems 5 and 6
 """
@@ -20,7 +20,7 @@ from math import log, sqrt
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners.bandits.bandit import read_choice, read_horizon, read_positive
+from streamdp.core.learners.bandits.bandit import read_horizon
 from streamdp.core.learners.bandits.converted import Number, conversion_of
 from streamdp.core.learners.bandits.experts import (
     CellCourse,
@@ -36,7 +36,7 @@ from streamdp.core.learners.bandits.experts import (
     printed_share,
     read_experts,
 )
-from streamdp.core.learners.leader import read_actions
+from streamdp.core.learners.leader import one_of, read_actions
 
 NOISES = ("cell", "printed")
 _HORIZON = 10**6
@@ -185,10 +185,10 @@ def _batched(
     count = read_experts(experts)
     slots = read_horizon(horizon, where="learner.horizon") or _HORIZON
     batch = read_horizon(tau, where="learner.tau")
-    if read_choice(noise, NOISES, where="learner.noise") == "cell":
+    if one_of(noise, NOISES, where="learner.noise") == "cell":
         if delta not in (None, "none"):
             raise InvalidConfig(
-                complaint("learner.delta", "unused", expected="it for printed noise", got=delta)
+                complaint("learner.delta", "unused", expected="noise = printed", got=delta)
             )
         length = batch or max(1, round(sqrt(slots) / 10))
         step, share = _given(*given, _cell_rates(slots, length, len(names), count, float(exact)))
@@ -198,7 +198,7 @@ def _batched(
         )  # fmt: skip
     if delta is None or delta == "none":
         raise InvalidConfig(
-            complaint("learner.delta", "missing", expected="one for printed noise", got="none")
+            complaint("learner.delta", "missing", expected="a δ for printed noise", got="none")
         )
     exact_delta = parse_epsilon(delta, "learner.delta")
     share_of_expert = printed_share(exact, exact_delta, experts=count)
@@ -222,8 +222,8 @@ def _cell_rates(
 ) -> tuple[float, float]:
     """η for B batches, and a tenth of the plays at random.
 
-    A batch's estimate of an expert's mean loss has a second moment of about 1 + K/τ from what was
-    seen and 2·(K/(ετ))² from noise.
+    A batch's estimate of an expert's mean loss has a second moment of about 1 + K/τ from sampling
+    and 2·(K/(ετ))² from noise.
     """
     batches = max(1, horizon // tau)
     moment = 1 + actions / tau + 2 * (actions / (epsilon * tau)) ** 2
@@ -231,17 +231,13 @@ def _cell_rates(
 
 
 def _given(eta: Number, gamma: Number, rates: tuple[float, float]) -> tuple[float, float]:
-    """η and γ, as given or else as computed."""
-    step = rates[0] if eta is None or eta == "none" else read_positive(eta, where="learner.eta")
-    share = (
-        rates[1]
-        if gamma is None or gamma == "none"
-        else read_positive(gamma, where="learner.gamma")
-    )
+    """η and γ: the given ones, or else the computed ones."""
+    step = rates[0] if eta is None or eta == "none" else parse_epsilon(eta, "learner.eta")
+    share = rates[1] if gamma is None or gamma == "none" else parse_epsilon(gamma, "learner.gamma")
     return float(step), float(share)
 
 
 def _checked(begin: Callable[[], ExpertCourse]) -> Callable[[], ExpertCourse]:
-    """Refuse now what a run would refuse."""
+    """Begin one run as a check, so that wrong constants are refused early."""
     begin()
     return begin

@@ -1,25 +1,26 @@
 """Learners with expert advice: N experts advise, one action is played, its loss is seen.
 
-Advice is public, and is recomputed by whoever checks: advice that depends on what is protected
-makes every guarantee infinite. It comes with the choice, before any loss, and each release names
-the digest of the advice that it rests on.
+Advice must be public, so that anybody can recompute it: advice that depends on protected data makes
+every ε infinite. It comes with the choice, before any loss, and each release names the digests of
+the advice that it rests on.
 
-An `ExpertCourse` is the public side: the distribution of the next action, into which *cells* an
-observation goes with which integer weight, and how noisy each cell is when a batch ends. Weights
-are in parts of 2^12, so that sums stay integers on a grid: a weight ℓ/Q is ℓ times the integer
-nearest to 2^12/Q, and that integer is what the course divides by again.
+An `ExpertCourse` is the public side: the distribution of the next action, the *cells* that an
+observation is entered in with their integer weights, and the noise of each cell when a batch ends.
+Weights are in parts of 2^12, so that sums stay integers on a grid: a weight ℓ/Q is ℓ times the
+integer nearest to 2^12/Q, and the course divides by the same integer again.
 
 Privacy of a release: an observation enters its cells with |weight| · 1 at most. Where it enters one
 cell (`cell`, `local`, `batch`), noise of scale (largest weight of the cell)/ε is ε-DP whatever the
-number of experts. `printed` and `adaptive` noise enter all N cells with e₀ = ε/(3√(N ln 1/δ)) each,
-which together are (ε, δ)-DP for δ < e^(−ε/1.1); pure ε already where N ≤ 9 ln(1/δ).
+number of experts. With `printed` and `adaptive` noise it enters all N cells with
+e₀ = ε/(3√(N ln 1/δ)) each, which together are (ε, δ)-DP for δ < e^(−ε/1.1); pure ε already where
+N ≤ 9 ln(1/δ).
 
 Reference: Asi, Raman & Talwar 2025, Algorithms 2, 5, 6 and 7
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
@@ -32,20 +33,20 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners.bandits.bandit import Chance
 from streamdp.core.learners.bandits.bases import Base, mixed, softmax
-from streamdp.core.learners.leader import read_recipe, registered
+from streamdp.core.learners.leader import registered
 
 PARTS = 1 << 12
-"""What a weight of 1 is."""
+"""The integer that stands for a weight of 1."""
 
 MOST_EXPERTS = 10**5
 
 _ADVICE_ERROR = 1e-9
-"""How far advice may be from adding up to 1; bounds of weights are wider by a part for it."""
+"""How far advice may be from adding up to 1; bounds on weights are one part wider because of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellNoise:
-    """How one cell of a batch is released."""
+    """The noise of one cell of a batch."""
 
     largest: int  # the largest weight of an observation in it, in parts
     epsilon: Fraction  # its scale is `largest`/ε
@@ -64,7 +65,7 @@ class ExpertCourse(Protocol):
         ...
 
     def cells(self, advice: Floats, chances: Floats, action: int) -> Mapping[Hashable, int]:
-        """Where the loss of this action goes, with which weight in parts; noted for the batch."""
+        """The cells that the loss of this action enters, with weights in parts; also notes them."""
         ...
 
     def noises(self) -> Mapping[Hashable, CellNoise]:
@@ -72,7 +73,7 @@ class ExpertCourse(Protocol):
         ...
 
     def released(self, sums: Mapping[Hashable, float], chance: Chance) -> None:
-        """The batch's noisy sums, in loss times weight."""
+        """Learn from the batch's noisy sums, in loss times weight."""
         ...
 
 
@@ -87,10 +88,6 @@ class ExpertLearner:
     begin: Callable[[], ExpertCourse] = field(compare=False, repr=False)
     recipe: str = "experts"
     options: tuple[tuple[str, str], ...] = ()
-
-    def to_config(self) -> dict[str, str]:
-        """The learner as a table of options; `expert_learner_of` reads it back."""
-        return {"recipe": self.recipe, **dict(self.options)}
 
     def __str__(self) -> str:
         """One line for tables and logs."""
@@ -109,13 +106,8 @@ def expert_recipe(function: Callable[P, ExpertLearner]) -> Callable[P, ExpertLea
     return registered(EXPERT_RECIPES, function)
 
 
-def expert_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> ExpertLearner:
-    """The learner that a table of options names."""
-    return read_recipe(EXPERT_RECIPES, config, actions=actions, default="batched_exp4")
-
-
 def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
-    """Advice as N distributions over K actions; refuses anything else.
+    """Advice as N distributions over K actions; refuse anything else.
 
     >>> read_advice([[1, 0]], experts=1, actions=2)
     array([[1., 0.]])
@@ -128,7 +120,7 @@ def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
     if rows.shape != (experts, actions):
         raise InvalidConfig(complaint("advice", "shape", expected=expected, got=rows.shape))
     if not (np.isfinite(rows).all() and (rows >= 0).all()):
-        got = "numbers that are negative or not finite"
+        got = f"{int((~(np.isfinite(rows) & (rows >= 0))).sum())} negative or not finite"
         raise InvalidConfig(complaint("advice", "not chances", expected=expected, got=got))
     if not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=_ADVICE_ERROR):
         got = f"sums from {rows.sum(axis=1).min():.6g} to {rows.sum(axis=1).max():.6g}"
@@ -137,12 +129,12 @@ def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
 
 
 def advice_digest(advice: Floats) -> str:
-    """A fingerprint of public advice, from which anybody checks what a release rests on."""
+    """A fingerprint of public advice, by which anybody can check the advice behind a release."""
     return sha256(advice.astype("<f8").tobytes()).hexdigest()[:16]
 
 
 def weight_in_parts(weight: float) -> int:
-    """A weight as an integer; at least one part, so that an entered loss is never lost."""
+    """A weight as an integer; at least one part, so that no loss is entered with weight 0."""
     return max(1, round(weight * PARTS))
 
 
@@ -160,7 +152,9 @@ class Weights:
         if not 0 < self.gamma <= 1:
             expected = "0 < γ ≤ 1: a longer horizon, fewer actions, or γ of your own"
             raise InvalidConfig(
-                complaint("learner.gamma", "no share", expected=expected, got=f"{self.gamma:.3g}")
+                complaint(
+                    "learner.gamma", "out of range", expected=expected, got=f"{self.gamma:.3g}"
+                )
             )
         self.losses = np.zeros(self.experts)
 
@@ -171,7 +165,7 @@ class Weights:
         return chances
 
     def learn(self, losses: Floats) -> None:
-        """What each expert lost."""
+        """Add each expert's loss."""
         self.losses = self.losses + losses
 
 
@@ -179,9 +173,9 @@ class Weights:
 class CellCourse:
     """Batched EXP4 with a noise for each cell (advice, action): pure ε, whatever N.
 
-    Slots of a batch with the same advice are grouped. An observation enters one cell. One advice
-    held over the batch: the noise depends neither on τ nor on N; another one at each slot: it is
-    local noise. Differs from the papers: ours.
+    An observation enters one cell, which slots of a batch with the same advice share. If the advice
+    stays the same over the batch, the noise depends neither on τ nor on N; if it is different at
+    each slot, this is local noise. Differs from the papers: ours.
     """
 
     weights: Weights
@@ -191,7 +185,7 @@ class CellCourse:
     _largest: dict[Hashable, int] = field(init=False, default_factory=dict)
 
     def chances(self, advice: Floats, chance: Chance) -> Floats:
-        """The weights', with this slot's advice."""
+        """The weights' distribution, with this slot's advice."""
         return self.weights.chances(advice)
 
     def cells(self, advice: Floats, chances: Floats, action: int) -> Mapping[Hashable, int]:
@@ -218,8 +212,8 @@ class CellCourse:
 class ExpertSumsCourse:
     """Batched EXP4 as printed: a noisy sum for each of the N experts (Algorithms 2 and 7).
 
-    `adaptive` is Algorithm 7's noise, by the largest weight that each expert had in the batch;
-    otherwise K/γ bounds them all.
+    `adaptive`: Algorithm 7's noise, from the largest weight of each expert in the batch; otherwise
+    K/γ bounds all weights.
     """
 
     weights: Weights
@@ -230,7 +224,7 @@ class ExpertSumsCourse:
     _largest: dict[Hashable, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Every expert's sum is released."""
+        """Begin the first batch."""
         self._begin()
 
     def _begin(self) -> None:
@@ -243,7 +237,7 @@ class ExpertSumsCourse:
         return self.weights.chances(advice)
 
     def cells(self, advice: Floats, chances: Floats, action: int) -> Mapping[Hashable, int]:
-        """Every expert's, weighted by μ^j/Q."""
+        """Every expert's cell, weighted by μ^j/Q."""
         weights = np.rint(advice[:, action] / chances[action] * PARTS).astype(np.int64).tolist()
         if self.adaptive:
             for expert, weight in enumerate(weights):
@@ -251,7 +245,7 @@ class ExpertSumsCourse:
         return dict(enumerate(weights))
 
     def noises(self) -> Mapping[Hashable, CellNoise]:
-        """Every expert's."""
+        """The noise of every expert's cell."""
         return {cell: CellNoise(most, self.share) for cell, most in self._largest.items()}
 
     def released(self, sums: Mapping[Hashable, float], chance: Chance) -> None:
@@ -342,12 +336,8 @@ def printed_share(epsilon: Fraction, delta: Fraction, *, experts: int) -> Fracti
         raise InvalidConfig(
             complaint("learner.delta", "out of range", expected=expected, got=delta)
         )
-    return floor_to(float(epsilon) / (3 * sqrt(experts * log(1 / delta))))
-
-
-def floor_to(value: float) -> Fraction:
-    """A float as a fraction of 2^-40, not above it."""
-    return Fraction(int(value * (1 << 40)), 1 << 40)
+    share = float(epsilon) / (3 * sqrt(experts * log(1 / delta)))
+    return Fraction(int(share * (1 << 40)), 1 << 40)
 
 
 def local_rates(horizon: int, actions: int, experts: int, epsilon: float) -> tuple[float, float]:

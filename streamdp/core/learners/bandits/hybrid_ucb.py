@@ -1,4 +1,4 @@
-"""Hybrid-UCB: running sums by arrays that double and a tree within each, a release at every play.
+"""Hybrid-UCB: running sums from arrays that double, each with a tree; a release at every play.
 
 An arm's first observation is an array of its own; then arrays of 2, 4, 8 … follow. Within an array
 of 2^r every aligned stretch of 2^b observations (b < r) is a node that is released with noise of
@@ -8,8 +8,8 @@ Privacy: ε-DP for replacing one record's content: an observation is in r nodes 
 its array, of ε/2.
 Differs from the paper: there the tree has a root of its own beside the array, r + 1 levels in all
 at r/(ε/2), which is 1.5 ε (enumerated; reached with two observations). Here the array's noisy sum
-is the root. `root="printed"` is for `reproduce` and the audit, and is charged what it costs. The
-opening play gets Lap(1/ε), not the printed Lap(2/ε): it enters one release only.
+is the root. `root="printed"` is for `reproduce` and the audit, and is charged 1.5 ε. The opening
+play gets Lap(1/ε), not the printed Lap(2/ε): it enters one release only.
 
 Reference: Hu et al. 2021, Appendix E, Algorithm 4: Hybrid-UCB
 """
@@ -30,10 +30,9 @@ from streamdp.core.learners.bandits.bandit import (
     Chance,
     Part,
     bandit_recipe,
-    read_choice,
 )
 from streamdp.core.learners.bandits.phases import best, constant
-from streamdp.core.learners.leader import read_actions
+from streamdp.core.learners.leader import one_of, read_actions
 
 ROOTS = ("array", "printed")
 
@@ -44,8 +43,8 @@ class _Arm:
 
     count: int = 0
     level: int = 0  # the open array has 2**level observations
-    place: int = 0  # of them so many were entered
-    closed: float = 0.0  # noisy rewards of the arrays that are complete
+    place: int = 0  # how many of them were entered
+    closed: float = 0.0  # noisy rewards of the complete arrays
     nodes: dict[int, float] = field(default_factory=dict)  # by level: the expansion of `place`
 
     @property
@@ -55,7 +54,7 @@ class _Arm:
 
     @property
     def mean(self) -> float:
-        """Of everything that was released."""
+        """The mean reward of everything released."""
         return (self.closed + sum(self.nodes.values())) / self.count
 
 
@@ -85,11 +84,11 @@ class TreeCourse:
         return constant(best(tree_index(means, counts, slot, float(self.epsilon))), 1)
 
     def due(self, arm: int) -> int | None:
-        """The next one, always."""
+        """Always the next observation."""
         return self.arms[arm].count + 1
 
     def open_from(self, arm: int) -> Sequence[int]:
-        """Where the stretches begin that hold the latest observation."""
+        """The beginnings of the array and the nodes that hold the latest observation."""
         state = self.arms[arm]
         starts = {state.start + (state.place >> b << b) for b in range(state.level + 1)}
         return sorted(starts)
@@ -110,7 +109,7 @@ class TreeCourse:
         return (whole,)
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
-        """A node, or the whole array."""
+        """Note the reward of a node, or of the whole array."""
         state = self.arms[arm]
         state.count += 1
         if state.count == 1:
@@ -148,6 +147,6 @@ def hybrid_ucb(
     Fraction(3, 2)
     """
     names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    printed = read_choice(root, ROOTS, where="learner.root") == "printed"
+    printed = one_of(root, ROOTS, where="learner.root") == "printed"
     charge = exact * Fraction(3, 2) if printed else exact
     return Bandit(names, charge, lambda: TreeCourse(len(names), exact, printed))

@@ -3,10 +3,10 @@
 Privacy: ε-DP for replacing one record's content: an observation is in one phase, whose sum has
 sensitivity 1 and gets Lap(1/ε); posterior draws read released numbers and public bits.
 Arguments: `play` says how often θ is drawn: for every slot (`slot`, as printed), once for a phase
-(`held`, the best where feedback comes at once), or for every slot from the posterior as it was at
-the newest release (`policy`, what a recommender can do that knows releases only; best where
-feedback is late). `log` is the base of the logarithm in the bonus, `e` or `2`: the paper writes ln
-in Algorithm 1 and log in Algorithm 3, and its plots agree with base 2.
+(`held`, best where feedback comes at once), or for every slot from the posterior as of the newest
+release (`policy`: possible for a recommender that knows releases only; best where feedback is
+late). `log` is the base of the logarithm in the bonus, `e` or `2`: the paper writes ln in Algorithm
+1 and log in Algorithm 3, and its plots agree with base 2.
 
 Reference: Hu et al. 2025, Algorithm 3
 """
@@ -22,9 +22,9 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.learners.bandits.bandit import Bandit, Chance, bandit_recipe, read_choice
+from streamdp.core.learners.bandits.bandit import Bandit, Chance, bandit_recipe
 from streamdp.core.learners.bandits.phases import WAYS, ArmPhases, PhaseCourse
-from streamdp.core.learners.leader import read_actions
+from streamdp.core.learners.leader import one_of, read_actions
 
 _BASES = {"e": 1.0, "2": ln(2)}
 
@@ -66,8 +66,8 @@ def lazy_thompson(
     Fraction(1, 2)
     """
     names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    way = read_choice(play, WAYS, where="learner.play")
-    base = _BASES[read_choice(log, tuple(_BASES), where="learner.log")]
+    way = one_of(play, WAYS, where="learner.play")
+    base = _BASES[one_of(log, tuple(_BASES), where="learner.log")]
     rule = PosteriorDraw(base, frozen=way == "policy")
     return Bandit(
         names, exact, lambda: PhaseCourse(len(names), exact, rule, second=2, held=way == "held")

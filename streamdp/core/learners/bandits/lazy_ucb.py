@@ -1,7 +1,7 @@
 """Anytime-Lazy-UCB: optimism about each arm's newest private phase.
 
-Privacy: ε-DP for replacing one record's content, exactly the printed Lap(1/ε): an observation is in
-one phase, whose sum has sensitivity 1. It is tight already for the actions of seven slots.
+Privacy: ε-DP for replacing one record's content with the printed Lap(1/ε): an observation is in one
+phase, whose sum has sensitivity 1. The bound is tight already for the actions of seven slots.
 Arguments: `play` is `slot` (the index is compared anew at every slot, as printed) or `held` (the
 arm stays until its phase is complete; the theorem's proof covers it unchanged).
 
@@ -25,10 +25,9 @@ from streamdp.core.learners.bandits.bandit import (
     Bandit,
     Chance,
     bandit_recipe,
-    read_choice,
 )
 from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse, best, constant
-from streamdp.core.learners.leader import read_actions
+from streamdp.core.learners.leader import one_of, read_actions
 
 _FOR_EVER = 60.0  # ln of a slot that no stream reaches
 
@@ -50,7 +49,7 @@ class Optimism:
     def _overtaken(self, known: ArmPhases, arm: int) -> int:
         """A slot up to which no other arm's index is larger.
 
-        With x = √(ln t) another arm leads by a + b·x + c·x², and b, c > 0 if it is known less.
+        With x = √(ln t) another arm leads by a + b·x + c·x²; b, c > 0 if it has fewer observations.
         """
         count = known.count.astype(np.float64)
         less = count < count[arm]
@@ -78,7 +77,7 @@ def lazy_ucb(
     'lazy_ucb(epsilon=1, play=slot) of 2 actions'
     """
     names, exact = read_actions(actions), parse_epsilon(epsilon, "learner.epsilon")
-    held = read_choice(play, ("slot", "held"), where="learner.play") == "held"
+    held = one_of(play, ("slot", "held"), where="learner.play") == "held"
     return Bandit(
         names, exact, lambda: PhaseCourse(len(names), exact, Optimism(), second=2, held=held)
     )

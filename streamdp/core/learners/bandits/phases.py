@@ -1,12 +1,12 @@
-"""Doubling phases: each arm's newest complete phase is all that is known of it.
+"""Doubling phases: a learner uses only the newest complete phase of each arm.
 
-An arm's observations are cut into phases; when one is full its noisy sum replaces what was known.
+An arm's observations are cut into phases; when one is full its noisy sum replaces the one before.
 Every observation is in one phase, so it is charged once. A phase that is interrupted because
 another arm is played goes on when the arm is played again.
 
-How an arm is chosen is a `PhaseRule`. It may be asked anew for every slot (`slot`, as the papers
-write it, or `policy`, see `lazy_thompson`), or once for a whole phase (`held`): then the arm stays
-in force until its phase is complete, which is one release for one decision.
+A `PhaseRule` chooses the arm. It is asked for every slot (`slot`, as in the papers, or `policy`,
+see `lazy_thompson`), or once for a whole phase (`held`): then the arm stays in force until its
+phase is complete, so that each decision has one release.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class ArmPhases:
     count: Ints  # its observations; 0: none is full yet
     mean: Floats  # its noisy mean reward
     epsilon: float
-    slot: int = 0  # the newest release's: what is known since then
+    slot: int = 0  # the slot of the newest release
 
 
 class PhaseRule(Protocol):
-    """From what is known to what is played; every arm has a full phase."""
+    """Chooses arms from their phases; every arm has a full one."""
 
     def chosen(self, known: ArmPhases, slot: int, most: int, chance: Chance) -> Ints:
-        """The arms of the next 1 to `most` slots from `slot` on while nothing else is known."""
+        """The arms of the next 1 to `most` slots from `slot` on, without a release meanwhile."""
         ...
 
 
@@ -72,7 +72,7 @@ class PhaseCourse:
         """Nothing depends on the calendar."""
 
     def plays(self, slot: int, most: int, chance: Chance) -> Ints:
-        """Each arm once, in turn; then what the rule says."""
+        """Each arm once, in turn; then the rule's choice."""
         unknown = np.flatnonzero(self.known.count == 0)
         if len(unknown):
             return unknown[[(slot - 1) % len(unknown)]]
@@ -96,7 +96,7 @@ class PhaseCourse:
         return (Part(start, start + int(self._length[arm]), self.epsilon),)
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
-        """A phase is complete: it is what is known of the arm, and the next is twice as long."""
+        """Take a complete phase in place of the arm's one before; the next is twice as long."""
         length = int(self._length[arm])
         first = self._start[arm] == 1
         self.known.count[arm] = length
@@ -114,5 +114,5 @@ def constant(arm: int, count: int) -> Ints:
 
 
 def best(index: Floats) -> int:
-    """The arm with the largest index; of equals the first, which is public."""
+    """The arm with the largest index; the first of several, which is public."""
     return int(index.argmax())

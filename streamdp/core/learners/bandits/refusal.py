@@ -1,4 +1,4 @@
-"""Where the papers' feedback learners do not run, and what runs there instead."""
+"""Refuses the papers' feedback learners where blocks are needed, and names those that run there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamdp.core.learners.bandits.experts import EXPERT_RECIPES
 
 
 def refuse_in_blocks(recipe: str) -> None:
-    """Refuse a learner of phases where blocks are needed, and say what to take instead.
+    """Refuse a learner of phases where blocks are needed, and name learners to use instead.
 
     >>> refuse_in_blocks("lazy_ucb")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Learners that see the played action's loss only; one file each, found by its place.
+"""Learners that see the played action's loss only; every file in this folder is found.
 
 A recipe is a function with the `@feedback_recipe` decorator that makes a `PolicyLearner` of a
 schedule, a noise and a rule (`core.evidence.policy_rules`). It then appears in `FEEDBACK_RECIPES`

@@ -1,8 +1,8 @@
 """A feedback learner as a value: schedule + noise + policy rule.
 
 At the end of each block (a function of the slot number) a `PolicyLearner` releases all arms' sums
-of the block with noise; the policy that is in force from the next slot is a rule of these public
-numbers. Learners differ in when and with which noise they release and in the rule. A block's slots
+of the block with noise; a rule computes the policy in force from the next slot on from these public
+numbers. Learners differ in when and with which noise they release, and in the rule. A block's slots
 enter one release and are charged for it once, whatever K is.
 
 Like a `Leader`, a `PolicyLearner` is made by a recipe; `feedback_learner_of` runs the recipe again,
@@ -45,11 +45,11 @@ DEFAULT_FEEDBACK_RECIPE = "policy_blocks"
 class PolicyLearner:
     """A learner that sees the loss of the played action only, as a value.
 
-    `charge` is what the ledger books for each slot of a block; None says that the learner is not
-    private at all, and then what it releases is exact. `played` says where the action stands: in a
-    header, so that counts are public and exact, or in the content (`value`), so that both counts
-    and sums get noise of scale 3/ε. Before a block is learned from, a row's history is multiplied
-    by `forgetting`. With a `crowd` policies follow from a prior too, made by other keys' releases.
+    `charge` is what the ledger books for each slot of a block; None means that the learner is not
+    private and its releases are exact. `played` says where the action stands: in a header, so that
+    counts are public and exact, or in the content (`value`), so that both counts and sums get noise
+    of scale 3/ε. Before a block is learned from, a row's history is multiplied by `forgetting`.
+    With a `crowd` policies also follow from a prior, which comes from other keys' releases.
 
     Privacy: ε-DP for replacing one record's content, given earlier releases, with ε = `charge`.
     Sensitivity: 1 in L1 for all centred sums together; 3 with counts (see `calibration`).
@@ -67,7 +67,7 @@ class PolicyLearner:
     crowd: PooledMeans | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no engine could run."""
+        """Refuse a learner that no engine could run."""
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
             raise InvalidConfig(
@@ -80,21 +80,21 @@ class PolicyLearner:
         if not 0 < self.forgetting <= 1:
             raise InvalidConfig(
                 complaint(
-                    "learner.forgetting", "no share", expected="0 < … ≤ 1", got=self.forgetting
+                    "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
                 )
             )
         if self.crowd is not None:
             self._check_crowd(self.crowd)
 
     def _check_crowd(self, crowd: PooledMeans) -> None:
-        """Refuse a crowd that the policy has no place for, or of other actions."""
+        """Refuse a crowd whose prior the rule cannot use, or that is of other actions."""
         if not isinstance(self.rule, BestArm) or crowd.actions != len(self.actions):
             raise InvalidConfig(
                 complaint(
                     self.recipe,
-                    "a crowd of means that its policies have no place for",
-                    expected="policy_blocks: it keeps a normal law of each arm, and never stops to"
-                    f" show one, so that a key that is unlike the others finds out; of"
+                    "its policies cannot use a crowd of means",
+                    expected="policy_blocks, which keeps a normal law of each arm and never stops"
+                    " showing one, so that a key that is unlike the others notices; of"
                     f" {len(self.actions)} actions",
                     got=f"{self.rule.name}, {crowd.name}",
                 )
@@ -102,7 +102,7 @@ class PolicyLearner:
 
     @property
     def private(self) -> bool:
-        """Whether the learner promises anything."""
+        """Whether the learner is private."""
         return self.charge is not None
 
     @property
@@ -121,7 +121,7 @@ class PolicyLearner:
 
     @property
     def noise(self) -> NoiseVariance:
-        """The variance of what is added to sums (in loss²) and to counts."""
+        """The variance of the noise on sums (in loss²) and on counts."""
         return NoiseVariance(
             on_sums=_variance(None if self.sums_scale is None else self.sums_scale / UNIT),
             on_counts=_variance(self.counts_scale),
@@ -139,7 +139,7 @@ class PolicyLearner:
     def policy(self, state: Floats, blocks: Ints, prior: CrowdPrior | None = None) -> Policy:
         """The policies in force during these blocks, for rows with these histories.
 
-        `prior` is the one of the crowd that all of them are told; prior 0 says nothing.
+        `prior` is the crowd's, the same for all of them; prior 0 says nothing.
         """
         lengths = self.schedule.lengths(blocks)
         arms = None if prior is None else arms_of(prior)
@@ -192,7 +192,7 @@ _SENSITIVITY: Mapping[str, Fraction] = {
 
 
 def _variance(scale: Fraction | None) -> float:
-    """Of Laplace noise: 2·scale². The discrete kind's is smaller by about 1/6 of a unit squared."""
+    """The variance of Laplace noise, 2·scale²; of discrete noise it is about 1/6 unit² smaller."""
     return 0.0 if scale is None else float(2 * scale * scale)
 
 
@@ -221,7 +221,7 @@ def read_share(option: str | Fraction | int, *, where: str) -> Fraction:
 
 
 def read_played(option: str) -> Played:
-    """Where the action of a record stands."""
+    """Check the option that says where the action of a record stands."""
     for kind in PLAYED:
         if option == kind:
             return kind

@@ -2,14 +2,13 @@
 
 Privacy: ε-DP for replacing one record's content. Sensitivity: 1 in L1 for the centred sums of all
 arms together (3 with counts, where the action stands in the content). Why: discrete Laplace noise
-of scale 1/ε (3/ε) on every number of a block; what follows reads released numbers and public
-counts.
+of scale 1/ε (3/ε) on every number of a block; policies read released numbers and public counts.
 
-Every observation is used, and exploration goes by probability instead of by a worst-case bonus. The
-releases cost nearly nothing beside growing blocks. `streamdp simulate --observes feedback` makes
-the tables again from which `spread` and `floor` were chosen: a smaller spread gains some regret in
-the mean and has rare runs that never find the best arm; the floor, in shows an arm and block for
-1/ε, is what lets such a run recover.
+Every observation is used, and exploration follows probability instead of a worst-case bonus. With
+growing blocks the noise costs nearly nothing. `streamdp simulate --observes feedback` repeats the
+tables from which `spread` and `floor` were chosen: a smaller spread lowers the mean regret a little
+but has rare runs that never find the best arm; the floor (shows of each arm in a block, times ε)
+lets such a run recover.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ def policy_blocks(
     """The default for feedback: play an arm as often as it is likely to be the best.
 
     Privacy: ε-DP for replacing one record's content.
-    Arguments: `spread` multiplies how unsure the means are taken to be; each arm is to be expected
-    at least `floor`/ε times a block; `forgetting` multiplies what is known at each block's end;
+    Arguments: `spread` multiplies the standard deviations of the means; each arm's expected shows
+    in a block are at least `floor`/ε; `forgetting` multiplies what is known at each block's end;
     `played` says where the shown action stands, `header` or `value`; `schedule` says how blocks
     grow.
     Reference: Thompson 1933 for the rule; blocks, noise and floor are ours.

@@ -1,7 +1,7 @@
-"""Batched successive elimination: play equally what is not clearly worse than the best.
+"""Batched successive elimination: play equally the arms that are not clearly worse than the best.
 
 Privacy: ε-DP for replacing one record's content, as for every policy learner: discrete Laplace
-noise on all arms' sums of a block, and what follows reads released numbers.
+noise on all arms' sums of a block; policies read released numbers.
 
 The idea is that of Even-Dar, Mannor & Mansour (2006) and, made private, of Sajed & Sheffet (2019).
 Differs from them: intervals come from all of an arm's private means and not from its latest phase

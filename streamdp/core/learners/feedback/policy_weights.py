@@ -1,13 +1,13 @@
-"""Exponential weights on importance-weighted private sums: for losses that somebody chooses.
+"""Exponential weights on importance-weighted private sums, for adversarial losses.
 
 Privacy: ε-DP for replacing one record's content, as for every policy learner: discrete Laplace
-noise on all arms' sums of a block, and what follows reads released numbers. Division by how often
-an arm was shown comes after the noise; noise on weighted sums would have to be as large as the
+noise on all arms' sums of a block; policies read released numbers. Sums are divided by how often an
+arm was shown after the noise is added; noise on weighted sums would have to be as large as the
 weights.
 
-Of the family of Hu et al. (2025) and of Exp3 (Auer et al. 2002), with blocks that do not grow for
-ever: between releases the losses may do what they like, and a block that holds half of all slots
-would be half of all regret. With `forgetting` below 1 the weights remember about
+It is of the family of Hu et al. (2025) and of Exp3 (Auer et al. 2002), with blocks that stop
+growing: losses may change in any way between releases, and a block that holds half of all slots
+would cause half of all regret. With `forgetting` below 1 the weights remember about
 1/(1 − forgetting) blocks, for losses that drift.
 """
 

@@ -2,7 +2,7 @@
 
 Privacy: none (ε = ∞): it releases exact sums. The service refuses it. It is `policy_blocks` without
 noise and without a floor: each request draws its arm with the arm's probability of being the best,
-which is the rule of Thompson (1933). What a learner costs beside it is what privacy costs.
+which is the rule of Thompson (1933). The difference from it is the cost of privacy.
 """
 
 from __future__ import annotations
