@@ -273,7 +273,7 @@ def test_is_a_crowd_known_by_its_name() -> None:
 )  # fmt: skip
 def test_is_a_crowd_refused_that_bounds_no_harm(change: dict[str, Any]) -> None:
     """And a bonus that is not on the grid of priors, which a sum with them would round."""
-    with pytest.raises(sd.InvalidConfig, match="no crowd"):
+    with pytest.raises(sd.InvalidConfig, match="crowd: out of range"):
         replace(CROWD, **change)
 
 

@@ -351,7 +351,7 @@ def test_does_a_name_say_what_is_donated() -> None:
     assert named(replace(crowd, donates=0).name).donates == 0
     assert "donating" not in replace(crowd, donates=0).name
     for change in ({"donates": -1}, {"groups": Groups.of({"de-": "europe", "us-": "america"})}):
-        with pytest.raises(sd.InvalidConfig, match="no crowd"):
+        with pytest.raises(sd.InvalidConfig, match="crowd: out of range"):
             replace(crowd, **change)
 
 

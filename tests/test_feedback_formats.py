@@ -65,7 +65,7 @@ def test_decides_the_configuration_whether_headers_or_payloads_name_actions() ->
     record, headers = b'{"reward":1,"action":"b"}', [("streamdp-action", b"a")]
     assert arms_and_gains(observe(telling, [record], [headers])) == [(0, 0.5)]
     silent = _Telling(format_, feedback=IN_VALUE)
-    with pytest.raises(InvalidConfig, match="names no actions"):
+    with pytest.raises(InvalidConfig, match="decoded no actions"):
         observe(silent, [record], [headers])
 
 

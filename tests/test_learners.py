@@ -168,7 +168,7 @@ def incumbent(**change: object) -> object:
         (lambda: sd.learner_of({"recipe": "best"}, actions=ACTIONS), "learner.recipe: unknown"),
         (
             lambda: sd.learner_of({"actions": "a b"}, actions=ACTIONS),
-            "learner: `actions` is no option",
+            "learner: `actions` is not an option",
         ),
         (lambda: replace(LEARNERS[next(iter(LEARNERS))], charge=Fraction(0)), "no charge"),
         (lambda: replace(LEARNERS[next(iter(LEARNERS))], window="running"), "reads slots again"),

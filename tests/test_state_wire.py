@@ -17,7 +17,7 @@ from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
 from streamdp.wire.recording import record_all
-from streamdp.wire.state import Checkpoint, OwnerEntry, read_state
+from streamdp.wire.state import Checkpoint, read_state
 from tests.golden_wire import ACTIONS, FEEDBACK, LINES, REMEMBERING, SHOWN, release, saved
 
 PLACES = Entries("home", 0)
@@ -51,14 +51,13 @@ def test_a_state_comes_back() -> None:
         input_id="1b4e28ba-2fa1-11d2-883f-0016d3cca427",
         last_record=state.LastRecord(offset=199, digest="0123456789abcdef" * 2),
     )
-    assert saved_state.owner == OwnerEntry(owner="0f-1")
     assert saved_state.rows == {b"fr": b"row of fr", None: b"row of null"}
     assert {entry.release for entry in saved_state.releases.values()} == set(SHOWN.values())
     assert saved_state.stale == (PLACES.row(b"fr", epoch=1),)
 
 
 def test_an_empty_state_is_a_first_start() -> None:
-    assert read({}) == state.SavedState(None, None, state.EpochEntries(), {}, ())
+    assert read({}) == state.SavedState(None, state.EpochEntries(), {}, ())
 
 
 @given(st.sampled_from(list(SHOWN.values())), st.sampled_from(Mode), st.integers(1, 2**63 - 1))
@@ -80,11 +79,10 @@ def test_no_two_entries_share_a_key(parts: tuple[object, ...], data: st.DataObje
     )
     mine = {
         places.checkpoint,
-        places.owner,
         places.row(identity.key, epoch=identity.epoch),
         release_entry(identity),
     }
-    assert len(mine) == 4
+    assert len(mine) == 3
     if other != identity:
         assert release_entry(other) not in mine
 
@@ -254,7 +252,7 @@ def test_is_an_action_that_was_not_in_force_refused() -> None:
     recorded = state.record(shown, lines=REMEMBERING, mode=Mode.LIVE, ordinal=9)
     voted = REMEMBERING.action(replace(shown, in_force=1), mode=Mode.LIVE)
     damaged = state.encode_recorded(replace(recorded, action=voted))
-    with pytest.raises(StateMismatch, match="lines of the release they are kept with"):
+    with pytest.raises(StateMismatch, match="expected the lines of this release"):
         state.decode_recorded(shown.identity, damaged)
 
 
@@ -319,7 +317,6 @@ def replaced(entry: bytes, old: bytes, new: bytes) -> Change:
         (replaced(POINT, b'"rows":2', b'"rows":2,"new":1'), "damaged"),
         (replaced(POINT, b'"low_water":150,', b""), "damaged"),
         (replaced(POINT, b"{", b""), "damaged"),
-        (replaced(PLACES.owner, b"0f-1", b""), "damaged"),
         (replaced(ACTION, b'"value":1', b'"value":true'), "recorded release .*: damaged"),
         (replaced(ACTION, b'"start":4', b'"start":5'), None),
         (replaced(ACTION, b"\n", b""), "expected 3 lines, got 1"),
@@ -371,7 +368,7 @@ def test_lines_of_another_release_are_refused() -> None:
         (drawn, ledger, other.split(b"\n")[2]),
         (drawn, ledger, b""),
     ):
-        with pytest.raises(StateMismatch, match="expected lines of the release they are kept with"):
+        with pytest.raises(StateMismatch, match="expected the lines of this release"):
             state.decode_recorded(release().identity, b"\n".join(parts))
 
 

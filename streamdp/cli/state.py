@@ -126,7 +126,7 @@ def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) 
         "partition": str(place),
         "input": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
-        "owner": taken.owner if saved.owner is None else saved.owner.owner,
+        "owner": taken.owner,
         "saved_rows": len(saved.rows),
         "recorded_releases": len(saved.releases),
         "stale_entries": len(saved.stale),

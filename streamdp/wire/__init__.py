@@ -1,9 +1,9 @@
-"""What streamdp says and understands, as bytes: formats, published lines, state. No Kafka here.
+"""The bytes that streamdp reads and writes: formats, published lines, state. No Kafka here.
 
 `formats` is the port of input formats, `json_format` and `raw_format` are the ones that ship,
-`producer` writes input records. `published` is what readers of actions and ledger see, and
-`schemas` its JSON Schemas. `state` is the trusted state that a partition is rebuilt from,
-`entries` says where in it everything is, and `recording` writes many releases into it at once.
+`producer` writes input records. `published` has the lines of actions topics and ledgers, and
+`schemas` their JSON Schemas. `state` is the trusted state that a partition is rebuilt from,
+`entries` has the keys of its entries, and `recording` encodes many releases at once.
 """
 
 from streamdp.wire.formats import Decoded, Format, configure, names

@@ -1,7 +1,7 @@
 """A crowd's entries of the state: priors, and votes of the pool, each as its ledger line.
 
-A prior's entry stays as long as its epoch: draws under later priors need it. A vote's entry is
-there until it is published: the pool itself is saved with every checkpoint, as of its position.
+A prior's entry stays as long as its epoch, because later priors need it. A vote's entry stays until
+the vote is published: the pool itself is saved with every checkpoint, as of its position.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamdp.wire.published import decode_ledger
 
 @dataclass(frozen=True, slots=True)
 class SavedPrior:
-    """A prior that is durable, and its ledger line."""
+    """A durable prior, and its ledger line."""
 
     epoch: int
     prior: CrowdPrior
@@ -27,7 +27,7 @@ class SavedPrior:
 
 @dataclass(frozen=True, slots=True)
 class SavedVote:
-    """A vote of the pool that is durable and maybe not published, and its ledger line."""
+    """A durable vote of the pool that may wait to be published, and its ledger line."""
 
     epoch: int
     block: int

@@ -1,18 +1,17 @@
-"""Where the trusted state's entries are: their keys, written and read.
+"""The keys of the trusted state's entries, written and read.
 
 Each entry's key is a JSON array that begins with stream and partition, so that no two entries
 share a key, whatever is in names and record keys:
 
-    ["home",0,"checkpoint"]              the position, and what the state is a state of
-    ["home",0,"owner"]                   who took the partition last
-    ["home",0,"row",2,"fr"]              epoch, key: a learner saved (bytes of `core.snapshot`)
+    ["home",0,"checkpoint"]              the position, and the configuration of the state
+    ["home",0,"row",2,"fr"]              epoch, key: a saved learner (bytes of `core.snapshot`)
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
-    ["home",0,"withheld",2,"fr"]         epoch, key: what is in force there was shown to nobody
+    ["home",0,"withheld",2,"fr"]         epoch, key: its newest release was shown to nobody
     ["home",0,"prior",2,7]               epoch, number: a prior, as its ledger line
-    ["home",0,"pool",2]                  epoch: the pool of what keys donate, as of the checkpoint
-    ["home",0,"snapshot",2]              epoch: its newest votes, counted, as others are told them
-    ["home",0,"adopted",2,1]             epoch, another partition: the newest that it told
+    ["home",0,"pool",2]                  epoch: the pool, as of the checkpoint
+    ["home",0,"snapshot",2]              epoch: the newest snapshot for other partitions
+    ["home",0,"adopted",2,1]             epoch, another partition: the snapshot adopted from it
     ["home",0,"pooled",2,5]              epoch, block: a vote of the pool, as its ledger line
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
@@ -34,7 +33,7 @@ _key_decoder = msgspec.json.Decoder(list[Any])
 
 _SHAPES: dict[str, tuple[type, ...]] = {
     "checkpoint": (),
-    "owner": (),
+    "owner": (),  # of the first layout, read over: a partition's owner is the transport's matter
     "row": (int, object),  # epoch, key
     "learner": (int,),  # epoch
     "withheld": (int, object),  # epoch, key
@@ -53,27 +52,20 @@ class Entries:
 
     stream: str
     partition: int
-    _releases: bytes = field(
-        init=False, repr=False, compare=False
-    )  # what all their keys begin with
+    _releases: bytes = field(init=False, repr=False, compare=False)  # the prefix of their keys
 
     def __post_init__(self) -> None:
-        """Encode the prefix that many keys share."""
+        """Encode the prefix of the keys of releases."""
         begin = _encode([self.stream, self.partition, "release"])[:-1] + b","
         object.__setattr__(self, "_releases", begin)
 
     @property
     def checkpoint(self) -> bytes:
-        """Where the checkpoint is."""
+        """The key of the checkpoint."""
         return _encode([self.stream, self.partition, "checkpoint"])
 
-    @property
-    def owner(self) -> bytes:
-        """Where the owner record is."""
-        return _encode([self.stream, self.partition, "owner"])
-
     def row(self, key: Key, *, epoch: int) -> bytes:
-        """Where the saved row of a key is."""
+        """The key of a record key's saved row."""
         return _encode([self.stream, self.partition, "row", epoch, _written(key)])
 
     def learner(self, *, epoch: int) -> bytes:
@@ -81,23 +73,23 @@ class Entries:
         return _encode([self.stream, self.partition, "learner", epoch])
 
     def prior(self, number: int, *, epoch: int) -> bytes:
-        """Where a prior is."""
+        """The key of a prior."""
         return _encode([self.stream, self.partition, "prior", epoch, number])
 
     def pool(self, *, epoch: int) -> bytes:
-        """Where the pool of donated slots is."""
+        """The key of the pool of donated slots."""
         return _encode([self.stream, self.partition, "pool", epoch])
 
     def pooled(self, block: int, *, epoch: int) -> bytes:
-        """Where a vote of the pool is, until it is published."""
+        """The key of a vote of the pool, which is there until it is published."""
         return _encode([self.stream, self.partition, "pooled", epoch, block])
 
     def snapshot(self, *, epoch: int) -> bytes:
-        """Where the snapshot is that other partitions were told last."""
+        """The key of the newest snapshot for other partitions."""
         return _encode([self.stream, self.partition, "snapshot", epoch])
 
     def adopted(self, partition: int, *, epoch: int) -> bytes:
-        """Where the snapshot is that was adopted of another partition."""
+        """The key of the snapshot adopted from another partition."""
         return _encode([self.stream, self.partition, "adopted", epoch, partition])
 
     def withheld(self, key: Key, *, epoch: int) -> bytes:
@@ -105,27 +97,27 @@ class Entries:
         return _encode([self.stream, self.partition, "withheld", epoch, _written(key)])
 
     def release(self, mark: bytes, key: Key) -> bytes:
-        """Where the recorded release of a key is that has this mark."""
+        """The key of the recorded release with this mark."""
         return b"%b%b,%b]" % (self._releases, mark, written_key(key))
 
     def mark(self, place: bytes, key: Key) -> bytes:
-        """Identifies one of a key's recorded releases in a few bytes."""
+        """The few bytes that tell a record key's recorded releases apart."""
         return place[len(self._releases) : -len(written_key(key)) - 2]
 
 
 def release_entry(identity: Identity) -> bytes:
-    """Where the recorded release of this identity is."""
+    """The key of the recorded release of this identity."""
     stream, partition, key, epoch, born, block, kind = identity
     return _encode([stream, partition, "release", epoch, born, block, kind, _written(key)])
 
 
 def written_key(key: Key) -> bytes:
-    """The record's key, as an entry's key contains it."""
+    """The record's key, as entries' keys contain it."""
     return _encode(_written(key))
 
 
 def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int, list[Any]]:
-    """What an entry is, its epoch (0 if it has none), and what else its key says."""
+    """The sort of an entry, its epoch (0 if it has none), and the rest of its key."""
     try:
         stream, partition, what, *rest = _key_decoder.decode(entry)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
@@ -148,7 +140,7 @@ def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int,
 
 
 def read_key(written: object, *, where: str) -> Key:
-    """The record's key that `written_key` wrote; refuses another way of writing it."""
+    """Read a record's key that `written_key` wrote; refuse another way of writing it."""
     key: Key = None
     try:
         if isinstance(written, str):
@@ -158,13 +150,13 @@ def read_key(written: object, *, where: str) -> Key:
     except (KeyError, TypeError, ValueError):
         key = None
     if _written(key) != written:
-        expected = "text, null or base64 of what is no text"
+        expected = "text, null or the base64 of bytes that are not text"
         raise StateMismatch(complaint(where, "foreign key", expected=expected, got=repr(written)))
     return key
 
 
 def _written(key: Key) -> object:
-    """A record's key as JSON can hold it, one way for each key."""
+    """A record's key as JSON, with one way to write each key."""
     if key is None:
         return None
     try:

@@ -1,19 +1,18 @@
-"""What was shown and what came of it: records' bytes and headers in, played arms and gains out.
+"""Decodes feedback records: bytes and headers in, played arms and gains out.
 
-A record of a feedback stream says what came of one action that was shown: its loss, or its reward
-(1 − loss), as the stream's configuration has it. The action itself is public and travels in a
-header, `streamdp-action` (its UTF-8 name); a frame of n rows has `streamdp-actions`, one
-little-endian uint32 for each row. The rules of `formats` hold here too, and these:
+A record of a feedback stream holds the loss of one action that was shown, or its reward (1 − loss),
+as the stream is configured. The action itself is public and travels in a header, `streamdp-action`
+(its UTF-8 name); a frame of n rows has `streamdp-actions`, one little-endian uint32 for each row.
+The rules of `formats` hold here too, and these:
 
 1. Which arm a slot counts for is a function of the record's headers alone (`played = "header"`):
    payloads are protected, headers are public, and a count of shown actions is published.
-2. A header that is missing, given twice, unknown or of a wrong length is the *null observation* for
-   all slots of its record: it counts for no arm. Every slot is taken all the same.
-3. A payload that cannot be used is the gain 0 *of the arm that its header names*: that arm was
-   shown, which is public, so it is counted.
+2. A header that is missing, given twice, unknown or of a wrong length makes every slot of its
+   record the *null observation*: it counts for no arm. Every slot is taken all the same.
+3. An unusable payload is the gain 0 *of the arm that its header names*: that arm was shown, which
+   is public, so it is counted.
 4. With `played = "value"`, for producers that cannot write headers, the payload names the action.
-   Then a replaced payload may move two arms, which the learner must know: it costs three times the
-   noise.
+   Then a replaced payload may move two arms, so the learner needs three times the noise.
 
 A format offers feedback by `configure_feedback` beside `configure` on its entry point's object.
 """
@@ -44,7 +43,7 @@ ROW_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """How the records of a stream say what was shown and what came of it."""
+    """What a stream's feedback records hold, and where the shown action stands."""
 
     actions: tuple[str, ...]
     content: Content = "loss"
@@ -52,7 +51,7 @@ class Feedback:
     header: str = ACTION_HEADER
 
     def __post_init__(self) -> None:
-        """Refuse what is no configuration."""
+        """Refuse unknown values."""
         checked_option(self.content, where="content", allowed=("loss", "reward"))
         checked_option(self.played, where="played", allowed=("header", "value"))
         if not self.header:
@@ -61,35 +60,35 @@ class Feedback:
             )
 
     def settings(self) -> Mapping[str, Setting]:
-        """Whatever decides how a record is read: part of the configuration's digest."""
+        """Everything that decides how a record is read: part of the configuration's digest."""
         header = {"action_header": self.header} if self.played == "header" else {}
         return {"content": self.content, "played": self.played, **header}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What the payloads of a batch of records say, in order."""
+    """The numbers in the payloads of a batch of records, in order."""
 
-    numbers: NDArray[np.float32]  # n: losses or rewards in [0, 1]; NaN where none can be used
+    numbers: NDArray[np.float32]  # n: losses or rewards in [0, 1]; NaN where unusable
     slots_per_record: Ints  # one per record, each ≥ 1; their sum is n
     played: NDArray[np.int32] | None = None  # n, with `played = "value"` only
 
     def __repr__(self) -> str:
-        """Say how many, never what."""
+        """Show the counts, never the content."""
         return f"Outcomes({len(self.numbers)} slots of {len(self.slots_per_record)} records)"
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The slots of a batch of records, as the engine takes them."""
+    """The slots of a batch of records, as the engine needs them."""
 
     played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
     gain: Ints  # n: 1/2 − loss in grid units
     slots_per_record: Ints
-    unusable: Bools  # n. NOT PRIVATE: what the payload says cannot be used
+    unusable: Bools  # n. NOT PRIVATE: whether the payload is unusable
 
     def __repr__(self) -> str:
-        """Say how many, never what."""
+        """Show the counts, never the content."""
         return f"Observed({len(self.played)} slots of {len(self.slots_per_record)} records)"
 
 
@@ -99,7 +98,7 @@ class FeedbackFormat(Protocol):
 
     @property
     def feedback(self) -> Feedback:
-        """The description of the records."""
+        """The feedback configuration of the records."""
         ...
 
     @property
@@ -108,7 +107,7 @@ class FeedbackFormat(Protocol):
         ...
 
     def settings(self) -> Mapping[str, Setting]:
-        """Whatever decides how a record is read: part of the configuration's digest."""
+        """Everything that decides how a record is read: part of the configuration's digest."""
         ...
 
     def slots(self, lengths: Ints) -> Ints:
@@ -130,7 +129,7 @@ class FeedbackFormat(Protocol):
 
 @runtime_checkable
 class FeedbackFactory(Protocol):
-    """What an entry point of the group ``streamdp.formats`` has if its format knows feedback."""
+    """Extends `FormatFactory` for formats that can carry feedback."""
 
     def configure_feedback(
         self, *, feedback: Feedback, options: Mapping[str, object]
@@ -142,7 +141,7 @@ class FeedbackFactory(Protocol):
 def configure_feedback(
     name: str, *, feedback: Feedback, options: Mapping[str, object] | None = None
 ) -> FeedbackFormat:
-    """The format of that name, for these records.
+    """The feedback format of that name.
 
     >>> configure_feedback("json", feedback=Feedback(("a", "b"), content="reward"))
     JsonFeedback(reward, K=2, played=header, prefix=none)
@@ -150,7 +149,7 @@ def configure_feedback(
     factory = factory_of(name)
     if not isinstance(factory, FeedbackFactory):
         raise InvalidConfig(
-            complaint("format.name", "carries no feedback", expected="json or float32", got=name)
+            complaint("format.name", "has no feedback", expected="json or float32", got=name)
         )
     return factory.configure_feedback(feedback=feedback, options=options or {})
 
@@ -173,7 +172,7 @@ def observe(
 def _played(
     format_: FeedbackFormat, outcomes: Outcomes, headers: Sequence[Headers]
 ) -> NDArray[np.int32]:
-    """The arm of each slot: from headers or from payloads as configured, whatever else is there.
+    """The arm of each slot, from headers or payloads as configured, never from the other.
 
     The learner's noise is scaled for one of the two.
     """
@@ -183,7 +182,7 @@ def _played(
     if outcomes.played is None:
         where = type(format_).__name__
         raise InvalidConfig(
-            complaint(where, "names no actions", expected="those of its payloads", got="none")
+            complaint(where, "decoded no actions", expected="one for each payload", got="none")
         )
     return outcomes.played
 
@@ -209,7 +208,7 @@ def _in_records(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> 
     name, none = feedback.header, _number(NO_ARM)
     numbers: dict[bytes | None, bytes]
     numbers = {action.encode(): _number(arm) for arm, action in enumerate(feedback.actions)}
-    try:  # what most producers write: the one header, with an action that is known
+    try:  # most producers write this one header, with a known action
         played = [numbers[value] for ((key, value),) in headers if key == name]
     except (KeyError, ValueError):
         played = []

@@ -1,15 +1,15 @@
-"""What a wire format is: records' bytes in, rows of losses out. Entry points, and the port.
+"""The port of wire formats (records' bytes in, rows of losses out), and how formats are found.
 
-A format belongs to a stream's configuration; it is never sniffed from content. Every format,
-ours or a stranger's, keeps these rules (privacy contract, P1 and P2), and
-`streamdp.testing.formats.check_format` says whether it does:
+A format belongs to a stream's configuration; it is never sniffed from content. Every format, ours
+or somebody else's, must keep these rules (privacy contract, P1 and P2);
+`streamdp.testing.formats.check_format` tests them:
 
-1. The number of slots that a record takes is a function of its encoded length alone, and at
-   least one, whatever is in it. A record without a value is one of length zero.
-2. Decoding never raises because of content. What cannot be used is a row of NaN, which the core
+1. The number of slots that a record takes is a function of its encoded length alone, and at least
+   one, whatever its content. A record without a value has length zero.
+2. Decoding never raises because of content. Unusable content becomes a row of NaN, which the core
    counts as the null loss, 1/2 in every coordinate.
 3. A bad row nulls only itself. A bad record nulls only its own rows.
-4. A row is a function of its own record: cutting a batch elsewhere changes nothing.
+4. A row is a function of its own record: how records are cut into batches changes nothing.
 5. Losses become float32. A format that reads wider numbers clips them to [0, 1] first, so that a
    finite 1e300 is the loss 1 and not infinity.
 
@@ -38,10 +38,10 @@ Setting = str | int | bool
 Prefix = Literal["none", "confluent"]
 
 CONFLUENT_PREFIX = 5
-"""Bytes that Confluent's serialisers put first: a zero and the schema's number (4 bytes).
+"""The bytes that Confluent's serialisers put first: a zero and the schema's number (4 bytes).
 
-They are cut off and never looked at. With frames, judging them would let five bytes null every
-row of a frame, and a row may null only itself.
+They are cut off and never looked at. If they were checked, five bytes could null every row of a
+frame, and a row may null only itself.
 """
 
 
@@ -49,11 +49,11 @@ row of a frame, and a row may null only itself.
 class Decoded:
     """The slots of a batch of records, in order."""
 
-    losses: NDArray[np.float32]  # n × K, C-contiguous, maybe read-only; NaN: an unusable slot
+    losses: NDArray[np.float32]  # n × K, C-contiguous, may be read-only; NaN: an unusable slot
     slots_per_record: Ints  # one per record, each ≥ 1; their sum is n
 
     def __repr__(self) -> str:
-        """Say how many, never what."""
+        """Show the counts, never the content."""
         return f"Decoded({len(self.losses)} slots of {len(self.slots_per_record)} records)"
 
 
@@ -67,7 +67,7 @@ class Format(Protocol):
         ...
 
     def settings(self) -> Mapping[str, Setting]:
-        """Whatever decides how a record is read: part of the configuration's digest."""
+        """Everything that decides how a record is read: part of the configuration's digest."""
         ...
 
     def slots(self, lengths: Ints) -> Ints:
@@ -88,7 +88,7 @@ class Format(Protocol):
 
 
 class FormatFactory(Protocol):
-    """What an entry point of the group ``streamdp.formats`` names."""
+    """The object that an entry point of the group ``streamdp.formats`` names."""
 
     def configure(self, *, actions: Sequence[str], options: Mapping[str, object]) -> Format:
         """Build the format of a stream; unknown or wrong options are `InvalidConfig`."""
@@ -111,9 +111,9 @@ def configure(
     return factory_of(name).configure(actions=actions, options=options or {})
 
 
-@cache  # a look-up reads the metadata of every installed package; an unknown name is asked again
+@cache  # a look-up reads the metadata of every installed package
 def factory_of(name: str) -> FormatFactory:
-    """What the entry point of that name offers."""
+    """The factory of the format of that name."""
     for entry in entry_points(group=GROUP, name=name):
         factory: FormatFactory = entry.load()
         return factory
@@ -152,7 +152,7 @@ def checked_names(options: Mapping[str, object], *, where: str, known: tuple[str
 
 
 def checked_rows(losses: NDArray[np.float32], *, columns: int) -> NDArray[np.float32]:
-    """Rows to be encoded: n×K numbers in [0, 1]. A producer's mistake is not repaired here."""
+    """Check rows to be encoded: n×K numbers in [0, 1]. A producer's mistake is not repaired."""
     rows = np.ascontiguousarray(losses, dtype=np.float32)
     if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] != columns:
         raise InvalidConfig(
@@ -160,13 +160,18 @@ def checked_rows(losses: NDArray[np.float32], *, columns: int) -> NDArray[np.flo
         )
     if not ((rows >= 0) & (rows <= 1)).all():
         raise InvalidConfig(
-            complaint("losses", "cannot be sent", expected="numbers in [0, 1]", got="others too")
+            complaint(
+                "losses",
+                "cannot be sent",
+                expected="numbers in [0, 1]",
+                got=f"{int((~((rows >= 0) & (rows <= 1))).sum())} others",
+            )
         )
     return rows
 
 
 def checked_numbers(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Losses or rewards to be encoded, one for each slot of a record: numbers in [0, 1]."""
+    """Check losses or rewards to be encoded, one for each slot of a record."""
     return checked_rows(np.reshape(numbers, (-1, 1)), columns=1)[:, 0]
 
 

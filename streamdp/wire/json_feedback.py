@@ -1,9 +1,9 @@
 """JSON feedback: `{"loss": 0.25}` or `{"reward": 1}`, one slot each.
 
-With `played = "value"` the event names what was shown as well: `{"action": "a", "reward": 1}`.
-What makes an event unusable is the same as in `json_format`: a number is a JSON number and not a
-boolean or text, other fields are ignored, nesting has a fixed limit, numbers outside [0, 1] are
-clipped while they are still float64. An unknown action in the event is no arm.
+With `played = "value"` the event also names the shown action: `{"action": "a", "reward": 1}`. The
+rules are those of `json_format`: a number is a JSON number and not a boolean or text, other fields
+are ignored, nesting has a fixed limit, numbers outside [0, 1] are clipped while they are still
+float64. An unknown action in the event is the null observation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streamdp.wire.nesting import MAX_NESTING, SHORT, too_deep
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JsonFeedback:
-    """One event a record, typed and strict."""
+    """One event in each record, decoded with strict types."""
 
     feedback: Feedback
     prefix: Prefix = "none"
@@ -46,7 +46,7 @@ class JsonFeedback:
     _none: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no configuration, and make the typed reader of its events."""
+        """Check the options, and make the typed reader of events."""
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
         checked_option(self.padding, where="format.padding", allowed=("none", "fixed"))
         with_action = self.feedback.played == "value"
@@ -64,11 +64,11 @@ class JsonFeedback:
 
     @property
     def frames(self) -> bool:
-        """An event is one slot."""
+        """False: an event is one slot."""
         return False
 
     def settings(self) -> Mapping[str, Setting]:
-        """Whatever decides how a record is read; padding is the producer's matter."""
+        """Everything that decides how a record is read; padding does not."""
         return {"name": "json", "prefix": self.prefix, **self.feedback.settings()}
 
     def slots(self, lengths: Ints) -> Ints:
@@ -100,7 +100,7 @@ class JsonFeedback:
 
     @property
     def width(self) -> int:
-        """Bytes of an event with `padding = "fixed"`: what the longest possible one takes."""
+        """Bytes of an event with `padding = "fixed"`: those of the longest possible event."""
         event: dict[str, object] = {self.feedback.content: 0}
         if self.feedback.played == "value":
             encoded = max(self.feedback.actions, key=lambda name: len(msgspec.json.encode(name)))
@@ -123,7 +123,7 @@ class JsonFeedback:
         return None
 
     def __repr__(self) -> str:
-        """Say which format, for how many actions."""
+        """Show the format and the number of actions."""
         feedback = self.feedback
         return (
             f"JsonFeedback({feedback.content}, K={len(feedback.actions)},"

@@ -1,22 +1,22 @@
 """JSON events: `{"losses": [0.1, 0.9]}` or `{"losses": {"a": 0.1, "b": 0.9}}`, one slot each.
 
-Whether `losses` is a list or a mapping is the stream's configuration (`layout`), never sniffed.
-What decides what a record's loss is:
+Whether `losses` is a list or a mapping is configured (`layout`), never sniffed. How a record
+becomes a row of losses:
 
 * Types are strict: a number is a JSON number. Booleans, strings, null, NaN and Infinity make the
   record unusable, and so does a list of the wrong length.
 * In a mapping, a missing action is the constant 1/2, and an unknown one is ignored whatever its
-  value is. Other fields of the event are ignored likewise (`event_id` and `ts` are the
-  producer's own; nothing here reads them).
-* Of a name that is written twice the last value counts, in the mapping and in the event. (An
-  earlier one of the wrong type makes the record unusable, but not where a mapping has so many or
-  such names that it is read by the wide reader below: a function of the configuration.)
-* A number outside [0, 1] is clipped while it is still float64, so 1e300 is 1. One that no float64
-  holds (1e400) is not finite, hence unusable.
-* A record nested more deeply than `nesting.MAX_NESTING`, anything after the event but white
-  space, a byte order mark: unusable. White space around the event is welcome; `padding = "fixed"`
-  makes the producer fill every event to one width with it, because encoded lengths are public
-  and the length of a plain JSON number tells something of the number.
+  value is. Other fields of the event are ignored too (`event_id` and `ts` are the producer's own;
+  nothing here reads them).
+* If a name is written twice the last value counts, in the mapping and in the event. (An earlier
+  value of the wrong type makes the record unusable, except where the wide reader below is used
+  because of the number or the characters of the actions' names: a function of the configuration.)
+* A number outside [0, 1] is clipped while it is still float64, so 1e300 is 1. A number that no
+  float64 holds (1e400) is not finite, hence unusable.
+* A record is unusable if it is nested more deeply than `nesting.MAX_NESTING`, has anything but
+  white space after the event, or begins with a byte order mark. White space around the event is
+  allowed: with `padding = "fixed"` the producer fills every event with it to one width, because
+  encoded lengths are public and the length of a plain JSON number says something about the number.
 
 Records are decoded one by one, never joined into one array: `{"losses":[0]},{"losses":[1]}` would
 become two events, and two records with halves of an event would become one. `gc=False` keeps the
@@ -55,28 +55,28 @@ Padding = Literal["none", "fixed"]
 Reader = Callable[[bytes], Sequence[float]]
 
 NUMBER_WIDTH = 24
-"""Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
+"""The most characters of a float64 in JSON: sign, 17 digits, point, exponent (e-308)."""
 
 _TUPLE_UP_TO = 10_000
-"""Actions. Typed as a tuple of K floats a list is decoded 1.15 to 1.3 times as fast as a list
-with a length; beyond this the type itself takes milliseconds and megabytes to make."""
+"""The most actions for which the type is a tuple of K floats, which is decoded 1.15 to 1.3 times as
+fast as a list with a length; for more the type itself takes milliseconds and megabytes to make."""
 
 _FIELDS_UP_TO = 256
-"""Actions. A mapping is decoded twice as fast into a struct of K fields, but a field out of order
-is searched for among all K."""
+"""The most actions for which a mapping becomes a struct of K fields. That is twice as fast, but a
+field out of order is searched for among all K."""
 
 _CHUNK = 1 << 15
-"""Numbers decoded at a time: 256 KB of float64. Megabytes at once cost a third more time, in
-page faults."""
+"""Numbers decoded at a time: 256 KB of float64. Megabytes at once take a third more time, in page
+faults."""
 
 UNUSABLE = (msgspec.MsgspecError, UnicodeError, TypeError)
-"""What decoding raises because of content; TypeError says that the value is null. Memory and
-stack running out are not content and go to the caller: a null loss would then be wrong."""
+"""The exceptions of unusable content; TypeError means that the value is null. Exhausted memory or
+stack is not content and goes to the caller: a null loss would be wrong then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JsonFormat:
-    """One event a record, typed and strict."""
+    """One event in each record, decoded with strict types."""
 
     actions: tuple[str, ...]
     layout: Layout = "list"
@@ -85,7 +85,7 @@ class JsonFormat:
     _read: Callable[[bytes], Sequence[float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no configuration, and make the typed reader of its events."""
+        """Check the options, and make the typed reader of events."""
         checked_actions(self.actions)
         checked_option(self.layout, where="format.layout", allowed=("list", "mapping"))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
@@ -100,7 +100,7 @@ class JsonFormat:
         return cls(actions=tuple(actions), **options)  # type: ignore[arg-type]  # checked there
 
     def settings(self) -> Mapping[str, Setting]:
-        """Whatever decides how a record is read; padding is the producer's matter."""
+        """Everything that decides how a record is read; padding does not."""
         return {"name": "json", "layout": self.layout, "prefix": self.prefix}
 
     def slots(self, lengths: Ints) -> Ints:
@@ -115,8 +115,8 @@ class JsonFormat:
     ) -> Decoded:
         """The rows of a batch of records. Never raises because of content.
 
-        `before_clipping` sees the numbers as they stand in the records. It is for replay, which is
-        not private; the service must not look.
+        `before_clipping` gets the numbers as they stand in the records. It is for replay, which is
+        not private; the service must not use it.
         """
         K, n = len(self.actions), len(values)
         losses = np.empty((n, K), dtype=np.float32)
@@ -133,8 +133,8 @@ class JsonFormat:
     def configure_feedback(
         cls, *, feedback: Feedback, options: Mapping[str, object]
     ) -> FeedbackFormat:
-        """The format of a feedback stream: one number an event."""
-        from streamdp.wire.json_feedback import JsonFeedback  # it is built on this module
+        """The format of a feedback stream: one number in each event."""
+        from streamdp.wire.json_feedback import JsonFeedback  # which imports this module
 
         return JsonFeedback.configure(feedback=feedback, options=options)
 
@@ -153,7 +153,7 @@ class JsonFormat:
 
     @property
     def width(self) -> int:
-        """Bytes of an event with `padding = "fixed"`: what the longest possible one takes."""
+        """Bytes of an event with `padding = "fixed"`: those of the longest possible event."""
         K = len(self.actions)
         empty: object = [0] * K if self.layout == "list" else dict.fromkeys(self.actions, 0)
         return len(msgspec.json.encode({"losses": empty})) + K * (NUMBER_WIDTH - 1)
@@ -172,7 +172,7 @@ class JsonFormat:
         return None
 
     def __repr__(self) -> str:
-        """Say which format, for how many actions."""
+        """Show the format and the number of actions."""
         return (
             f"JsonFormat({self.layout}, K={len(self.actions)},"
             f" prefix={self.prefix}, padding={self.padding})"
@@ -183,7 +183,7 @@ class JsonFormat:
         return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
 
     def _packed(self, values: Sequence[Value]) -> bytes:
-        """The records' losses as they are, in float64; packing is how they join fastest."""
+        """The records' losses, unclipped, as float64; packing is the fastest way to join them."""
         read, pack, skip = self._read, Struct(f"<{len(self.actions)}d").pack, self._skip
         unusable = pack(*([float("nan")] * len(self.actions)))
         rows: list[bytes] = []
@@ -209,7 +209,7 @@ def short_decimals(row: NDArray[np.float32]) -> Floats:
     wide = exact = row.astype(np.float64)
     few = np.round(wide, 4)
     fits = few.astype(np.float32) == row
-    if fits.all():  # as where somebody rounded
+    if fits.all():  # the losses were rounded by their producer
         return few
     for digits in (9, 8, 7):  # the fewest that read back exactly win
         rounded = np.round(wide, digits)
@@ -218,7 +218,7 @@ def short_decimals(row: NDArray[np.float32]) -> Floats:
 
 
 def _list_reader(actions: Sequence[str]) -> Reader:
-    """A function from an event's bytes to its list of K losses."""
+    """Return a function from an event's bytes to its list of K losses."""
     K = len(actions)
     losses: Any = tuple[(float,) * K]  # type: ignore[misc]
     if K > _TUPLE_UP_TO:
@@ -227,7 +227,7 @@ def _list_reader(actions: Sequence[str]) -> Reader:
 
 
 def _mapping_reader(actions: Sequence[str]) -> Reader:
-    """A function from an event's bytes to its K losses, 1/2 where an action is missing."""
+    """Return a function from an event's bytes to its K losses, 1/2 where an action is missing."""
     if len(actions) > _FIELDS_UP_TO or not all(map(_plain, actions)):
         return _wide_mapping_reader(actions)
     fields = [(f"action_{at}", float, 0.5) for at in range(len(actions))]
@@ -238,7 +238,7 @@ def _mapping_reader(actions: Sequence[str]) -> Reader:
 
 
 def _wide_mapping_reader(actions: Sequence[str]) -> Reader:
-    """As `_mapping_reader`, for very many actions or names that JSON writes with escapes."""
+    """Like `_mapping_reader`, for many actions or for names that JSON writes with escapes."""
     read: Any = _losses_reader(dict[str, msgspec.Raw])
     number = msgspec.json.Decoder(float).decode
     half = msgspec.Raw(b"0.5")
@@ -251,7 +251,7 @@ def _wide_mapping_reader(actions: Sequence[str]) -> Reader:
 
 
 def _losses_reader(losses: Any) -> Reader:
-    """A function from an event's bytes to what is under `losses`, which has this type."""
+    """Return a function from an event's bytes to its field `losses`, which has this type."""
     event = msgspec.defstruct("Event", [("losses", losses)], gc=False)
     decode = msgspec.json.Decoder(event).decode
     return lambda text: decode(text).losses  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The types of the lines that readers see: what a record of an actions topic or of a ledger holds.
+"""The types of published lines: the records of actions topics and of ledgers.
 
 `streamdp.wire.published` writes and reads them, and its docstring has the rules. A line's fields
 stand in the order in which they are written; the public ones come first.
@@ -19,14 +19,13 @@ ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
 
 LEDGER_SCHEMA = 2
-"""Of the ledger's, but for priors. Lines of schema 1 have `commit_seq` in place of `ordinal`."""
+"""The schema of ledger lines without a crowd. Schema 1 has `commit_seq` in place of `ordinal`."""
 
 PRIOR_SCHEMA = 3
-"""Of priors and of the pool's votes, and the newest that is read: who knows neither must not go on
-as if all was read."""
+"""The schema of priors and of the pool's votes; a reader that knows neither must refuse them."""
 
 ADOPTION_SCHEMA = 4
-"""Of priors that say what was adopted of other partitions, and the newest that is read."""
+"""The schema of priors that name adopted snapshots; the newest that this code reads."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -52,7 +51,7 @@ CommitSeq = Annotated[
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """What every line about a release says first: what names the release, and what it read."""
+    """The fields that every line about a release begins with: its identity, and what it read."""
 
     schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
     stream: str
@@ -73,7 +72,7 @@ class Named(Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Identity:
-        """What names the release, for good."""
+        """The release's permanent name."""
         key = key_bytes(self)
         return Identity(
             self.stream, self.partition, key, self.epoch, self.born, self.block, self.kind
@@ -109,17 +108,17 @@ class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy
 
 
 ENDS_BLOCK = (ACTION, SUMS)
-"""Of these kinds every finished block has one release; estimates come beside them."""
+"""Every block that ended has one release of one of these kinds; estimates come beside it."""
 
 InForce = ActionLine | PolicyLine
-"""A record of an actions topic: what readers are told."""
+"""A record of an actions topic."""
 
 
 class CarriedOver(Struct, frozen=True, kw_only=True):
     """What an opening carried over, and from where: anybody can compute it from earlier lines.
 
-    The learner named here is the key's newest; `block` is the one that was due, `schedule` the new
-    learner's, and the length reached is that of the block before `block`.
+    `epoch` and `born` name the key's learner before; `block` is that learner's open block, so that
+    the length reached is that of the block before it. `schedule` is the new learner's.
     """
 
     epoch: Natural
@@ -139,7 +138,7 @@ class CarriedOver(Struct, frozen=True, kw_only=True):
 
 
 class Donates(Struct, frozen=True, kw_only=True):
-    """What a key gives to its partition's pool next: blocks that no release of its own ends."""
+    """What a key donates to its partition's pool next: blocks that no release of its own ends."""
 
     blocks: Annotated[int, Meta(ge=1, description="How many blocks, one after the other.")]
     slots: Annotated[int, Meta(ge=1, description="How many slots they have, from `stop` on.")]
@@ -229,18 +228,16 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         return Fraction(self.epsilon)
 
     def block_sums(self) -> BlockSums | None:
-        """The sums and counts of a feedback stream's block, where the line tells them."""
+        """The sums and counts of a feedback stream's block, unless the line withholds them."""
         if self.sums is UNSET or self.shown is UNSET:
             return None
         return BlockSums(from_base64(self.sums, "sums"), from_base64(self.shown, "shown"))
 
 
 class Carries(Struct, frozen=True, kw_only=True):
-    """That an epoch carries over, and which actions stay."""
+    """Says that an epoch carries over, and which actions stay."""
 
-    removed: Annotated[
-        list[str], Meta(description="The actions before that are none any more, by name.")
-    ]
+    removed: Annotated[list[str], Meta(description="The names of earlier actions that are gone.")]
     kept: Annotated[
         list[tuple[Natural, Natural, Positive]],
         Meta(description="Runs of actions that stay: first number now, first before, how many."),
@@ -248,7 +245,7 @@ class Carries(Struct, frozen=True, kw_only=True):
 
 
 class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"):
-    """From this position on learners begin anew: a line of the ledger."""
+    """Says that learners begin anew from this position on: a line of the ledger."""
 
     schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
     stream: str
@@ -266,7 +263,8 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     next_offset: Annotated[int, Meta(ge=0, description="First input record of the epoch.")]
     carries: (
         Annotated[
-            Carries, Meta(description="Keys open with what is public of the epoch before; or not.")
+            Carries,
+            Meta(description="If set, keys open with their public state of the epoch before."),
         ]
         | UnsetType
     ) = UNSET
@@ -278,7 +276,7 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
 
 
 class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"):
-    """What a partition's keys say to whoever draws next: a line of the ledger, before its use."""
+    """A prior of a partition's crowd: a line of the ledger, before the draws that use it."""
 
     schema: Annotated[int, Meta(ge=3, description="Version of this schema.")]
     stream: str
@@ -299,9 +297,9 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
         Annotated[
             list[tuple[Natural, Natural, Positive, str]],
             Meta(
-                description="Which snapshots of other partitions it was made of too: partition,"
-                " epoch, the number of that partition's prior, digest of the snapshot. In a crowd"
-                " across partitions always there."
+                description="The snapshots of other partitions that it was made of too: partition,"
+                " epoch, the number of that partition's prior, digest of the snapshot. Always"
+                " present in a crowd across partitions."
             ),
         ]
         | UnsetType
@@ -316,14 +314,14 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
     ]
 
     def prior(self) -> CrowdPrior:
-        """The prior that the line tells."""
+        """The line's prior."""
         bonuses = from_base64(self.bonuses, "prior")
         names = () if self.adopted is UNSET else tuple(Adopted(*name) for name in self.adopted)
         return CrowdPrior(self.number, self.after, self.gap, bonuses, names)
 
 
 class PoolLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="pool"):
-    """A vote of a partition's pool, and which donated slots it charges: a line of the ledger."""
+    """A vote of a partition's pool, and the donated slots that it charges: a line of the ledger."""
 
     schema: Annotated[int, Meta(ge=3, description="Version of this schema.")]
     stream: str
@@ -356,7 +354,7 @@ LedgerLine = Charge | EpochMark | PriorLine | PoolLine
 
 
 class PersonsCap(Struct, frozen=True, kw_only=True):
-    """How many events of one person count in each fixed stretch of a key: slots, or a day."""
+    """How many events of one person count in each fixed stretch of a key: of slots, or a day."""
 
     most: Positive
     slots: Annotated[int, Meta(ge=1, description="Slots of a stretch.")] | UnsetType = UNSET
@@ -367,11 +365,11 @@ class PersonsCap(Struct, frozen=True, kw_only=True):
 
 
 class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assembly"):
-    """Which requests may become events from here on: a line of an assembly's ledger.
+    """The requests that may become events from here on: a line of an assembly's ledger.
 
-    It is durable before the first of these events is, and none from `stop` on is there. An epoch's
-    first line begins exactly where the epoch before had come to, the others where the line before
-    ends.
+    It is durable before the first of these events is, and no event of a request from `stop` on is
+    there. An epoch's first line begins exactly at the end of the epoch before, the others at the
+    end of the line before.
     """
 
     schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
@@ -393,7 +391,7 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
 
 
 def input_id_of(line: LedgerLine) -> str | UnsetType:
-    """Which topic of its name the input is, if the line says it."""
+    """The id of the input topic, if the line has it."""
     return UNSET if isinstance(line, PriorLine | PoolLine) else line.input_id
 
 
@@ -403,7 +401,7 @@ def ordinal_of(line: LedgerLine) -> int | None:
 
 
 def from_base64(text: str, what: str) -> bytes:
-    """What a line has in base64; `StateMismatch` if that is none."""
+    """Decode a line's base64; `StateMismatch` if it is not base64."""
     try:
         return b64decode(text, validate=True)
     except ValueError as error:

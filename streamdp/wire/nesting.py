@@ -1,14 +1,14 @@
-"""How deeply a JSON text is nested, and why that must be asked before it is decoded.
+"""Tells how deeply a JSON text is nested, which must be known before it is decoded.
 
-A decoder that recurses gives up on deep nesting when *its caller's* stack is nearly used up: the
-same record, with 600 brackets in a field that nobody reads, was decoded from a shallow stack and
-refused from a deep one. Then the record's loss is not a function of the record, and a rebuild
-could arrive at other sums than those a release was drawn from. So the limit is ours, fixed, and
-far below any stack's: what is nested more deeply than `MAX_NESTING` is unusable, everywhere.
+A recursive decoder gives up on deep nesting when *its caller's* stack is nearly used up: the same
+record, with 600 brackets in a field that nobody reads, was decoded from a shallow stack and refused
+from a deep one. Then the record's loss is not a function of the record, and a rebuild could arrive
+at other sums than those that a release was drawn from. So we set a fixed limit, far below any
+stack's: a text nested more deeply than `MAX_NESTING` is unusable, everywhere.
 
-Asking costs next to nothing for ordinary records: a text of at most `SHORT` bytes cannot use the
-stack up, and all opening brackets lie before the end of the last one, so a text whose last one
-comes early is not deep. Only what is left is looked at bracket by bracket.
+The check takes next to no time for ordinary records: a text of at most `SHORT` bytes cannot use up
+the stack, and a text whose last opening bracket comes early is not deep. Only other texts are
+checked bracket by bracket.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_NESTING = 128
 """The deepest nesting of a usable record; an event of ours needs 2."""
 
 SHORT = 2 * MAX_NESTING
-"""Bytes. A valid text of this length is nested at most `MAX_NESTING` deep (brackets close), and
-an invalid one makes a decoder go down at most this far before it finds out."""
+"""Bytes. A valid text of this length is nested at most `MAX_NESTING` deep, as brackets close; in an
+invalid one a decoder goes down at most this far before it notices."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 # Possessive, and matching unterminated strings too: linear in the length for any bytes.

@@ -1,8 +1,8 @@
-"""The producer's side: rows of losses to input records, in a stream's own format.
+"""The producer's side: turns rows of losses into input records, in a stream's own format.
 
-A record is one event for the privacy promise, and so is each row of a frame. Encoded lengths are
+For the privacy promise a record is one event, and so is each row of a frame. Encoded lengths are
 public: raw formats have one length for every row, and JSON has one with `padding = "fixed"`.
-Sending each record exactly once is the transport's matter (`streamdp.ports.Producer`).
+The transport sends each record exactly once (`streamdp.ports.Producer`).
 """
 
 from __future__ import annotations

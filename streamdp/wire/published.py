@@ -1,35 +1,35 @@
-"""What readers see: the lines of the actions topic and of the ledger, written and read.
+"""Writes and reads the lines of actions topics and ledgers.
 
 A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rules:
 
-1. A line is written once, when its release is recorded; its bytes are kept and published as they
-   are. Hence no timestamps: publishing again after a crash is byte-equal.
+1. A line is written once, when its release is recorded; its bytes are kept and published
+   unchanged. Hence no timestamps: publishing again after a crash gives equal bytes.
 2. **A line's length is independent of what was drawn.** The action's index and name, or the
    estimate, come last and are filled with spaces to the width of the longest possible ones, so
    neither a commit's size nor whether it fits under a limit depends on the draw (privacy
    contract, P5). Everything before them is public: slots, offsets, charge, configuration.
 3. The mode at the draw decides the bytes. `shadow` draws, charges and records like `live`, but
-   writes no action and says `withheld` in the ledger; `fallback` writes the action with a mark
-   that tells every reader to use the fallback action.
+   writes no action and has `withheld` in the ledger; `fallback` writes the action with a mark that
+   tells every reader to use the fallback action.
 4. A key that is not UTF-8 appears as `key_base64`; the null key is `"key": null`.
-5. Where the learner has a memory, an action's line says what is in force, and the ledger's line
-   the vote that was drawn, the action in force after it, and the memory's name, from which and
-   from the votes anybody can compute what is in force.
-6. A feedback stream's line says the *policy* in force, K little-endian uint32 in parts of 2^24, and
-   the digest of the actions' names that it is about; its ledger line says the released sums and
-   counts, K little-endian int64 each, and the learner with its options, from which anybody can
-   compute the policy and the noise. All are base64, so their lengths are functions of K.
+5. Where the learner has a memory, an action's line has the action in force. The ledger line has the
+   drawn vote, the action in force after it, and the memory's name: from the votes and this name
+   anybody can compute the action in force.
+6. A feedback stream's line has the *policy* in force, K little-endian uint32 in parts of 2^24, and
+   the digest of the actions' names; its ledger line has the released sums and counts, K
+   little-endian int64 each, and the learner with its options, from which anybody can compute the
+   policy and the noise. All are base64, so their lengths are functions of K.
 7. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
    the guarantee again, across streams and applications, from ledgers alone.
-8. An opening that was carried over instead of drawn has the mechanism `carried`, and says from
-   which learner of the key, with which block the new one begins and, of a feedback stream, with
-   which history: this one line and those after it are enough to compute what is in force.
-9. A ledger line says its *ordinal*: its place among the ledger lines of its partition, from 1 and
+8. An opening that was carried over instead of drawn has the mechanism `carried`. It names the
+   learner that the key had before, the new learner's first block and, in a feedback stream, the
+   history: this line and those after it are enough to compute what is in force.
+9. A ledger line has an *ordinal*: its place among the ledger lines of its partition, from 1 and
    without a gap. Releases come in the order of the records that ended their blocks, so the ordinal
-   is a function of the input's public side. (Schema 1 said the number of the commit instead, and
-   how many commits there are depends on the clock, which the time that decoding takes can move.)
-10. An assembly's ledger has lines of another kind: which requests, up to where, may become events
-   of which topic. So all ledgers together tell what a request with its outcomes was charged.
+   is a function of the input's public side. (Schema 1 had the number of the commit instead. How
+   many commits there are depends on the clock, and so on the time that decoding takes.)
+10. An assembly's ledger has lines of another type: which requests may become events of which topic.
+   So all ledgers together tell what a request with its outcomes was charged.
 
 Readers ignore fields they do not know, and refuse a `schema` higher than they know.
 """
@@ -78,20 +78,20 @@ if TYPE_CHECKING:
     from streamdp.core.regret import Estimate
 
 INTEGER_WIDTH = 20
-"""Characters. No int64 takes more in JSON: a sign and 19 digits."""
+"""The most characters of an int64 in JSON: a sign and 19 digits."""
 
 CARRIED = "carried"
-"""The mechanism of an opening that was not drawn."""
+"""The mechanism of an opening that was carried over, not drawn."""
 
 PRIOR = "prior"
-"""Of a feedback stream's opening that a crowd's prior has made, which is not drawn either."""
+"""The mechanism of a feedback stream's opening under a crowd's prior, which is not drawn either."""
 
 FLOAT_WIDTH = 24
-"""Characters. No float64 takes more in JSON: sign, 17 digits, point, exponent (e-308)."""
+"""The most characters of a float64 in JSON: sign, 17 digits, point, exponent (e-308)."""
 
 
 class Mode(StrEnum):
-    """What becomes of what is drawn; all modes draw, charge and record alike."""
+    """What is published of a draw; all modes draw, charge and record alike."""
 
     LIVE = "live"
     SHADOW = "shadow"
@@ -105,10 +105,10 @@ class Giving:
     schedule: Schedule  # of keys
     shortest: int  # blocks of fewer slots are donated
     charge: Fraction
-    always: Gift | None = None  # after every release: for templates of lines
+    always: Gift | None = None  # the same after every release, for templates of lines
 
     def after(self, kind: str, block: int, first: int) -> Gift:
-        """What a key donates after a release: from its next block on. `first`: its first block."""
+        """What a key donates after a release, from its next block on. `first`: its first block."""
         if self.always is not None:
             return self.always
         due = first if kind == OPENING else block + 1
@@ -127,19 +127,19 @@ class Lines:
     version: str  # of the library
     seeded: bool
     estimates: tuple[Estimate, ...] = ()
-    memory: str = ""  # the name of the learner's, if it has one
+    memory: str = ""  # the name of the learner's memory, if it has one
     observes: Literal["losses", "feedback"] = "losses"
-    learner: str = ""  # of a feedback stream: what its policies and noise follow from
-    schedule: str = ""  # of the learner's blocks, in writing
-    crowd: str = ""  # the name of the learner's, if it has one
+    learner: str = ""  # feedback streams: recipe and options, which policies and noise follow from
+    schedule: str = ""  # of the learner's blocks, as text
+    crowd: str = ""  # the name of the learner's crowd, if it has one
     giving: Giving | None = None  # where keys donate
-    input_id: str | None = None  # of the input topic, where the next line is to tell it
+    input_id: str | None = None  # of the input topic, if the next line is to have it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
     _across: bool = field(init=False, repr=False, compare=False)  # whether partitions adopt
 
     def __post_init__(self) -> None:
-        """Measure the actions: how much shorter than the longest is each?"""
+        """Compute how much shorter each action is than the longest."""
         widths = [_width(index) + _width(name) for index, name in enumerate(self.actions)]
         fill = tuple(max(widths) - width for width in widths)
         object.__setattr__(self, "_fill", fill)
@@ -149,18 +149,18 @@ class Lines:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the releases of a block are that set what is in force."""
+        """The kinds of a block's releases that change what is in force."""
         return (SUMS,) if self.observes == "feedback" else (ACTION,)
 
     def largest_told(self) -> tuple[BlockSums | None, bytes | None]:
-        """Sums and a policy as wide as any that a release of this stream tells."""
+        """Sums and a policy as wide as those of any release of this stream."""
         if self.observes == "losses":
             return None, None
         numbers = bytes(8 * len(self.actions))
         return BlockSums(numbers, numbers), bytes(4 * len(self.actions))
 
     def action(self, release: Release, *, mode: Mode) -> bytes | None:
-        """The value for the actions topic; none for an estimate and none in shadow mode."""
+        """The value for the actions topic; None for an estimate, and in shadow mode."""
         if mode is Mode.SHADOW or release.kind not in (OPENING, *self.kinds):
             return None
         if self.observes == "feedback":
@@ -175,7 +175,7 @@ class Lines:
 
     def _policy(self, release: Release, mode: Mode) -> bytes:
         """The policy in force after a release of a feedback stream."""
-        assert release.policy is not None, "a feedback stream's release tells its policy"
+        assert release.policy is not None, "a feedback stream's release has a policy"
         line = PolicyLine(
             **self._named(release, schema=ACTION_SCHEMA),
             fallback=True if mode is Mode.FALLBACK else UNSET,
@@ -213,7 +213,7 @@ class Lines:
         stream_epoch: int | None = None,
         carries: Carries | None = None,
     ) -> bytes:
-        """The ledger's mark where an epoch begins, of the stream or of this partition alone."""
+        """The ledger line for the beginning of an epoch, of the stream or of this partition."""
         line = EpochMark(
             schema=LEDGER_SCHEMA,
             stream=self.stream,
@@ -235,7 +235,7 @@ class Lines:
     def prior(
         self, prior: CrowdPrior, *, partition: int, epoch: int, last_offset: int, ordinal: int
     ) -> bytes:
-        """The ledger's line of a prior; its length is a function of K and of public counts."""
+        """The ledger line of a prior; its length is a function of K and of public counts."""
         line = PriorLine(
             schema=ADOPTION_SCHEMA if self._across else PRIOR_SCHEMA,
             stream=self.stream,
@@ -257,7 +257,7 @@ class Lines:
         return _encode(line)
 
     def pool(self, vote: Release, *, ordinal: int) -> bytes:
-        """The ledger's line of a vote of the pool; its length does not tell which vote."""
+        """The ledger line of a vote of the pool; its length does not depend on the vote."""
         identity = vote.identity
         line = PoolLine(
             schema=PRIOR_SCHEMA,
@@ -288,7 +288,7 @@ class Lines:
         return NO_GIFT if self.giving is None else self.giving.after(kind, block, first)
 
     def _donates(self, release: Release) -> dict[str, Any]:
-        """What a line says of that."""
+        """The field of a line for what its key donates next."""
         first = 0 if release.carried is None else release.carried.block
         gift = self.gift(release.kind, release.identity.block, first)
         if not gift.blocks or self.giving is None:
@@ -301,7 +301,7 @@ class Lines:
         return UNSET if self.input_id is None else self.input_id
 
     def _named(self, release: Release, *, schema: int) -> dict[str, Any]:
-        """What both lines say first: the identity, and what was read."""
+        """The fields that both lines begin with: the identity, and what was read."""
         stream, partition, key, epoch, born, block, kind = release.identity
         text, base64 = _key_fields(key)
         return {
@@ -325,12 +325,12 @@ class Lines:
         if release.kind == OPENING:
             if release.carried is not None:
                 return CARRIED
-            drawn = self.observes == "losses"  # under a prior; a policy is not drawn
+            drawn = self.observes == "losses"  # a policy is not drawn
             return (self.mechanism if drawn else PRIOR) if self.crowd else "uniform"
         return self.mechanism if release.kind in self.kinds else "discrete_laplace"
 
     def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
-        """Where an opening comes from; in shadow mode a history is withheld too."""
+        """What an opening carried over; in shadow mode the history is withheld too."""
         carried = release.carried
         if carried is None:
             return UNSET
@@ -346,7 +346,7 @@ class Lines:
         )
 
     def _drawn(self, release: Release, mode: Mode) -> tuple[dict[str, Any], int]:
-        """What was drawn as the ledger shows it, and by how much that is shorter than can be."""
+        """The fields of a ledger line about the draw, and how many spaces fill them up."""
         value = release.value
         if self.observes == "feedback":
             return self._summed(release, mode), 0
@@ -367,7 +367,7 @@ class Lines:
         return drawn, fill
 
     def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
-        """The released sums and counts, whose length is a function of K; an opening has none."""
+        """The fields of the released sums and counts, whose length is a function of K."""
         known = {"learner": self.learner, **self._of_crowd(release)}
         if mode is Mode.SHADOW:
             return {"withheld": True, **known}
@@ -380,14 +380,14 @@ class Lines:
         return members
 
     def _of_crowd(self, release: Release) -> dict[str, Any]:
-        """How priors are made, and which one was told; nothing of a learner without a crowd."""
+        """The crowd's name and the number of the prior; empty for a learner without a crowd."""
         if not self.crowd:
             return {}
-        assert release.prior is not None, "a learner with a crowd is told a prior"
+        assert release.prior is not None, "a learner with a crowd uses a prior"
         return {"crowd": self.crowd, "prior": release.prior}
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
-        """An estimate, its standard error first because that is public."""
+        """The fields of an estimate, with the public standard error first, and the fill."""
         spec, length = self._estimates[release.kind], release.stop - release.start
         reading = spec.reading(release.value, length=length)
         fill = INTEGER_WIDTH + FLOAT_WIDTH - _width(release.value) - _width(reading)
@@ -436,13 +436,13 @@ def decode_any_ledger(value: bytes) -> LedgerLine | Assembled:
         if _kind_decoder.decode(value).type == "assembly":
             return decode_assembled(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass  # what it is, the stream's decoder says
+        pass  # the stream's decoder says what is wrong
     return decode_ledger(value)
 
 
 @lru_cache(maxsize=64)
 def names_digest(actions: tuple[str, ...]) -> str:
-    """A fingerprint of the actions' names in their order: which policy is about which actions.
+    """A fingerprint of the actions' names in their order, by which a policy names its actions.
 
     >>> names_digest(("a", "b")) == names_digest(("b", "a"))
     False
@@ -470,7 +470,7 @@ Line = TypeVar("Line", ActionLine, InForce, LedgerLine, Assembled)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, newest: int) -> Line:
-    """The line, or `StateMismatch` that says what is wrong with it. Published lines are public."""
+    """Decode a line, or raise `StateMismatch` with the reason, which may quote it: it is public."""
     try:
         line = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -485,7 +485,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
 
 
 def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
-    """Say that a newer streamdp wrote this, if that is why it cannot be read."""
+    """Raise an error that says so, if a newer streamdp wrote this line."""
     try:
         schema = _version_decoder.decode(value).schema
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -498,21 +498,21 @@ def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
 
 
 def _check_key(line: Named, *, where: str) -> None:
-    """A line has exactly one of `key` and `key_base64`, and the latter is base64."""
+    """Refuse a line unless it has exactly one of `key` and `key_base64`, and this is base64."""
     expected = "either key or key_base64"
     if (line.key is UNSET) == (line.key_base64 is UNSET):
-        got = "none of them" if line.key is UNSET else "both"
+        got = "neither" if line.key is UNSET else "both"
         raise StateMismatch(complaint(where, "no key", expected=expected, got=got))
     try:
         key_bytes(line)
     except ValueError:
-        got = f"a key_base64 that is none: {line.key_base64}"
+        got = f"a key_base64 that is not base64: {line.key_base64}"
         raise StateMismatch(complaint(where, "no key", expected=expected, got=got)) from None
 
 
 @lru_cache(maxsize=1024)
 def _standard_error(spec: Estimate, actions: int, length: int) -> float:
-    """Six digits of it: more would depend on the platform's exponential function."""
+    """The standard error to six digits; more would depend on the platform's exp."""
     return float(f"{spec.standard_error(actions=actions, length=length):.6g}")
 
 
@@ -527,7 +527,7 @@ def _key_fields(key: Key) -> tuple[str | UnsetType | None, str | UnsetType]:
 
 
 def key_field(key: Key) -> bytes:
-    """How a line says the key.
+    """The field of a line for a key.
 
     >>> key_field(b"fr"), key_field(None), key_field(b"\\xff")
     (b'"key":"fr"', b'"key":null', b'"key_base64":"/w=="')
@@ -541,7 +541,7 @@ def key_field(key: Key) -> bytes:
 
 
 def _width(content: object) -> int:
-    """How many bytes this takes in a line."""
+    """How many bytes a value takes in a line."""
     return len(_encode(content))
 
 

@@ -2,8 +2,8 @@
 
     {"partition": 0, "offset": 17, "reason": "…", "length": 34, "value": "<base64>"}
 
-The entry's key is the record's. Of the value only the beginning is kept, of the reason, which may
-quote content, no more than a few lines.
+The entry's key is the record's. It keeps only the beginning of the value, and a few lines of the
+reason, which may quote content.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Quarantined(Struct, frozen=True):
     partition: int
     offset: int
     reason: str
-    length: int | None  # how long the whole value is; None: there is none
+    length: int | None  # of the whole value; None: there is no value
     value: bytes | None  # its beginning
 
     def __repr__(self) -> str:
-        """Say which, never what."""
+        """Show the record's place, never its content."""
         return f"Quarantined({self.partition}@{self.offset})"
 
 
@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(Quarantined)
 
 
 def quarantined(*, partition: int, offset: int, reason: str, value: bytes | None) -> bytes:
-    """The entry of a record, bounded whatever is in it.
+    """The entry of a record; its size is bounded, whatever the record's content.
 
     >>> quarantined(partition=0, offset=17, reason="no value", value=None)
     b'{"partition":0,"offset":17,"reason":"no value","length":null,"value":null}'
@@ -50,7 +50,7 @@ def quarantined(*, partition: int, offset: int, reason: str, value: bytes | None
 
 
 def read_quarantined(entry: bytes | None) -> Quarantined:
-    """The entry again."""
+    """Read an entry that `quarantined` wrote."""
     try:
         return _decoder.decode(entry or b"")
     except (msgspec.MsgspecError, UnicodeError):
@@ -59,6 +59,6 @@ def read_quarantined(entry: bytes | None) -> Quarantined:
                 "quarantine",
                 "foreign entry",
                 expected="an entry that streamdp wrote",
-                got=f"{len(entry or b'')} bytes that are none",
+                got=f"{len(entry or b'')} bytes of something else",
             )
         ) from None

@@ -2,17 +2,17 @@
 
 A row is K numbers of 4 or 2 bytes, nothing else. Without frames every record is one slot, and is
 usable if it has exactly the length of a row. With frames a record of b bytes takes
-n = max(1, ⌊b / row bytes⌋) slots; when b is no multiple, nobody can say where its rows begin, and
+n = max(1, ⌊b / row bytes⌋) slots; when b is no multiple, nobody can tell where its rows begin, and
 all its slots are null. With Confluent's prefix b is counted without its five bytes.
 
-Everything here depends on encoded lengths alone: no branch is taken on content, so that neither
-the values nor their badness shows in the time. Numbers that are not finite go through as they
-are; the core nulls their row, and only that.
+Everything here depends on encoded lengths alone: no branch is taken on content, so that the time
+does not depend on values, good or bad. Numbers that are not finite are passed on; the core nulls
+their row, and only that.
 
-A feedback stream's row is one number: what came of the action that the record's header names.
+A feedback stream's row is one number: the loss or reward of the action that the header names.
 
 A batch of well-formed records is one join and one view, with no work for each record beyond its
-length. Bytes are aligned as `bytes` objects are, hence as float32 wants them.
+length. `bytes` objects are aligned well enough for float32.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class RawRows:
     prefix: Prefix
 
     def __post_init__(self) -> None:
-        """Refuse what is no configuration."""
+        """Check the options."""
         checked_option(self.frames, where="format.frames", allowed=(False, True))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
 
     @property
     def row_bytes(self) -> int:
-        """How long an encoded row is."""
+        """The length of an encoded row."""
         return self.columns * _WIRE_TYPES[self.scalar].itemsize
 
     def settings(self) -> dict[str, Setting]:
-        """Whatever decides how a record is read."""
+        """Everything that decides how a record is read."""
         return {"name": self.scalar, "frames": self.frames, "prefix": self.prefix}
 
     def slots(self, lengths: Ints) -> Ints:
@@ -87,12 +87,12 @@ class RawRows:
         misfits = np.flatnonzero(lengths - self._skip != slots * self.row_bytes)
         if len(misfits) or self._skip:
             bodies = self._bodies(values, slots=slots, misfits=misfits)
-        joined = b"".join(bodies)  # type: ignore[arg-type]  # what has no value is a misfit
+        joined = b"".join(bodies)  # type: ignore[arg-type]  # a null value is a misfit
         rows = np.frombuffer(joined, dtype=_WIRE_TYPES[self.scalar])
         return Decoded(_as_float32(rows.reshape(-1, self.columns)), slots)
 
     def encode(self, numbers: NDArray[np.float32]) -> bytes:
-        """One record that carries these rows; Confluent's prefix is the producer's to add."""
+        """One record that carries these rows, with zeros in place of Confluent's prefix."""
         rows = checked_rows(numbers, columns=self.columns)
         if len(rows) > 1 and not self.frames:
             raise InvalidConfig(
@@ -129,7 +129,7 @@ class RawRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RawFormat:
-    """Rows of losses, one number for each action; made by `Float32Format` and `Float16Format`."""
+    """Rows of losses, one number for each action."""
 
     actions: tuple[str, ...]
     scalar: Scalar
@@ -138,18 +138,18 @@ class RawFormat:
     _rows: RawRows = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no configuration."""
+        """Check the actions and options."""
         columns = len(checked_actions(self.actions))
         rows = RawRows(columns, self.scalar, self.frames, self.prefix)
         object.__setattr__(self, "_rows", rows)
 
     @property
     def row_bytes(self) -> int:
-        """How long an encoded row is."""
+        """The length of an encoded row."""
         return self._rows.row_bytes
 
     def settings(self) -> Mapping[str, Setting]:
-        """Whatever decides how a record is read."""
+        """Everything that decides how a record is read."""
         return self._rows.settings()
 
     def slots(self, lengths: Ints) -> Ints:
@@ -169,7 +169,7 @@ class RawFormat:
         return self._rows.explain(value)
 
     def __repr__(self) -> str:
-        """Say which format, for how many actions."""
+        """Show the format and the number of actions."""
         return (
             f"RawFormat({self.scalar}, K={len(self.actions)},"
             f" frames={self.frames}, prefix={self.prefix})"
@@ -187,7 +187,7 @@ class RawFeedback:
     _rows: RawRows = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no configuration."""
+        """Check the options; a row has no place for the action's name."""
         if self.feedback.played == "value":
             raise InvalidConfig(
                 complaint(
@@ -201,7 +201,7 @@ class RawFeedback:
         object.__setattr__(self, "_rows", rows)
 
     def settings(self) -> Mapping[str, Setting]:
-        """Whatever decides how a record is read: part of the configuration's digest."""
+        """Everything that decides how a record is read: part of the configuration's digest."""
         return {**self._rows.settings(), **self.feedback.settings()}
 
     def slots(self, lengths: Ints) -> Ints:
@@ -209,7 +209,7 @@ class RawFeedback:
         return self._rows.slots(lengths)
 
     def decode(self, values: Sequence[Value]) -> Outcomes:
-        """What a batch of payloads says. Never raises because of content."""
+        """Decode a batch of payloads. Never raises because of content."""
         decoded = self._rows.decode(values)
         return Outcomes(decoded.losses[:, 0], decoded.slots_per_record)
 
@@ -222,13 +222,13 @@ class RawFeedback:
         return self._rows.explain(value)
 
     def __repr__(self) -> str:
-        """Say which format, for how many actions."""
+        """Show the format and the number of actions."""
         feedback = self.feedback
         return f"RawFeedback({self.scalar}, {feedback.content}, K={len(feedback.actions)})"
 
 
 def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """The rows in the machine's own float32; a view of the joined bytes where it can be."""
+    """The rows as float32 of this machine; a view of the joined bytes where possible."""
     if rows.dtype == np.float32 and sys.byteorder == "little":
         return rows.view(np.float32)
     with np.errstate(invalid="ignore"):  # a signalling NaN is content like any other
@@ -237,7 +237,7 @@ def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class RawFactory:
-    """The entry point of a raw format: everything but the stream's own configuration."""
+    """The entry point of a raw format: call it, or let a configuration make the format."""
 
     scalar: Scalar
 

@@ -1,12 +1,12 @@
-"""Many releases at once to the bytes that a commit makes durable and the next one publishes.
+"""Encodes many releases at once: the bytes that a commit makes durable and the next one publishes.
 
-The same bytes as `state.record` and `state.encode_recorded` make of each release, a test says so,
-at a third of the cost. Most of a line is equal for all releases of a kind, so the plain encoder
-is asked once, with marks for the numbers and the key, and its answer becomes a template. What was
-drawn comes last in each line; the ends for each action are asked of the plain encoder too, once for
-many commits. What a feedback stream's release says of its arms has marks of its own and is put in
-as base64: length and course are functions of K. Estimates, whose ends are all different, go the
-plain way, and so do openings that are carried over: a key has one in an epoch.
+The bytes are those of `state.record` and `state.encode_recorded` (a test compares them), in a third
+of the time. Most of a line is equal for all releases of a kind, so the plain encoder is called
+once, with marks in place of the numbers and the key, and its result becomes a template. What was
+drawn comes last in each line; the ends for each action also come from the plain encoder, once for
+many commits. The arms' numbers in a feedback stream's release have marks of their own and are
+inserted as base64: length and steps are functions of K. Estimates, whose ends are all different,
+use the plain encoder, and so do carried openings, of which a key has one in an epoch.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from streamdp.wire.state import encode_recorded, record
 class Lasts(Enum):
     """How long an entry stays in the state."""
 
-    UNTIL_SAVED = "until saved"  # a release, until it is published and its row's save is past it
-    UNTIL_PUBLISHED = "until published"  # a vote of the pool, which is saved with each checkpoint
+    UNTIL_SAVED = "until saved"  # a release, until it is published and its row is saved after it
+    UNTIL_PUBLISHED = "until published"  # a vote of the pool; checkpoints hold the pool itself
     FOR_THE_EPOCH = "for the epoch"  # a prior
 
 
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
     lasts: Lasts = Lasts.UNTIL_SAVED
 
     def __repr__(self) -> str:
-        """Say where it goes, never what was drawn: it is not public yet, or never."""
+        """Show the entry's key, never the draw, which is not public yet."""
         return f"Entry({self.place!r})"
 
 
@@ -69,7 +69,7 @@ def record_all(
 ) -> list[Entry]:
     """Every release with its final bytes, in order; the first ledger line has this ordinal.
 
-    The partition's first ledger line of all says which topic of its name the input is.
+    The very first ledger line of a partition has the input topic's id.
     """
     if ordinal == 1 and input_id is not None and len(releases):
         first = _plainly(releases[0], lines=replace(lines, input_id=input_id), mode=mode, ordinal=1)
@@ -107,7 +107,7 @@ def record_all(
 def _between(
     drawn: Release | CrowdPrior, releases: Releases, last_offset: int, lines: Lines, ordinal: int
 ) -> Entry:
-    """The line of a vote of the pool, or of a prior before a draw is told it."""
+    """The entry of a vote of the pool, or of a prior, which comes before the draws that use it."""
     partition, epoch = releases.partition, releases.epoch
     entries = Entries(releases.stream, partition)
     if isinstance(drawn, Release):
@@ -122,9 +122,9 @@ def _between(
 
 
 def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
-    """The releases of a feedback stream."""
+    """The entries of a feedback stream's releases."""
     feedback = releases.feedback
-    assert feedback is not None or not len(releases), "its releases tell a policy"
+    assert feedback is not None or not len(releases), "its releases have policies"
     if feedback is None:
         return []
     codes = set(releases.kind.tolist())
@@ -153,7 +153,7 @@ def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) 
 
 
 def _by_place(releases: Releases) -> Mapping[int, list[tuple[Release | CrowdPrior, int]]]:
-    """What comes between releases, by how many of them come before it."""
+    """The pool's votes and priors between releases, by how many releases come before them."""
     between: defaultdict[int, list[tuple[Release | CrowdPrior, int]]] = defaultdict(list)
     for at, drawn, last in releases.between():
         between[at].append((drawn, last))
@@ -161,7 +161,7 @@ def _by_place(releases: Releases) -> Mapping[int, list[tuple[Release | CrowdPrio
 
 
 def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
-    """Of each release: key, code of the kind, born, block, first and last offset, start, stop."""
+    """For each release: key, code of the kind, born, block, first and last offset, start, stop."""
     columns = (
         releases.kind,
         releases.born,
@@ -175,7 +175,7 @@ def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
 
 
 def _texts(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
-    """Each row's numbers as lines say them."""
+    """Each row's numbers as lines contain them."""
     rows = table.astype(numbers)
     written, width = memoryview(rows.tobytes()), rows.itemsize * rows.shape[1]
     return (
@@ -184,7 +184,7 @@ def _texts(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
 
 
 def _plainly(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Entry:
-    """One release by the plain encoder."""
+    """The entry of one release, from the plain encoder."""
     recorded = record(release, lines=lines, mode=mode, ordinal=ordinal)
     place = release_entry(release.identity)
     return Entry(release.key, place, encode_recorded(recorded), recorded.ledger, recorded.action)
@@ -202,7 +202,7 @@ class _Kind:
 
     releases: Releases
     code: int
-    gift: Gift  # what their keys donate next
+    gift: Gift  # the blocks that their keys donate next
     lines: Lines = field(kw_only=True)
     mode: Mode = field(kw_only=True)
     _texts: _Templates = field(init=False)
@@ -219,7 +219,7 @@ class _Kind:
     def entry(
         self, key: Key, value: int, in_force: int, numbers: Sequence[int], prior: int
     ) -> Entry:
-        """One release of this kind; the numbers: born, block, offsets, slots, ordinal."""
+        """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal."""
         ends = self._ends.get((value, in_force))
         if ends is None:
             kind = self.releases.kinds[self.code]
@@ -239,7 +239,7 @@ class _Kind:
 
 @dataclass(slots=True)
 class _FeedbackKind:
-    """As `_Kind`, for a feedback stream, whose releases hold a number for each arm."""
+    """Like `_Kind`, for a feedback stream, whose releases have numbers for each arm."""
 
     releases: Releases
     code: int
@@ -249,7 +249,7 @@ class _FeedbackKind:
     _has_sums: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the templates, with marks for what is said of the arms."""
+        """Make the templates, with marks for the arms' numbers."""
         arms = len(self.lines.actions)
         self._has_sums = self.releases.kinds[self.code] == SUMS
         sums = BlockSums(_mark("gains", 8 * arms), _mark("shown", 8 * arms))
@@ -266,7 +266,7 @@ class _FeedbackKind:
         self, key: Key, numbers: Sequence[int], prior: int, gains: bytes, shown: bytes,
         policy: bytes,
     ) -> Entry:  # fmt: skip
-        """One release of this kind; the numbers: born, block, offsets, slots, ordinal.
+        """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal.
 
         In shadow mode the sums are in the recorded bytes only, not in the ledger line.
         """
@@ -289,7 +289,7 @@ class _FeedbackKind:
 
 
 class _Templates(NamedTuple):
-    """The texts of one kind of release, with places for what differs."""
+    """The texts of one kind of release, with placeholders for what differs."""
 
     place: bytes
     drawn: bytes
@@ -307,9 +307,9 @@ def _templates(
     policy: bytes | None = None,
     gift: Gift = NO_GIFT,
 ) -> _Templates:
-    """Ask the plain encoder once and put places where the marks are.
+    """Call the plain encoder once and put placeholders where the marks are.
 
-    `gift`: what the keys of all releases that use the templates donate next.
+    `gift`: what the keys of all these releases donate next.
     """
     if lines.giving is not None:
         lines = replace(lines, giving=replace(lines.giving, always=gift))
@@ -340,12 +340,12 @@ def _templates(
 
 
 def _mark(name: str, size: int) -> bytes:
-    """A placeholder of this many bytes that no name contains: it stands for the arms' numbers."""
+    """A mark of this many bytes that no name contains; it stands for the arms' numbers."""
     return shake_128(name.encode()).digest(size)
 
 
 def _written(mark: bytes) -> tuple[bytes, bytes]:
-    """How a line says the mark, and what takes its place."""
+    """The mark as lines contain it, and its placeholder."""
     return b2a_base64(mark, newline=False), b"%b"
 
 
@@ -353,7 +353,7 @@ def _written(mark: bytes) -> tuple[bytes, bytes]:
 def _ends(
     lines: Lines, mode: Mode, kind: str, value: int, in_force: int
 ) -> tuple[bytes, bytes | None]:
-    """What follows the head of a ledger line and of an action of this value."""
+    """The ends of a ledger line and of an actions line with this value, after their heads."""
     identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
     prior = 0 if lines.crowd else None
     release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force, prior=prior)
@@ -368,7 +368,7 @@ def _head(line: bytes) -> bytes:
 
 
 def _template(text: bytes, places: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The text with places for the marks, each of which is there once and in this order."""
+    """The text with placeholders for the marks, each of which occurs once and in this order."""
     pattern = text.replace(b"%", b"%%")
     parts = []
     for mark, place in places:

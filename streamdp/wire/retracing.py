@@ -1,18 +1,18 @@
-"""A feedback learner's policies, computed again from its ledger lines and from nothing else.
+"""Computes a feedback learner's policies again, from its ledger lines alone.
 
-A line of a feedback stream names the learner with its options and says the released sums and counts
-of its block. Policies are a function of these (`core.evidence.policy`), so whoever has the ledger
-arrives at the same 2^24 parts. `Retraced` follows the lines of one learner (one key, epoch and
-birth), in their order. A learner whose opening carried a history over begins with that:
+A line of a feedback stream names the learner with its options and has the released sums and counts
+of its block. Policies are a function of these (`core.evidence.policy`), so anybody who has the
+ledger arrives at the same 2^24 parts. `Retraced` follows the lines of one learner (one key, epoch
+and birth) in their order. A learner whose opening carried a history over begins with that:
 
 1. The learner is the same in all its lines, and one that a recipe makes.
 2. ε, the block's slots and the number of actions are those that this learner releases with.
 3. Where the action stands in a header, an action was shown no more often than the block has slots.
-4. After each line, `policy` is what must be in force. After a line that was withheld (shadow mode)
-   nothing can be computed: its sums are not told.
+4. After each line, `policy` is what must be in force. After a withheld line (shadow mode) nothing
+   can be computed, because its sums are missing.
 
-With a crowd a policy follows from a prior too, whose number the line says. Whoever asks for the
-policy has read the prior's line, and gives what it tells.
+With a crowd a policy also follows from a prior, whose number the line has. The caller reads the
+prior's line and passes the prior in.
 
 The names of the actions are not in the ledger. Policies do not depend on them, only on how many.
 """
@@ -40,7 +40,7 @@ _SHOWN = 80  # characters of a foreign text that are shown
 
 
 class Begun(NamedTuple):
-    """The public history that a learner opens with."""
+    """The block and the public history that a learner opens with."""
 
     block: int = 0
     history: bytes = b""  # two little-endian float64 for each action; empty: nothing is known
@@ -50,9 +50,9 @@ NEW = Begun()
 
 
 def begun_with(line: Charge) -> Begun:
-    """The history that an opening's line carries over; checking it needs the earlier lines.
+    """The history that an opening's line carries over; it is not compared with earlier lines.
 
-    `StateMismatch` where it is no history.
+    `StateMismatch` if its length is not that of a history.
     """
     if line.carried is UNSET:
         return NEW
@@ -61,7 +61,9 @@ def begun_with(line: Charge) -> Begun:
         history = from_base64(line.carried.history, "history")
         if not history or len(history) % (_NUMBER_BYTES * KEPT_PER_ARM):
             raise StateMismatch(
-                complaint("history", "length", expected="two numbers an arm", got=len(history))
+                complaint(
+                    "history", "length", expected="two numbers an arm", got=f"{len(history)} bytes"
+                )
             )
     return Begun(line.carried.first_block, history)
 
@@ -81,22 +83,22 @@ class Retraced:
         self._text: str | None = None  # the learner, as the lines have it
         self._actions: int | None = None
         self._state: Floats | None = None  # None: nothing is known yet
-        self._block = 0  # that the policy is in force during
+        self._block = 0  # the open block, during which the policy is in force
         self._withheld = False
         self.prior_number: int | None = None  # the number of the prior that the policy follows from
 
     @property
     def unjudged(self) -> bool:
-        """Whether the latest line comes after one that was withheld, or is withheld itself."""
+        """Whether this line or an earlier one was withheld, so that nothing can be computed."""
         return self._withheld
 
     @property
     def history(self) -> Floats | None:
-        """What the sums so far make of each action, 2 × K; None: nothing is known, or told."""
+        """The history after the sums so far, 2 × K; None: nothing is known, or it is withheld."""
         return None if self._state is None else self._state[0]
 
     def read(self, line: Charge) -> Iterator[str]:
-        """The fault of a line, given those before it; None for a right one."""
+        """Read the next line; yield what is wrong with it, given those before it."""
         text = "" if line.learner is UNSET else line.learner
         if self._text is None:
             self._text = text
@@ -113,11 +115,11 @@ class Retraced:
             sums = line.block_sums()
             yield from self._followed(line, sums)
         except (InvalidConfig, StateMismatch) as error:
-            self._withheld = True  # what follows from this line cannot be computed
+            self._withheld = True  # later policies cannot be computed
             yield f"block {line.block}: {error}"
 
     def _open(self, line: Charge) -> None:
-        """Begin with what was carried over."""
+        """Begin with the carried history."""
         begun = begun_with(line)
         self._block = begun.block
         if begun.history:
@@ -128,7 +130,7 @@ class Retraced:
         self._block = line.block + 1
         if sums is None:
             if line.withheld is not True:
-                yield f"block {line.block} tells no sums, though it was not withheld"
+                yield f"block {line.block} has no sums, though it was not withheld"
                 self._withheld = True
             return
         actions, rest = divmod(len(sums.gains), _NUMBER_BYTES)
@@ -145,9 +147,9 @@ class Retraced:
             self._state = learner.learned(before, gains[None], shown[None])
 
     def policy(self, actions: int, prior: CrowdPrior | None = None) -> bytes | None:
-        """What is in force after the latest line, K little-endian uint32; None: not computable.
+        """The policy in force after the latest line, K little-endian uint32; None: not computable.
 
-        `prior`: the one of the number `prior_number`, where the line names a crowd.
+        `prior`: the prior with the number `prior_number`, where the line names a crowd.
         """
         if self._withheld or self._text is None or self._actions not in (None, actions):
             return None
@@ -167,11 +169,10 @@ def policies_after(
     begun: Begun = NEW,
     priors: Sequence[CrowdPrior] = (),
 ) -> Policy:
-    """The policies after the given numbers of a learner's blocks (rising), a row for each.
+    """The policies after the given (ascending) numbers of a learner's blocks, a row for each.
 
-    `learner` is what the ledger's lines have, `begun` what its opening carried over, `priors` what
-    each of the policies was told, where there is a crowd.
-    `InvalidConfig` where such sums are none of its.
+    `learner` is the text in ledger lines, `begun` what its opening carried over, `priors` the prior
+    of each policy, where there is a crowd. `InvalidConfig` if the sums cannot be this learner's.
     """
     made = _learner(learner, actions)
     if len(begun.history) not in (0, _NUMBER_BYTES * KEPT_PER_ARM * actions) or any(
@@ -194,7 +195,7 @@ def policies_after(
 
 
 def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:
-    """Whether the learner that the line names releases such a block, at this charge."""
+    """Yield what is wrong with a line's charge, slots or counts, given its learner."""
     if line.charge != learner.charge:
         yield f"block {line.block} is charged ε = {line.epsilon}, its learner's is {learner.charge}"
     schedule = learner.schedule
@@ -207,12 +208,12 @@ def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Itera
     if learner.played == "header" and not 0 <= int(shown.sum()) <= line.stop - line.start:
         yield f"block {line.block}: actions were shown more often than it has slots"
     elif learner.played == "header" and (shown < 0).any():
-        yield f"block {line.block}: an action was shown less than never"
+        yield f"block {line.block}: an action has a count below 0"
 
 
 @lru_cache(maxsize=64)
 def _learner(text: str, actions: int) -> PolicyLearner:
-    """The learner that a line names, for this many actions."""
+    """The learner that a line names, with this many actions."""
     try:
         options = json.loads(text)
         return feedback_learner_of(options, actions=[str(action) for action in range(actions)])

@@ -1,13 +1,13 @@
-"""A snapshot of a partition's votes, as its record tells it to the other partitions.
+"""Encodes and reads a snapshot of a partition's votes, the record that other partitions get.
 
-The record's key is the partition's number, so that a compacted topic keeps the newest of each.
-What it counts is on the partition's ledger: the line of the prior of this epoch and number says
-which record was the last and how many votes there were, and the votes stand before it. So anybody
-can make the snapshot again, and hold it against its digest.
+The record's key is the partition's number, so that a compacted topic keeps the newest of each. The
+votes that it counts are on the partition's ledger: the line of the prior of this epoch and number
+has the last record and the number of votes, and the votes stand before it. So anybody can make the
+snapshot again and compare its digest.
 
-The trusted state has the same bytes: of a partition's own newest snapshot, and of those that it
-has adopted. Reading is strict. What others wrote is held against the stream, its configuration and
-its crowd too (`read_snapshot`).
+The trusted state has the same bytes for a partition's own newest snapshot, and for those that it
+has adopted. Reading is strict. A snapshot from others is also compared with the stream, its
+configuration and its crowd (`read_snapshot`).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class SnapshotRecord(Struct, frozen=True, kw_only=True, tag_field="type", tag="s
     stream: str
     partition: Natural
     epoch: Natural
-    number: Annotated[int, Meta(ge=1, description="Of the prior that was made of these votes.")]
+    number: Annotated[int, Meta(ge=1, description="The number of the prior from these votes.")]
     crowd: Annotated[str, Meta(description="How priors follow from votes.")]
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
-    fingerprint: Annotated[str, Meta(description="Digest of what is told; priors name it.")]
+    fingerprint: Annotated[str, Meta(description="Digest of the snapshot; priors name it.")]
     priors: Annotated[
         str,
         Meta(
@@ -59,13 +59,13 @@ class SnapshotRecord(Struct, frozen=True, kw_only=True, tag_field="type", tag="s
         str,
         Meta(
             description="base64 of 6 little-endian int32 for each kind of vote: place of its prior"
-            " among those told, slots of its block, whether it was for the action in force, the"
-            " action, group of its key, how many keys."
+            " in `priors`, slots of its block, whether it was for the action in force, the action,"
+            " group of its key, how many keys."
         ),
     ]
 
     def snapshot(self) -> CrowdSnapshot:
-        """What is told; refused where it is not what the fingerprint says."""
+        """The snapshot; `StateMismatch` if it does not match the fingerprint."""
         priors, cells = from_base64(self.priors, "priors"), from_base64(self.votes, "votes")
         snapshot = CrowdSnapshot(self.partition, self.epoch, self.number, priors, cells)
         if snapshot.digest != self.fingerprint:
@@ -77,7 +77,7 @@ class SnapshotRecord(Struct, frozen=True, kw_only=True, tag_field="type", tag="s
 
 
 def encode_snapshot(snapshot: CrowdSnapshot, *, lines: Lines) -> bytes:
-    """The value of a snapshot's record, of the stream that these lines are of."""
+    """The value of a snapshot's record, in the stream of these lines."""
     return _encode(
         SnapshotRecord(
             schema=SNAPSHOT_SCHEMA,
@@ -97,7 +97,7 @@ def encode_snapshot(snapshot: CrowdSnapshot, *, lines: Lines) -> bytes:
 
 
 def decode_snapshot(value: bytes, *, where: str = "snapshot") -> SnapshotRecord:
-    """Read a snapshot's record; `StateMismatch` if it is none that this version reads."""
+    """Read a snapshot's record; `StateMismatch` if this version cannot read it."""
     try:
         record = _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -113,7 +113,7 @@ def decode_snapshot(value: bytes, *, where: str = "snapshot") -> SnapshotRecord:
 
 
 def read_snapshot(value: bytes, *, lines: Lines, partition: int) -> CrowdSnapshot:
-    """The snapshot that a partition of this stream has told, held against the stream's crowd."""
+    """Read a snapshot of a partition of this stream, and check it against the stream's crowd."""
     where = f"snapshot of partition {partition}"
     record = decode_snapshot(value, where=where)
     of = (record.stream, record.partition, record.crowd, record.digest)

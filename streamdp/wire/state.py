@@ -1,20 +1,20 @@
-"""The trusted state that a partition is rebuilt from: its entries' keys and values, as bytes.
+"""The trusted state that a partition is rebuilt from: the values of its entries, written and read.
 
-Where each entry is, `entries` says.
+`entries` has the entries' keys.
 
 A recorded release is three lines: what was drawn (which a rebuild needs in every mode), the final
-bytes for the ledger, and the final bytes for the actions topic, empty where nothing goes there.
-Its size is independent of what was drawn: each of the three is filled to its longest.
+bytes for the ledger, and the final bytes for the actions topic, empty if nothing goes there. Its
+size is independent of what was drawn: each of the three lines is filled to its longest.
 
-Reading is strict: what is not surely right raises `StateMismatch`, because going on could redraw
-a release. Every entry says by which version of the state's layout it was written and which is the
-oldest that may read it; a state that only a newer streamdp can read is refused, so that neither an
+Reading is strict: anything that does not fit raises `StateMismatch`, because to continue could
+redraw a release. Every entry has the version of the state's layout that wrote it and the oldest
+version that may read it; a state that only a newer streamdp can read is refused, so that neither an
 upgrade nor a downgrade guesses. Errors name entries, never what was drawn.
 
-Which releases wait to be published is a matter of ordinals: the checkpoint says up to which ordinal
-ledger lines are recorded and up to which they are published, and exactly those between wait. In
-layout version 1 a recorded release said the commit that recorded it: those of the checkpoint's own
-commit wait. Such a state is read, and what waits in it is published with the bytes that it has.
+Ordinals tell which releases wait to be published: the checkpoint has the ordinals of the last
+recorded and of the last published ledger line, and exactly the lines between wait. In layout
+version 1 a recorded release had the number of its commit: those of the checkpoint's own commit
+wait. Such a state is read, and its waiting releases are published with the bytes that they have.
 """
 
 from __future__ import annotations
@@ -64,47 +64,47 @@ from streamdp.wire.snapshots import largest_snapshot, saved_snapshot
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded, written_by
 
 LONG = 2**63 - 1
-"""No number in an entry has more digits."""
+"""The largest number in an entry."""
 
 ESCAPED = b"\x01"
-"""A byte that JSON writes with the most characters: \u0001."""
+"""A byte for which JSON needs the most characters: \u0001."""
 
 
 class LastRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The newest record that was read, so as to know the input again; never shown to anybody."""
+    """The newest record read, by which the input is recognised; never shown to anybody."""
 
     offset: Natural
     digest: Annotated[str, Meta(min_length=32, max_length=32)]
-    whole: bool | UnsetType = UNSET  # whether headers and timestamp are in it too
+    whole: bool | UnsetType = UNSET  # whether the digest covers headers and timestamp too
 
     def __repr__(self) -> str:
-        """Say where, never what."""
+        """Show the offset, never the digest."""
         return f"LastRecord(offset={self.offset})"
 
 
 class SavedAges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The newest timestamps at a checkpoint, in milliseconds; of streams with `idle`."""
+    """The newest timestamps at a checkpoint, in milliseconds; for streams with `idle`."""
 
     idle: Positive
-    since: Natural  # what stands for the time of rows that were saved without one
+    since: Natural  # the time assumed for rows that were saved without one
     newest: Natural  # the largest timestamp of all records before `next_offset`
-    low: Natural  # of those up to `low_water`, that record included
+    low: Natural  # the largest timestamp of all records up to and including `low_water`
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The only trusted position of a partition, and what its state is a state of."""
+    """The only trusted position of a partition, and the configuration of its state."""
 
     version: Version = VERSION
     min_reader: Version = MIN_READER
     next_offset: Natural  # every record before it is in the state, and none after
     low_water: Natural  # the oldest record that a rebuild must read again
-    rows: Natural  # how many learners a rebuild arrives at, beside those that are away
-    commit_seq: Natural  # how many commits there were: trusted, paced by the clock
+    rows: Natural  # how many learners a rebuild arrives at, besides those that are away
+    commit_seq: Natural  # how many commits there were; not public, as the clock paces them
     lines_recorded: Natural  # the ordinal of the last ledger line that has its final bytes
     lines_published: Natural  # the ordinal of the last one that is published
     epoch: Natural
     digest: str  # of the stream's configuration
-    partitions: Positive  # of the input topic: more of them move keys
+    partitions: Positive  # how many the input topic has: adding some would move keys
     began_with: Positive  # how many it had when the stream began
     stream_epoch: Natural | None = None  # the stream's, where the partition has its own
     input_id: str | None = None  # of the input topic, where the transport knows one
@@ -114,43 +114,35 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a partition tells the others, stored beside the offset in their consumer group."""
+    """What other partitions must know of this one, stored beside its consumer group's offset."""
 
     epoch: Natural
     began_with: Positive
 
 
-class OwnerEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The entry that names the partition's last owner."""
-
-    version: Version = VERSION
-    min_reader: Version = MIN_READER
-    owner: Annotated[str, Meta(min_length=1)]  # different for each taking
-
-
 class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the rows of an epoch mean: enough to read what is public of them in a later one."""
+    """What the rows of an epoch mean: enough to read their public columns in a later epoch."""
 
     version: Version = VERSION
     min_reader: Version = MIN_READER
-    carries: bool  # whether the epoch itself began with what was public of the one before
+    carries: bool  # whether the epoch itself carried over from the one before
     actions: list[str]
-    schedule: tuple[list[int], list[int]]  # lengths of blocks: once, then again and again
+    schedule: tuple[list[int], list[int]]  # lengths of blocks: the prefix, and the repeated tail
     row_digest: Annotated[str, Meta(min_length=32, max_length=32)]
-    totals: Natural  # how many numbers a row has of estimates, of memories, of shown arms
-    remembered: Natural
-    shown: Natural
+    totals: Natural  # how many numbers of a row are for estimates
+    remembered: Natural  # … for the memory
+    shown: Natural  # … for shown arms
     donates: Positive | UnsetType = UNSET  # blocks of fewer slots went to the pool
-    learner: str = ""  # of a feedback stream: recipe and options
-    noted_from: Natural | UnsetType = UNSET  # of those born before, nothing says what was withheld
+    learner: str = ""  # feedback streams: recipe and options
+    noted_from: Natural | UnsetType = UNSET  # for keys born earlier, withholding was not noted
 
     def __repr__(self) -> str:
-        """Say what it is of."""
+        """Show the number of actions."""
         return f"EpochLearner({len(self.actions)} actions)"
 
 
 class Withheld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The newest release of a key was drawn in shadow mode: it is not carried over."""
+    """Marks a key whose newest release was drawn in shadow mode: it is not carried over."""
 
     version: Version = VERSION
     min_reader: Version = MIN_READER
@@ -158,27 +150,27 @@ class Withheld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A release that is durable: what was drawn, and the bytes it is published with."""
+    """A durable release: what was drawn, and the bytes it is published with."""
 
     release: Release = field(repr=False)  # in shadow mode nobody may see what was drawn
-    ordinal: int | None  # of its ledger line; None in what layout version 1 recorded
-    commit_seq: int | None  # only there: the commit that recorded it
+    ordinal: int | None  # of its ledger line; None in layout version 1
+    commit_seq: int | None  # layout version 1 only: the commit that recorded it
     ledger: bytes = field(repr=False)
     action: bytes | None = field(repr=False)
 
 
 @dataclass(slots=True)
 class EpochEntries:
-    """What the state holds of one epoch's learners."""
+    """The entries of one epoch."""
 
     learner: EpochLearner | None = None  # what its rows mean; None where no later epoch needs it
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
-    withheld: set[Key] = field(default_factory=set)  # whose newest was shown to nobody
+    withheld: set[Key] = field(default_factory=set)  # keys whose newest release nobody was shown
     priors: dict[int, SavedPrior] = field(default_factory=dict)  # by number
     pool: bytes | None = field(default=None, repr=False)  # as of the checkpoint; NOT PRIVATE
     pooled: dict[int, SavedVote] = field(default_factory=dict)  # by block
-    snapshot: CrowdSnapshot | None = None  # what other partitions were told last
+    snapshot: CrowdSnapshot | None = None  # the newest for other partitions
     adopted: dict[int, CrowdSnapshot] = field(default_factory=dict)  # by partition
 
 
@@ -186,15 +178,14 @@ class EpochEntries:
 class SavedState:
     """All live entries of a partition, read.
 
-    Entries of older epochs are there for keys that have not come since, where the epoch carries
-    over; else they are only there to go (`stale`).
+    Where the epoch carries over, entries of older epochs are kept for keys that have not come
+    since; otherwise they wait to be deleted (`stale`).
     """
 
     checkpoint: Checkpoint | None
-    owner: OwnerEntry | None
     now: EpochEntries
     older: Mapping[int, EpochEntries]
-    stale: tuple[bytes, ...] = field(repr=False)  # entry keys, to be taken away
+    stale: tuple[bytes, ...] = field(repr=False)  # keys of entries to be deleted
 
     @property
     def rows(self) -> Mapping[Key, bytes]:
@@ -203,12 +194,12 @@ class SavedState:
 
     @property
     def releases(self) -> Mapping[Identity, Recorded]:
-        """Its recorded releases."""
+        """The recorded releases of the checkpoint's epoch."""
         return self.now.releases
 
 
 def record(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Recorded:
-    """The release with its final bytes; its ledger line has this ordinal."""
+    """Make the final bytes of a release, whose ledger line has this ordinal."""
     return Recorded(
         release=release,
         ordinal=ordinal,
@@ -224,12 +215,12 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def encode_remark(remark: Remark) -> str:
-    """As text."""
+    """A remark as text."""
     return _encode(remark).decode()
 
 
 def decode_remark(text: str) -> Remark | None:
-    """Read a remark; None for anything else, since the group's metadata is not trusted."""
+    """Read a remark; None for anything else, since a consumer group's metadata is not trusted."""
     try:
         return _remark_decoder.decode(text)
     except msgspec.MsgspecError:
@@ -249,7 +240,7 @@ def encode_withheld() -> bytes:
 def encode_recorded(recorded: Recorded) -> bytes:
     """The value of a recorded release's entry."""
     release = recorded.release
-    assert recorded.ordinal is not None, "what layout version 1 recorded is not written again"
+    assert recorded.ordinal is not None, "releases of layout version 1 are not written again"
     drawn = _Drawn(
         version=VERSION,
         min_reader=MIN_READER,
@@ -270,10 +261,7 @@ def encode_recorded(recorded: Recorded) -> bytes:
 
 
 def _written(recorded: Recorded, column: Literal["gains", "shown"]) -> str | UnsetType:
-    """The sums or counts of a release whose ledger line withholds them: a rebuild needs them.
-
-    Where the ledger line tells them they are not written twice.
-    """
+    """The sums or counts for a rebuild, if the ledger line withholds them; never written twice."""
     sums = recorded.release.sums
     if sums is None or recorded.action is not None:
         return UNSET
@@ -281,7 +269,7 @@ def _written(recorded: Recorded, column: Literal["gains", "shown"]) -> str | Uns
 
 
 def _history(recorded: Recorded) -> str | UnsetType:
-    """The history that a feedback stream's opening carried over, where its line withholds it."""
+    """The history of a carried opening, if its ledger line withholds it."""
     carried = recorded.release.carried
     if carried is None or carried.history is None or recorded.action is not None:
         return UNSET
@@ -289,9 +277,9 @@ def _history(recorded: Recorded) -> str | UnsetType:
 
 
 def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
-    """Bytes, key included, that no recorded release of keys up to this length exceeds.
+    """The largest size, in bytes with the key, of a recorded release of keys up to this length.
 
-    Checked at start against what the transport takes, so that no commit can fail for its size.
+    It is compared with the transport's limit at start, so that no commit can fail for its size.
     """
     if lines.giving is not None:
         lines = replace(lines, giving=replace(lines.giving, always=Gift(LONG, LONG)))
@@ -337,13 +325,8 @@ def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
     return Checkpoint(**fields, lines_recorded=0, lines_published=0)
 
 
-def decode_owner(value: bytes, *, where: str = "owner") -> OwnerEntry:
-    """Read an owner entry's value."""
-    return decoded(_owner_decoder, value, where=where)
-
-
 def decode_recorded(identity: Identity, value: bytes) -> Recorded:
-    """Read a recorded release's value, and hold its parts against each other."""
+    """Read a recorded release's value, and compare its parts with each other."""
     where = _place(identity)
     parts = value.split(b"\n")
     if len(parts) != 3:
@@ -369,8 +352,9 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     by_commit = None if drawn.commit_seq is UNSET else drawn.commit_seq
     ordinal = None if drawn.ordinal is UNSET else drawn.ordinal
     if (ordinal is None, by_commit is None) != (drawn.version == 1, drawn.version > 1):
-        expected = "a commit_seq" if drawn.version == 1 else "an ordinal"
-        raise StateMismatch(complaint(where, "damaged", expected=expected, got="none or another"))
+        expected = "a commit_seq alone" if drawn.version == 1 else "an ordinal alone"
+        got = f"commit_seq {by_commit} and ordinal {ordinal} in version {drawn.version}"
+        raise StateMismatch(complaint(where, "damaged", expected=expected, got=got))
     recorded = Recorded(release, ordinal, by_commit, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)
     return recorded
@@ -380,7 +364,7 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
     """Read all live entries of a partition; `StateMismatch` unless they fit together."""
     places = Entries(stream, partition)
     where = f"state of {stream}/{partition}"
-    point, owner = entries.get(places.checkpoint), entries.get(places.owner)
+    point = entries.get(places.checkpoint)
     checkpoint = None if point is None else decode_checkpoint(point, where=where)
     epochs: defaultdict[int, EpochEntries] = defaultdict(EpochEntries)
     places_of: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -395,20 +379,20 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
             )
         places_of[epoch].append(entry)
         _put(epochs[epoch], places, what, epoch, rest, value, where=where)
-    read_owner = None if owner is None else decode_owner(owner, where=where)
     if checkpoint is None:
-        return SavedState(None, read_owner, EpochEntries(), {}, ())
+        return SavedState(None, EpochEntries(), {}, ())
     now = epochs.pop(checkpoint.epoch, EpochEntries())
     _check_sequence(now, checkpoint, where=where)
     older = _carried_from(now, epochs)
     stale = [place for epoch in sorted(epochs.keys() - older.keys()) for place in places_of[epoch]]
-    return SavedState(checkpoint, read_owner, now, older, tuple(stale))
+    return SavedState(checkpoint, now, older, tuple(stale))
 
 
 def _carried_from(now: EpochEntries, epochs: Mapping[int, EpochEntries]) -> dict[int, EpochEntries]:
     """The older epochs that keys may carry over from: back to the newest that began anew.
 
-    What is left of those before it goes first (`protocol`), so it is never there without that one.
+    Entries of epochs before that one are deleted first (`protocol`), so they are never there
+    without it.
     """
     carried_from: dict[int, EpochEntries] = {}
     carries = now.learner is not None and now.learner.carries
@@ -465,9 +449,9 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epsilon: Exact
     ordinal: Positive | UnsetType = UNSET
     commit_seq: Natural | UnsetType = UNSET
-    sums: str | UnsetType = UNSET  # of a feedback stream, where the ledger line withholds them
+    sums: str | UnsetType = UNSET  # feedback streams, if the ledger line withholds them
     shown: str | UnsetType = UNSET
-    history: str | UnsetType = UNSET  # likewise, of an opening that was carried over
+    history: str | UnsetType = UNSET  # the same for a carried opening
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -489,7 +473,6 @@ class _FirstCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _encode = msgspec.json.Encoder().encode
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
 _first_checkpoint_decoder = msgspec.json.Decoder(_FirstCheckpoint)
-_owner_decoder = msgspec.json.Decoder(OwnerEntry)
 _remark_decoder = msgspec.json.Decoder(Remark)
 _learner_decoder = msgspec.json.Decoder(EpochLearner)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)
@@ -497,12 +480,12 @@ _drawn_decoder = msgspec.json.Decoder(_Drawn)
 
 @lru_cache(maxsize=1024)
 def _exact(epsilon: str) -> Fraction:
-    """A stream has few charges, and reading a fraction takes longer than the rest of a line."""
+    """Cached: a stream has few charges, and a fraction takes longer to read than a line's rest."""
     return Fraction(epsilon)
 
 
 def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
-    """The lines must tell of this very release, and of the same thing drawn."""
+    """Refuse lines of another release, or with another draw."""
     release = recorded.release
     fits = (
         line.identity == release.identity
@@ -526,14 +509,14 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
 
 
 def _sums(drawn: _Drawn) -> BlockSums | None:
-    """The sums that a recorded release holds where its ledger line withholds them."""
+    """The sums in a recorded release whose ledger line withholds them."""
     if drawn.sums is UNSET or drawn.shown is UNSET:
         return None
     return BlockSums(from_base64(drawn.sums, "sums"), from_base64(drawn.shown, "shown"))
 
 
 def _carried(line: Charge, drawn: _Drawn) -> Carried | None:
-    """The history that an opening carried over: from its line or, if withheld, from the state."""
+    """What an opening carried over; the history comes from its line or, if withheld, the state."""
     line_carried = line.carried
     if line_carried is UNSET:
         return None
@@ -547,18 +530,18 @@ def _carried(line: Charge, drawn: _Drawn) -> Carried | None:
 
 
 def _policy(action: bytes) -> bytes | None:
-    """The policy that a line for the actions topic tells, if it tells one."""
+    """The policy in a line for the actions topic; None if it has an action."""
     line = decode_in_force(action)
     return from_base64(line.policy, "policy") if isinstance(line, PolicyLine) else None
 
 
 def _of_another(where: str) -> StateMismatch:
-    expected = "lines of the release they are kept with"
-    return StateMismatch(complaint(where, "damaged", expected=expected, got="others"))
+    expected = "the lines of this release"
+    return StateMismatch(complaint(where, "damaged", expected=expected, got="another's"))
 
 
 def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) -> None:
-    """The releases that wait are those between the checkpoint's ordinals, each once."""
+    """Refuse unless exactly the releases between the checkpoint's two ordinals wait."""
     releases = now.releases
     drawn = [release.ordinal for release in releases.values() if release.ordinal is not None]
     beside: list[SavedPrior | SavedVote] = [*now.priors.values(), *now.pooled.values()]
@@ -577,9 +560,9 @@ def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) ->
     latest = max((release.commit_seq or 0 for release in releases.values()), default=0)
     if latest > checkpoint.commit_seq:
         expected = f"commit_seq up to {checkpoint.commit_seq}"
-        raise StateMismatch(complaint(where, "a release from later", expected=expected, got=latest))
+        raise StateMismatch(complaint(where, "a later release", expected=expected, got=latest))
 
 
 def _place(identity: Identity) -> str:
-    """Which recorded release, in words."""
+    """The name of a recorded release in errors."""
     return f"recorded release {release_entry(identity).decode()}"

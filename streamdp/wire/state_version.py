@@ -1,9 +1,9 @@
-"""Which version of the state's layout an entry was written by, and who may read it.
+"""The version of the state's layout that wrote an entry, and the versions that may read it.
 
-Every entry of a state says the version that wrote it (`version`) and the oldest that may read it
-(`min_reader`). A stream without a crowd is written as version 2, so that the release before may go
-on with it; what a crowd needs is in entries of version 3 and later only, which that release
-refuses by name.
+Every entry holds the version that wrote it (`version`) and the oldest that may read it
+(`min_reader`). A stream without a crowd is written as version 2, so that the release before this
+one can resume it; a crowd needs entries of version 3 or later, which that release refuses with an
+error that says so.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from msgspec import Meta, Struct
 from streamdp.core.errors import StateMismatch, complaint
 
 VERSION = 2
-"""The layout that this library writes, and who may read it, where no crowd is."""
+"""The layout that this library writes for streams without a crowd."""
 
 MIN_READER = 2
-"""The oldest layout version whose code may read what this library writes."""
+"""The oldest layout version whose code may read these entries."""
 
 CROWD_VERSION = 3
-"""The layout of the entries of a crowd; whose code is older cannot go on with them."""
+"""The layout of the entries of a crowd; older code cannot resume them."""
 
 POOL_VERSION = 4
-"""The layout of a checkpoint whose keys donate: their pool is saved with it."""
+"""The layout of a checkpoint whose keys donate: the pool is saved with it."""
 
 ADOPTION_VERSION = 5
-"""The layout of a crowd across partitions: what was adopted of others stands beside the priors."""
+"""The layout of a crowd across partitions: adopted snapshots are saved beside the priors."""
 
 NEWEST = ADOPTION_VERSION
 """The newest layout that this library reads."""
@@ -37,7 +37,7 @@ Version = Annotated[int, Meta(ge=1)]
 
 
 class Versioned(Protocol):
-    """What every entry's value says beside its content."""
+    """What every entry's value has beside its content."""
 
     @property
     def min_reader(self) -> int:
@@ -46,7 +46,7 @@ class Versioned(Protocol):
 
 
 class _Readers(Struct):
-    """What every versioned value says, whatever else it says."""
+    """The two fields that every versioned value has."""
 
     version: Version
     min_reader: Version
@@ -58,7 +58,7 @@ Read = TypeVar("Read", bound=Versioned)
 
 
 def decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) -> Read:
-    """The value, or `StateMismatch`; what a decoder quotes is not passed on, this is trusted."""
+    """Decode a value, or raise `StateMismatch` without quoting it: the state is trusted."""
     try:
         entry = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -73,7 +73,7 @@ def decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) ->
 
 
 def written_by(value: bytes) -> int | None:
-    """The layout version that a value says; None if it says none."""
+    """The layout version that a value states; None if it states none."""
     try:
         return _readers_decoder.decode(value).version
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -81,7 +81,7 @@ def written_by(value: bytes) -> int | None:
 
 
 def refuse_newer(value: bytes, *, where: str) -> None:
-    """Say that a newer streamdp wrote this, if that is why it cannot be read."""
+    """Raise an error that says so, if a newer streamdp wrote this value."""
     try:
         readers = _readers_decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

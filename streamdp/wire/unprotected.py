@@ -1,10 +1,10 @@
 """The label of everything shown outside the privacy guarantee, defined once.
 
-What looks at content exactly (sums of saved rows, samples of events, what was set aside, a replay
-of a log) is for an operator who may see the events themselves (P8, the operator's tier). It can be
-copied, piped and stored, so a note on standard error is not enough: the label is in the output. In
-JSON every object that holds something exact has it as its first member; a line of text begins with
-it. What is simulated, planned or audited shows invented events and has no label.
+Exact content (sums of saved rows, samples of events, quarantined records, a replay of a log) is for
+an operator who may see the events themselves (P8, the operator's tier). Output can be copied, piped
+and stored, so a note on standard error is not enough: the label is in the output. In JSON it is the
+first member of every object that holds something exact; a line of text begins with it. Simulations,
+plans and audits show invented events and have no label.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NOT_PRIVATE = "NOT PRIVATE"
-"""What each label begins with, and what tells an exact finding by its subject."""
+"""The beginning of each label; it also marks exact findings."""
 
 LABEL = f"{NOT_PRIVATE}: this shows content of events. Decisions taken on it leave the guarantee."
 """For people, and as the value of `MEMBER` for programs."""

@@ -1,11 +1,11 @@
 """The published JSON Schemas (draft 2020-12): of events, and of what readers see.
 
-They are files beside this module, so that a producer or a reader can take them as they are; a
-test holds them equal to what the code reads and writes. `event-list` and `event-mapping` are the
-two layouts of JSON input, `event-feedback` what a JSON record of a feedback stream says. `request`
-and `outcome` are the contents from which an assembly makes events. `action` and `ledger` are the
-lines of the topics of that name, `policy` is the line of a feedback stream's actions topic,
-`assembly` the line of an assembly's ledger, `snapshot` a record of a crowd topic.
+They are files beside this module, which producers and readers can use as they are; a test compares
+them with what the code reads and writes. `event-list` and `event-mapping` are the two layouts of
+JSON input, `event-feedback` is a JSON record of a feedback stream. `request` and `outcome` are the
+contents from which an assembly makes events. `action` and `ledger` are the lines of the topics of
+that name, `policy` is the line of a feedback stream's actions topic, `assembly` the line of an
+assembly's ledger, `snapshot` a record of a crowd topic.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _TITLES = {
     "event-mapping": "An event: the loss of each action by its name.",
     "event-feedback": "An event: the loss or reward of the action that its header names.",
     "request": "A request's content, where an assembly looks at it: rankers or errors.",
-    "outcome": "What came of a request: one of these, as the assembly's mode says.",
+    "outcome": "The outcome of a request: one of these, depending on the assembly's mode.",
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
-    "ledger": "What a release cost the events that it read, the beginning of an epoch, or a prior.",
-    "assembly": "Which requests may become events: a line of an assembly's ledger.",
-    "snapshot": "What a partition tells the others of its votes: a record of a crowd topic.",
+    "ledger": "A release and its charge, the beginning of an epoch, a prior, or a pool's vote.",
+    "assembly": "The requests that may become events: a line of an assembly's ledger.",
+    "snapshot": "A partition's votes, counted for the other partitions: a record of a crowd topic.",
 }
 
 
@@ -91,7 +91,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def build(name: str) -> dict[str, Any]:
-    """What the schema must be, from the types that read and write."""
+    """Build the schema from the types that read and write."""
     if name in ("request", "outcome"):
         body = _one_of(_REQUESTS if name == "request" else _OUTCOMES)
     elif name == "event-feedback":
@@ -115,11 +115,11 @@ _NUMBERED = {
     "then": {"required": ["commit_seq"]},
     "else": {"required": ["ordinal"]},
 }
-"""What says where a ledger line stands among the others: it changed from schema 1 to 2."""
+"""The field for a ledger line's place among the others: it changed from schema 1 to 2."""
 
 
 def _event(name: str) -> dict[str, Any]:
-    """Input events; what they may hold beside the losses is the producer's own."""
+    """The schema of input events; fields beside the losses are the producer's own."""
     number = {"type": "number", "description": "Clipped to [0, 1]."}
     a_list = {"type": "array", "items": number, "minItems": 2}
     a_mapping = {
@@ -139,7 +139,7 @@ def _event(name: str) -> dict[str, Any]:
 
 
 def _feedback() -> dict[str, Any]:
-    """Feedback events: which of the two numbers there is, is the stream's configuration."""
+    """The schema of feedback events; the stream's configuration decides which number they have."""
     number = {"type": "number", "description": "Clipped to [0, 1]."}
     return {
         "type": "object",
@@ -148,7 +148,7 @@ def _feedback() -> dict[str, Any]:
             "reward": {**number, "description": "1 - loss; clipped to [0, 1]."},
             "action": {
                 "type": "string",
-                "description": 'What was shown, with played = "value" only: else a header says it.',
+                "description": 'The shown action, with played = "value" only; else it is a header.',
             },
         },
         "oneOf": [{"required": ["loss"]}, {"required": ["reward"]}],
@@ -166,19 +166,19 @@ _REQUESTS: dict[str, Any] = {
     "predictions": {
         "type": "object",
         "additionalProperties": _NUMBER,
-        "description": "errors: what each action has predicted.",
+        "description": "errors: the prediction of each action.",
     },
 }
 _OUTCOMES: dict[str, Any] = {
     "reward": {**_NUMBER, "description": "feedback: how good it was. Clipped to [0, 1]."},
     "item": {"type": "string", "description": "rankers: the item that was chosen."},
     "categories": {**_TEXTS, "description": "categories: the actions that would have been right."},
-    "truth": {**_NUMBER, "description": "errors: what there was to predict."},
+    "truth": {**_NUMBER, "description": "errors: the true value."},
 }
 
 
 def _one_of(fields: dict[str, Any]) -> dict[str, Any]:
-    """Exactly one of some fields; which one is the mode of the assembly."""
+    """Exactly one of some fields; the assembly's mode decides which."""
     return {
         "type": "object",
         "properties": fields,
