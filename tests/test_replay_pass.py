@@ -229,5 +229,5 @@ def test_is_a_crowd_that_nothing_could_have_refused() -> None:
         parse_candidates("incumbent_leader:control=0.1")
     with pytest.raises(InvalidConfig, match="control: not a number"):
         parse_candidates("incumbent_leader:crowd=partition:control=some")
-    with pytest.raises(InvalidConfig, match="control: no share of keys; expected 0 … 1/2"):
+    with pytest.raises(InvalidConfig, match="control: out of range; expected 0 … 1/2"):
         parse_candidates("incumbent_leader:crowd=partition:control=2/3")

@@ -147,7 +147,7 @@ def test_can_a_crowd_be_simulated_from_the_command_line(monkeypatch: pytest.Monk
         (["--keys", "9", "--observes", "feedback", "--learners", "ucb1,thompson"], "with itself"),
         (
             ["--keys", "9", "--observes", "feedback", "--learners", "policy_weights"],
-            "policies have no place",
+            "policies cannot use",
         ),
         (["--keys", "9", "--learners", "incumbent_leader,remembering_leader"], "with itself"),
         (["--keys", "9", "--epsilon", "1,inf"], "finite ε"),
