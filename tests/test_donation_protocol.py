@@ -20,7 +20,7 @@ from streamdp.core.engine.waves import Applier
 from streamdp.ports import Headers, Key, Partition, Value
 from streamdp.service import protocol
 from streamdp.service.batches import decode
-from streamdp.service.past import Past, Tally
+from streamdp.service.past import EpochReading, Past, Tally
 from streamdp.service.protocol import Cut, Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
@@ -246,6 +246,39 @@ def test_do_votes_of_the_pool_that_wait_need_room_in_the_budget() -> None:
     others.read(store.ledger)
     assert others.highest(of.topics.input) == Fraction(1, 2)
     assert [reading.last_offset for reading in others.readings(of.topics.input)] == [10]
+
+
+@pytest.mark.parametrize(("last", "foreseen"), [(40, ["shop.gone.ledger"]), (20, [])])
+def test_is_a_halt_foreseen_for_what_the_pool_has_not_voted_on(
+    last: int, foreseen: list[str]
+) -> None:
+    """Donated records of its open block are in no release yet, though no key has an open block.
+
+    Another stream, which is gone, has charged some of them: so the rebuild halts.
+    """
+    taken = [KEYS[at // 3] for at in range(45)]  # each has donated its two blocks: three slots
+    values = [value for _, value in mapped(60)]
+    store, of = Store(list(zip([*taken, *KEYS], values, strict=True))), stream(donates())
+    work = restore(store, of)
+    work.absorb([store.records(0, 45)], mode=Mode.LIVE)
+    settle(store, work)
+    assert (work.low_water, work.engine.open_since()) == (45, 27)
+    work.absorb([store.records(45, 60)], mode=Mode.LIVE)
+    slow = Pace(records=10**6, seconds=10**6)
+    for _ in range(2):
+        store.decide(work.cut(now=0, pace=slow).commit)
+    gone = EpochReading("shop", "shop.gone.ledger", 0, Fraction(1, 2), last)
+    past = Past("shop", Fraction(0), Fraction(0), {}, (gone,))
+    restoring = protocol.Restoring(of, HOME, store.taken(), past=past)
+    span = restoring.span
+    assert 45 <= span.start < span.stop == 60
+    assert restoring.foresee() == foreseen
+    restoring.feed(store.records(span.start, span.stop))
+    if foreseen:
+        with pytest.raises(sd.StateMismatch, match="have read on"):
+            restoring.finish()
+    else:
+        assert restoring.finish().engine.position == 60
 
 
 def test_would_the_version_before_refuse_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:

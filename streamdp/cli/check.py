@@ -134,6 +134,7 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "crowd": configuration.stream(spec.name).crowd,
         "control": str(configuration.stream(spec.name).control),
         "donates_below": donated_below(spec.learner),
+        "donates_first": _donates_first(spec),
         "crowd_groups": dict(configuration.stream(spec.name).crowd_groups),
         "format": dict(spec.format.settings()),
         "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
@@ -143,6 +144,15 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "largest_value_bytes": spec.largest_value,
         "warnings": _warnings(spec),
     }
+
+
+def _donates_first(spec: StreamSpec) -> dict[str, int]:
+    """What each key donates before its first vote, and what the pool takes in the state."""
+    from streamdp.core.evidence.donation import run_from
+    from streamdp.core.learners.leader import donated_below
+
+    gift = run_from(spec.learner.schedule, 0, shortest=donated_below(spec.learner))
+    return {"blocks": gift.blocks, "slots": gift.slots, "pool_bytes": spec.pool_bytes}
 
 
 def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any]:
@@ -238,9 +248,11 @@ def _print(report: dict[str, Any]) -> None:
             what = f"crowd = {stream['crowd']}: keys learn from each other's releases"
             typer.echo(f"    {what}{inside}{apart}")
         if stream["donates_below"]:
+            first = stream["donates_first"]
             typer.echo(
                 f"    donate = true: blocks of fewer than {stream['donates_below']} slots go to the"
-                " pool of their partition"
+                f" pool of their partition ({first['pool_bytes']} bytes of state): each key's first"
+                f" {first['blocks']} blocks ({first['slots']} slots), so many releases fewer a key"
             )
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")

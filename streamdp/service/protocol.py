@@ -155,14 +155,16 @@ class Restoring:
     def foresee(self) -> list[str]:
         """The ledgers because of which the rebuild's end may halt, known without any input.
 
-        Which records the open blocks hold is known of rows that nothing came after; of others a
-        bound is. Where there is nothing to read again, the end itself is looked at: it may raise.
+        Which records the open blocks hold is known of rows that nothing came after, and of the
+        pool; of others a bound is. Where there is nothing to read again, the end itself is looked
+        at: it may raise.
         """
         position, low_water = self._opening.position, self._opening.low_water
         if low_water == position:
             self.finish()
             return []
-        number, oldest = self._partition.number, self._rebuilding.open_since(end=low_water)
+        number = self._partition.number
+        oldest = self._rebuilding.open_since(end=low_water, position=position)
         return self._past.ahead(number, oldest) if self._past.begin(number, oldest) > oldest else []
 
     def finish(self) -> PartitionWork:

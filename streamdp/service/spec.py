@@ -222,14 +222,14 @@ class StreamSpec:
         key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
         longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
-        largest = max(self.row_bytes + len(longest), recorded, self._pool_bytes)
+        largest = max(self.row_bytes + len(longest), recorded, self.pool_bytes)
         if not self.carry and self.idle is None:
             return largest
         learner = encode_learner(self.epoch_learner(carries=True, noted_from=LONG))
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
 
     @property
-    def _pool_bytes(self) -> int:
+    def pool_bytes(self) -> int:
         """What the pool of donated slots takes in the state, with its key."""
         pool = self.learner.pool if isinstance(self.learner, Leader) else None
         if pool is None:

@@ -67,6 +67,7 @@ class Rebuilding:
         crowded = engine.crowd() is not None
         self._record = FromRecord(engine.estimates, releases, crowded=crowded)
         self._crowd = CrowdStanding(0, ()) if crowd is None else crowd
+        self._pool_stands = False
         if engine._crowd is not None:
             engine._crowd.learn(self._crowd)  # recorded policies were made under these priors
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
@@ -85,8 +86,13 @@ class Rebuilding:
         """The position as of which each row was saved."""
         return dict(zip(self._saved, self._valid_at.tolist(), strict=True))
 
-    def open_since(self, *, end: int) -> int:
-        """The oldest record of a block that is open in the rows so far, or `end`."""
+    def open_since(self, *, end: int, position: int) -> int:
+        """The oldest record of a block that is open in the rows so far, or `end`.
+
+        That of the pool's open block is sure: the pool is saved as of the checkpoint's `position`,
+        and no record is read again for it.
+        """
+        self._take_up_pool(position)
         return self._engine.open_since(end=end)
 
     def feed(self, batch: Batch) -> None:
@@ -120,10 +126,17 @@ class Rebuilding:
             engine._crowd.begin(self._crowd)
         if engine._pool is not None:
             _check_pool(self._crowd.pool, rows=len(engine))
-            _go_on(engine._pool.engine, self._crowd.pool, position=position)
+        self._take_up_pool(position)
         self._go_on_in_time()
         engine.slots_refused = 0
         return engine
+
+    def _take_up_pool(self, position: int) -> None:
+        """Load the pool that was saved with the checkpoint, once."""
+        pool = self._engine._pool
+        if pool is not None and not self._pool_stands:
+            _go_on(pool.engine, self._crowd.pool, position=position)
+            self._pool_stands = True
 
     def _away(self) -> int:
         """How many of the saved rows were dropped at the checkpoint."""
